@@ -127,6 +127,45 @@ def test_a_replica_moves(loom: Loom) -> None:
     assert is_whole(loom, "moved", [*LINES, "after"])
 
 
+def test_the_primary_and_the_nodes_of_a_stream_are_chosen_by_hand(loom: Loom, data: Path) -> None:
+    stream = make_log(loom, "by-hand")
+    number, nodes = str(stream["id"]), nodes_of(stream)
+    loom.says("stream", "primary", number, "--node", str(nodes[2]), *WAIT)
+    assert nodes_of(stream_of(loom, "by-hand")) == [nodes[2], nodes[0], nodes[1]]
+    loom.says("append", "by-hand", given="after\n")
+    added = loom.json("stream", "add", "by-hand", "--nodes", "4,2,1", *WAIT)
+    streams = loom.json("stream", "list", "--log", "by-hand")
+    assert [nodes_of(s) for s in streams if s["id"] == added["stream"]] == [[4, 2, 1]]
+    between = ("--from", str(nodes[0]), "--to", str(nodes[1]))
+    assert "already" in loom.says("stream", "sync", number, *between, *WAIT)
+    described = loom.json("stream", "describe", number)
+    assert (described["log"], described["stream"]["state"]) == ("by-hand", "running")
+    for replica in described["replicas"]:
+        assert (replica["alive"], replica["lag"], replica["state"]) == (True, 0, "running")
+        assert replica["written"] == len(LINES) + 1
+        assert Path(replica["path"]).name == f"lsid={number}"
+        assert replica["volume"] == str(data / f"vsn-{replica['node']}")
+        assert replica["total_bytes"] > replica["free_bytes"] > 0
+    assert [r["role"] for r in described["replicas"]] == ["primary", "backup", "backup"]
+    assert "primary" in loom.says("stream", "describe", number)
+    assert is_whole(loom, "by-hand", [*LINES, "after"])
+    assert "there is no stream 999" in loom.fails("stream", "describe", "999")
+
+
+@pytest.mark.parametrize(("protocol", "directory"), [("chained", "chains"), ("copyset", "logs")])
+def test_streams_of_other_protocols_are_described(
+    loom: Loom, protocol: str, directory: str
+) -> None:
+    made = loom.json("log", "create", f"shown-{protocol}", "--protocol", protocol)
+    loom.says("append", f"shown-{protocol}", given="a\nb\n")
+    described = loom.json("stream", "describe", str(made["streams"][0]["id"]))
+    paths = [Path(replica["path"]).name for replica in described["replicas"] if replica["path"]]
+    assert len(paths) >= 3
+    assert set(paths) == {directory}
+    role = {"chained": "chain 0: head", "copyset": "sequencer"}[protocol]
+    assert any(role in replica["role"] for replica in described["replicas"])
+
+
 def test_a_replica_leaves_and_comes_again(loom: Loom) -> None:
     """Unregistering leaves the data; the same stream is refused until it is deleted."""
     stream = make_log(loom, "thinner")

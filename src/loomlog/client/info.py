@@ -150,7 +150,7 @@ def log_info(log: pb.Log) -> LogInfo:
         head=log.head,
         tail=None if log.tail_unknown else log.tail,
         reached=log.tail,
-        streams=tuple(map(_stream_info, log.streams)),
+        streams=tuple(map(stream_info, log.streams)),
         staging_for=staged_log(log.name),
         segments=tuple(map(_segment_info, log.segments)),
         switching=log.switching,
@@ -184,7 +184,7 @@ def _member_info(member: pb.MetadataMember, leader: int) -> MemberInfo:
     )
 
 
-def _stream_info(stream: pb.LogStream) -> StreamInfo:
+def stream_info(stream: pb.LogStream) -> StreamInfo:
     return StreamInfo(
         id=stream.log_stream_id,
         state=str(_STATES.get(stream.state, "unknown")),

@@ -6,12 +6,14 @@ The metadata repository answers once it has recorded the decision and carries it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import limits
+from loomlog.client.info import StreamInfo, stream_info
 from loomlog.client.servers import Metadata
 from loomlog.errors import InvalidArgument
-from loomlog.types import NodeId, StreamId
+from loomlog.types import Glsn, Llsn, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -41,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class LogOutage:
-    """What a log would lose if nodes were stopped."""
+    """The loss of a log if nodes were stopped."""
 
     log: str
     copies: int  # that an entry should have
@@ -52,7 +54,7 @@ class LogOutage:
 
 @dataclass(frozen=True, slots=True)
 class NodesOutage:
-    """What stopping nodes would cost, in addition to those that are away already."""
+    """The cost of stopping nodes, in addition to those that are away already."""
 
     nodes: tuple[NodeId, ...]
     away: tuple[NodeId, ...]  # already
@@ -63,6 +65,35 @@ class NodesOutage:
     def stops(self) -> bool:
         """Whether appends or reads of any log would stop."""
         return any(log.appends_stop or log.reads_stop for log in self.affected)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """One node's part in a stream. None: nobody knows it, or the protocol does not count it."""
+
+    node: NodeId
+    alive: bool
+    role: str
+    state: str
+    epoch: int | None
+    written: Llsn | None  # its last entry
+    committed: Llsn | None  # its last entry that has a position
+    high_watermark: Glsn | None  # of the log, as it knows it
+    lag: int | None  # entries that it lacks
+    path: str | None  # where on the node's disks it is
+    volume: str | None
+    stored_bytes: int | None
+    free_bytes: int | None  # of the volume
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDescription:
+    """A stream with all that is known of its replicas."""
+
+    log: str
+    stream: StreamInfo
+    replicas: tuple[ReplicaDescription, ...]
 
 
 class Operator:
@@ -81,9 +112,11 @@ class Operator:
         """Allow appends to a sealed stream again."""
         return await self._change_stream(pb.ChangeStream.UNSEAL, stream)
 
-    async def add_stream(self, log: str) -> Change:
-        """Add a stream to a log; `Change.stream` is its id."""
-        request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=log)
+    async def add_stream(self, log: str, nodes: Sequence[NodeId] = ()) -> Change:
+        """Add a stream to a log; `Change.stream` is its id. `nodes`: where its replicas are, the
+        primary first; empty: the best ones."""
+        numbers = [_number("node", node) for node in nodes]
+        request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=log, nodes=numbers)
         return await self._change(pb.Frame(change_stream=request), repeatable=False)
 
     async def remove_stream(self, stream: StreamId) -> Change:
@@ -109,6 +142,26 @@ class Operator:
         """Add a replica on `node`, or on the best node if that is None."""
         return await self._change_stream(
             pb.ChangeStream.ADD_REPLICA, stream, to_node=node, repeatable=False
+        )
+
+    async def set_primary(self, stream: StreamId, node: NodeId) -> Change:
+        """Make the replica on `node` the primary; the stream is sealed for a moment."""
+        return await self._change_stream(pb.ChangeStream.PRIMARY, stream, to_node=node)
+
+    async def sync_replica(self, stream: StreamId, from_node: NodeId, to_node: NodeId) -> Change:
+        """Copy what the replica on `to_node` lacks from the one on `from_node`, instead of from
+        the one that would be chosen."""
+        return await self._change_stream(pb.ChangeStream.SYNC, stream, from_node, to_node)
+
+    async def describe_stream(self, stream: StreamId) -> StreamDescription:
+        """Return the state of a stream and of each of its replicas, with their disks."""
+        request = pb.DescribeStream(log_stream_id=_number("stream", stream))
+        answer = await self._metadata.request(pb.Frame(describe_stream=request), repeatable=True)
+        described = answer.stream_description
+        return StreamDescription(
+            log=described.log,
+            stream=stream_info(described.stream),
+            replicas=tuple(map(_replica_description, described.replicas)),
         )
 
     async def scrub_stream(self, stream: StreamId, *, tell_only: bool = False) -> Change:
@@ -243,6 +296,26 @@ def _change_of(changed: pb.Changed) -> Change:
 
 def _log_outage(log: pb.LogOutage) -> LogOutage:
     return LogOutage(log.name, log.copies, log.copies_left, log.appends_stop, log.reads_stop)
+
+
+def _replica_description(replica: pb.ReplicaDescription) -> ReplicaDescription:
+    stored = replica.stored if replica.HasField("stored") else None
+    return ReplicaDescription(
+        node=replica.storage_node_id,
+        alive=replica.alive,
+        role=replica.role,
+        state=replica.state,
+        epoch=replica.epoch if replica.HasField("epoch") else None,
+        written=replica.written if replica.HasField("written") else None,
+        committed=replica.committed if replica.HasField("committed") else None,
+        high_watermark=replica.high_watermark if replica.HasField("high_watermark") else None,
+        lag=replica.lag if replica.HasField("lag") else None,
+        path=stored.path if stored else None,
+        volume=stored.volume if stored else None,
+        stored_bytes=stored.stored_bytes if stored and stored.HasField("stored_bytes") else None,
+        free_bytes=stored.free_bytes if stored else None,
+        total_bytes=stored.total_bytes if stored else None,
+    )
 
 
 def _replica_scrub(scrub: pb.ReplicaScrub) -> ReplicaScrub:

@@ -1,4 +1,4 @@
-"""What it costs a log if nodes are away: appends, reads and copies. Pure.
+"""Add up what it costs a log if nodes are away: appends, reads and copies. Pure.
 
 Each protocol says it of the parts of its logs (core/ordered/outage.py and its siblings).
 """

@@ -210,6 +210,10 @@ class ProtocolKeeper(ABC):
             "other settings with `loom log switch`"
         )
 
+    def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
+        """Return what is known here of the replicas of one of its streams."""
+        return []
+
     def instead_of_adding(self, log: str) -> str:
         """Return what to do if an operator wants to add a stream, beginning with ": ", or ""."""
         return ""

@@ -12,6 +12,7 @@ from typing import Final
 
 from loomlog import limits
 from loomlog.errors import DiskFailed, LoomError, NotLeader, RolledBack, Unavailable
+from loomlog.metadata.logs.stream_description import describe_stream
 from loomlog.metadata.protocol import Answer, AnswerAtOnce, TakeReport
 from loomlog.metadata.store.contract import StoreFailed
 from loomlog.metadata.term import Term
@@ -33,6 +34,7 @@ class Requests(Service):
             "get_bounds": self._get_bounds,
             "change_node": self._change_node,
             "check_nodes": self._check_nodes,
+            "describe_stream": self._describe_stream,
         }
         commands: dict[str, Answer] = {
             "switch_log": self._switch_log,
@@ -199,6 +201,11 @@ class Requests(Service):
 
     async def _change_stream(self, connection: Connection, frame: Frame) -> Frame:
         return pb.Frame(changed=await self._term.admin.change_stream(frame.change_stream))
+
+    async def _describe_stream(self, connection: Connection, frame: Frame) -> Frame:
+        term, stream = self._term, frame.describe_stream.log_stream_id
+        described = await describe_stream(stream, term.view, term.keepers, term.nodes)
+        return pb.Frame(stream_description=described)
 
     async def _change_node(self, connection: Connection, frame: Frame) -> Frame:
         change, gate = frame.change_node, self._term.gate

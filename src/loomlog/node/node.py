@@ -21,7 +21,8 @@ from loomlog.node.metadata_link import MetadataLink
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.registry import PROTOCOLS
 from loomlog.node.volume import Volume
-from loomlog.storage.files import Files, Worker
+from loomlog.node.workers import off_loop
+from loomlog.storage.files import Files, Space, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
@@ -117,6 +118,7 @@ class StorageNode:
         orders: dict[str, Route] = {
             "note_run": self._disks.known_run.note,
             "list_holdings": self._list_holdings,
+            "list_stored": self._list_stored,
         }
         self._requests = _Requests(self._codec, routes, self.protocols)
         self._orders = Service(self._codec, orders)
@@ -157,6 +159,27 @@ class StorageNode:
         for protocol in self.protocols.values():
             await protocol.list_holdings(holdings)
         return pb.Frame(holdings=holdings)
+
+    async def _list_stored(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        stream, loglet = frame.list_stored.log_stream_id, frame.list_stored.loglet_id
+        found = [
+            replica
+            for protocol in self.protocols.values()
+            for replica in protocol.stored()
+            if not (stream or loglet)
+            or replica.log_stream_id == stream != 0
+            or replica.loglet_id == loglet != 0
+        ]
+        spaces: dict[Volume, Space] = {}
+        for replica in found:
+            volume = self._disks.volume_of(replica.path)
+            if volume not in spaces:
+                spaces[volume] = await off_loop(self._disks.reader, volume.space)
+            replica.volume = volume.name
+            replica.free_bytes, replica.total_bytes = spaces[volume]
+        return pb.Frame(stored_list=pb.StoredList(replicas=found))
 
     def _stored_bytes(self) -> int:
         return sum(protocol.stored_bytes for protocol in self.protocols.values())

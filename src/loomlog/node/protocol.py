@@ -7,7 +7,7 @@ to the messages that the node sends to the metadata repository.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -73,6 +73,10 @@ class NodeProtocol:
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         """Add all that is stored here: asked when metadata is older than the nodes."""
+
+    def stored(self) -> Iterable[pb.StoredReplica]:
+        """Return where on the disks each replica is."""
+        return ()
 
     @property
     def stored_bytes(self) -> int:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from loomlog import limits
 from loomlog.node.workers import off_loop
-from loomlog.storage.files import Files, Worker
+from loomlog.storage.files import Files, Space, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +89,12 @@ class Volume:
     def condition(self) -> str:
         """A sentence for operators about the volume; empty if nothing is wrong."""
         if self.nearly_full and not self.error:
-            return f"volume {self._name} is nearly full, nothing new is placed there: free space"
+            return f"volume {self.name} is nearly full, nothing new is placed there: free space"
         return self.problem_of(self.path)
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The directory that the node was started with."""
         return self.path.rpartition("/cid=")[0] or "/"
 
     def problem_of(self, path: str) -> str:
@@ -103,7 +104,11 @@ class Volume:
         if not self.error:
             return ""
         advice = ": free space" if self.is_full else ""
-        return f"volume {self._name} failed: {self.error}{advice}"
+        return f"volume {self.name} failed: {self.error}{advice}"
+
+    def space(self) -> Space:
+        """Return the space of its file system. Blocks."""
+        return self._files.space(self.path)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._look_now_and_then())

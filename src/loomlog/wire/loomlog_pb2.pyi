@@ -68,7 +68,7 @@ STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "ping", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "prove_node", "node_proof", "note_run", "list_holdings", "holdings", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "find_expired", "expired", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "check_nodes", "nodes_outage", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "protocol_message")
+    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "ping", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "prove_node", "node_proof", "note_run", "list_holdings", "holdings", "list_stored", "stored_list", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "find_expired", "expired", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "check_nodes", "nodes_outage", "describe_stream", "stream_description", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "protocol_message")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,8 @@ class Frame(_message.Message):
     NOTE_RUN_FIELD_NUMBER: _ClassVar[int]
     LIST_HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    LIST_STORED_FIELD_NUMBER: _ClassVar[int]
+    STORED_LIST_FIELD_NUMBER: _ClassVar[int]
     LIST_COMMITS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_LIST_FIELD_NUMBER: _ClassVar[int]
     OPEN_REPLICATION_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +151,8 @@ class Frame(_message.Message):
     LEASE_LIST_FIELD_NUMBER: _ClassVar[int]
     CHECK_NODES_FIELD_NUMBER: _ClassVar[int]
     NODES_OUTAGE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_STREAM_FIELD_NUMBER: _ClassVar[int]
+    STREAM_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROUND_SEAL_FIELD_NUMBER: _ClassVar[int]
     ROUND_SEALED_FIELD_NUMBER: _ClassVar[int]
     ROUND_READ_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +204,8 @@ class Frame(_message.Message):
     note_run: NoteRun
     list_holdings: ListHoldings
     holdings: Holdings
+    list_stored: ListStored
+    stored_list: StoredList
     list_commits: ListCommits
     commit_list: CommitList
     open_replication: OpenReplication
@@ -254,6 +260,8 @@ class Frame(_message.Message):
     lease_list: LeaseList
     check_nodes: CheckNodes
     nodes_outage: NodesOutage
+    describe_stream: DescribeStream
+    stream_description: StreamDescription
     round_seal: RoundSeal
     round_sealed: RoundSealed
     round_read: RoundRead
@@ -279,7 +287,7 @@ class Frame(_message.Message):
     find_copyset_landmarks: FindCopysetLandmarks
     copyset_landmarks: CopysetLandmarks
     protocol_message: ProtocolMessage
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., prove_node: _Optional[_Union[ProveNode, _Mapping]] = ..., node_proof: _Optional[_Union[NodeProof, _Mapping]] = ..., note_run: _Optional[_Union[NoteRun, _Mapping]] = ..., list_holdings: _Optional[_Union[ListHoldings, _Mapping]] = ..., holdings: _Optional[_Union[Holdings, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., find_expired: _Optional[_Union[FindExpired, _Mapping]] = ..., expired: _Optional[_Union[Expired, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., nodes_outage: _Optional[_Union[NodesOutage, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., protocol_message: _Optional[_Union[ProtocolMessage, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., prove_node: _Optional[_Union[ProveNode, _Mapping]] = ..., node_proof: _Optional[_Union[NodeProof, _Mapping]] = ..., note_run: _Optional[_Union[NoteRun, _Mapping]] = ..., list_holdings: _Optional[_Union[ListHoldings, _Mapping]] = ..., holdings: _Optional[_Union[Holdings, _Mapping]] = ..., list_stored: _Optional[_Union[ListStored, _Mapping]] = ..., stored_list: _Optional[_Union[StoredList, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., find_expired: _Optional[_Union[FindExpired, _Mapping]] = ..., expired: _Optional[_Union[Expired, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., nodes_outage: _Optional[_Union[NodesOutage, _Mapping]] = ..., describe_stream: _Optional[_Union[DescribeStream, _Mapping]] = ..., stream_description: _Optional[_Union[StreamDescription, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., protocol_message: _Optional[_Union[ProtocolMessage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -666,6 +674,40 @@ class Holdings(_message.Message):
     chain_replicas: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
     copysets: _containers.RepeatedCompositeFieldContainer[CopysetHolding]
     def __init__(self, streams: _Optional[_Iterable[_Union[StreamHolding, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., copysets: _Optional[_Iterable[_Union[CopysetHolding, _Mapping]]] = ...) -> None: ...
+
+class ListStored(_message.Message):
+    __slots__ = ("log_stream_id", "loglet_id")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    loglet_id: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., loglet_id: _Optional[int] = ...) -> None: ...
+
+class StoredList(_message.Message):
+    __slots__ = ("replicas",)
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[StoredReplica]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[StoredReplica, _Mapping]]] = ...) -> None: ...
+
+class StoredReplica(_message.Message):
+    __slots__ = ("log_stream_id", "loglet_id", "chain", "path", "volume", "stored_bytes", "free_bytes", "total_bytes")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    loglet_id: int
+    chain: int
+    path: str
+    volume: str
+    stored_bytes: int
+    free_bytes: int
+    total_bytes: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., path: _Optional[str] = ..., volume: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class StreamHolding(_message.Message):
     __slots__ = ("log_stream_id", "log_id")
@@ -1090,7 +1132,7 @@ class Bounds(_message.Message):
     def __init__(self, head: _Optional[int] = ..., tail: _Optional[int] = ...) -> None: ...
 
 class ChangeStream(_message.Message):
-    __slots__ = ("action", "log_stream_id", "log", "from_node", "to_node", "tell_only")
+    __slots__ = ("action", "log_stream_id", "log", "from_node", "to_node", "tell_only", "nodes")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACTION_UNSPECIFIED: _ClassVar[ChangeStream.Action]
@@ -1102,6 +1144,8 @@ class ChangeStream(_message.Message):
         SCRUB: _ClassVar[ChangeStream.Action]
         ADD_REPLICA: _ClassVar[ChangeStream.Action]
         REMOVE: _ClassVar[ChangeStream.Action]
+        PRIMARY: _ClassVar[ChangeStream.Action]
+        SYNC: _ClassVar[ChangeStream.Action]
     ACTION_UNSPECIFIED: ChangeStream.Action
     SEAL: ChangeStream.Action
     UNSEAL: ChangeStream.Action
@@ -1111,19 +1155,65 @@ class ChangeStream(_message.Message):
     SCRUB: ChangeStream.Action
     ADD_REPLICA: ChangeStream.Action
     REMOVE: ChangeStream.Action
+    PRIMARY: ChangeStream.Action
+    SYNC: ChangeStream.Action
     ACTION_FIELD_NUMBER: _ClassVar[int]
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     FROM_NODE_FIELD_NUMBER: _ClassVar[int]
     TO_NODE_FIELD_NUMBER: _ClassVar[int]
     TELL_ONLY_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     action: ChangeStream.Action
     log_stream_id: int
     log: str
     from_node: int
     to_node: int
     tell_only: bool
-    def __init__(self, action: _Optional[_Union[ChangeStream.Action, str]] = ..., log_stream_id: _Optional[int] = ..., log: _Optional[str] = ..., from_node: _Optional[int] = ..., to_node: _Optional[int] = ..., tell_only: _Optional[bool] = ...) -> None: ...
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, action: _Optional[_Union[ChangeStream.Action, str]] = ..., log_stream_id: _Optional[int] = ..., log: _Optional[str] = ..., from_node: _Optional[int] = ..., to_node: _Optional[int] = ..., tell_only: _Optional[bool] = ..., nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribeStream(_message.Message):
+    __slots__ = ("log_stream_id",)
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    def __init__(self, log_stream_id: _Optional[int] = ...) -> None: ...
+
+class StreamDescription(_message.Message):
+    __slots__ = ("log", "stream", "replicas")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    stream: LogStream
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaDescription]
+    def __init__(self, log: _Optional[str] = ..., stream: _Optional[_Union[LogStream, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ...) -> None: ...
+
+class ReplicaDescription(_message.Message):
+    __slots__ = ("storage_node_id", "alive", "role", "state", "epoch", "written", "committed", "high_watermark", "lag", "stored", "chain")
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    storage_node_id: int
+    alive: bool
+    role: str
+    state: str
+    epoch: int
+    written: int
+    committed: int
+    high_watermark: int
+    lag: int
+    stored: StoredReplica
+    chain: int
+    def __init__(self, storage_node_id: _Optional[int] = ..., alive: _Optional[bool] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., committed: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag: _Optional[int] = ..., stored: _Optional[_Union[StoredReplica, _Mapping]] = ..., chain: _Optional[int] = ...) -> None: ...
 
 class ChangeNode(_message.Message):
     __slots__ = ("action", "storage_node_id", "force")

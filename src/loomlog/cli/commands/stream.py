@@ -11,8 +11,23 @@ import typer
 from loomlog.cli.console import changes
 from loomlog.cli.console.changes import Look, WaitProgress, until_finished
 from loomlog.cli.console.command import Invocation, command, connected_sync
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Stream, Yes
-from loomlog.cli.console.output import console, copied, print_json, print_scrubs, stream_table
+from loomlog.cli.console.options import (
+    CLUSTER,
+    Cluster,
+    Json,
+    LogName,
+    Stream,
+    Yes,
+    read_nodes,
+)
+from loomlog.cli.console.output import (
+    console,
+    copied,
+    print_json,
+    print_scrubs,
+    print_stream,
+    stream_table,
+)
 from loomlog.errors import DataLoss, NotFound
 from loomlog.types import ReplicaState
 
@@ -21,7 +36,7 @@ if TYPE_CHECKING:
     from loomlog.client.info import StreamInfo
     from loomlog.types import StreamId
 
-app = typer.Typer(help="List, seal, add, remove, move and check log streams.")
+app = typer.Typer(help="List, describe, seal, add, remove, move, fill and check log streams.")
 
 Arrived = Callable[["StreamInfo"], bool]
 
@@ -59,11 +74,34 @@ def unseal(stream: Stream, how: Invocation) -> None:
         changes.say_and_wait(change, how, _until(client, stream, _is_running))
 
 
+@app.command()
+def describe(stream: Stream, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Show a stream and its replicas: state, epoch, watermarks, lag, path and disk of each."""
+    with connected_sync(cluster) as client:
+        described = client.describe_stream(stream)
+    if as_json:
+        print_json(asdict(described))
+    else:
+        print_stream(described)
+
+
 @command(app)
-def add(log: LogName, how: Invocation) -> None:
+def add(
+    log: LogName,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,…",
+            show_default="the best nodes",
+            help="Where its replicas are, the primary first.",
+        ),
+    ] = "",
+    *,
+    how: Invocation,
+) -> None:
     """Give a log one more stream; the log does not stop."""
     with connected_sync(how.cluster) as client:
-        change = client.add_stream(log)
+        change = client.add_stream(log, read_nodes(nodes))
         runs = None if change.stream is None else _until(client, change.stream, _is_running)
         changes.say_and_wait(change, how, runs)
 
@@ -130,6 +168,46 @@ def add_replica(
         change = client.add_replica(stream, node)
         more = _settled(before, lambda now: len(now.replicas) > len(before.replicas))
         changes.say_and_wait(change, how, _until(client, stream, more))
+
+
+@command(app)
+def primary(
+    stream: Stream,
+    node: Annotated[int, typer.Option(min=1, metavar="NODE", help="One of its replicas.")],
+    *,
+    how: Invocation,
+) -> None:
+    """Choose which replica of a stream takes its appends."""
+    with connected_sync(how.cluster) as client:
+        before = _stream(client, stream)
+        change = client.set_primary(stream, node)
+        chosen = _settled(before, lambda now: now.replicas[0].node == node)
+        changes.say_and_wait(change, how, _until(client, stream, chosen))
+
+
+@command(app)
+def sync(
+    stream: Stream,
+    from_node: Annotated[
+        int, typer.Option("--from", min=1, metavar="NODE", help="The replica to copy from.")
+    ],
+    to_node: Annotated[
+        int, typer.Option("--to", min=1, metavar="NODE", help="The replica to be filled.")
+    ],
+    *,
+    how: Invocation,
+) -> None:
+    """Fill a replica that lacks entries from another one of your choice."""
+    with connected_sync(how.cluster) as client:
+        change = client.sync_replica(stream, from_node, to_node)
+
+        def look() -> WaitProgress:
+            replicas = client.describe_stream(stream).replicas
+            lag = next((replica.lag for replica in replicas if replica.node == to_node), None)
+            text = f"node {to_node} lacks {'some' if lag is None else f'{lag:,}'} entries"
+            return WaitProgress(lag == 0, float(lag == 0), text)
+
+        changes.say_and_wait(change, how, look)
 
 
 @command(app)

@@ -86,6 +86,14 @@ SyncRate = Annotated[
 ]
 
 
+def read_nodes(text: str) -> list[int]:
+    """Parse the numbers of nodes, such as 1,2,4."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"{text!r} does not name nodes: write their numbers, such as 1,2,4")
+    return [int(part) for part in parts]
+
+
 # ---- positions, as people write them: like they are shown, or as programs do
 
 STARTS: Final = ("earliest", "latest")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from loomlog.client.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
     from loomlog.client.loglets.copyset.info import EpochsInfo
-    from loomlog.client.operator import NodesOutage, ReplicaScrub
+    from loomlog.client.operator import NodesOutage, ReplicaScrub, StreamDescription
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
@@ -111,6 +111,34 @@ def print_outage(outage: NodesOutage) -> None:
             ),
             f"{log.copies_left} of {log.copies}",
             plain("; ".join(filter(None, (log.appends_stop, log.reads_stop)))),
+        )
+    console().print(table)
+
+
+def print_stream(described: StreamDescription) -> None:
+    """Show a stream with all that is known of its replicas."""
+    stream = described.stream
+    entries = "" if stream.entries is None else f", {stream.entries:,} entries"
+    print(
+        f"stream {stream.id} of log {described.log}: {stream.protocol}, {stream.state}, "
+        f"epoch {stream.epoch}{entries}"
+    )
+    if text := condition(stream):
+        print(visible(text.encode()))
+    columns = ("written", "committed", "log end", "lag", "stored", "free", "path")
+    table = new_table("node", "role", "state", "epoch", *columns)
+    for replica in described.replicas:
+        numbers = (replica.written, replica.committed, replica.high_watermark, replica.lag)
+        free = replica.free_bytes, replica.total_bytes
+        table.add_row(
+            str(replica.node),
+            replica.role,
+            plain(replica.state) if replica.alive else _colored("away", good=False),
+            "" if replica.epoch is None else f"{replica.epoch:,}",
+            *("" if number is None else f"{number:,}" for number in numbers),
+            "" if replica.stored_bytes is None else size(replica.stored_bytes),
+            "" if None in free else " of ".join(size(part or 0) for part in free),
+            plain(replica.path or ""),
         )
     console().print(table)
 

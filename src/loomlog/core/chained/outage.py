@@ -1,4 +1,4 @@
-"""What it costs a log of protocol `chained` if nodes are away. Pure.
+"""Decide what it costs a log of protocol `chained` if nodes are away. Pure.
 
 Chains continue with the replicas that are left, if they are as many as appends need.
 """

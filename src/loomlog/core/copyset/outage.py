@@ -1,4 +1,4 @@
-"""What it costs a log of protocol `copyset` if nodes are away. Pure."""
+"""Decide what it costs a log of protocol `copyset` if nodes are away. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs a log of protocol `ordered` if nodes are away. Pure.
+"""Decide what it costs a log of protocol `ordered` if nodes are away. Pure.
 
 A stream with a replica on a node that is away is sealed. If no other stream of the log runs, the
 log gets a new one on the nodes that are left, if they are as many as appends need.

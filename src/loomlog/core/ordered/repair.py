@@ -200,6 +200,11 @@ RUNNING_RULES: Final = (
         lambda s: s.one_leaves_alone,
         lambda s: BeginSeal(f"node {s.stream.leaving} leaves"),
     ),
+    Rule(
+        "another replica is to be the primary",
+        lambda s: s.next_primary is not None,
+        lambda s: BeginSeal(f"node {s.next_primary} becomes the primary"),
+    ),
     Rule("all is well", lambda s: True, lambda s: Wait(RUNNING)),
 )
 
@@ -289,6 +294,11 @@ SEALED_RULES: Final = (
         lambda s: Join(s.newcomer),
     ),
     Rule(
+        "every replica is whole, and another one is to be the primary",
+        lambda s: s.complete and s.next_primary is not None,
+        lambda s: Swap(s.replicas_with_next_primary),
+    ),
+    Rule(
         "every replica is whole",
         lambda s: s.complete and s.stream.wanted_running,
         lambda s: Unseal(),
@@ -333,8 +343,10 @@ def choose_source(
     wanted: Synchronise,
     attempt: int,
     reachable: Callable[[NodeId], bool],
+    preferred: NodeId | None = None,
 ) -> NodeId:
-    """Return the replica to copy from: another one after each failure, perhaps the source's."""
+    """Return the replica to copy from: another one after each failure, perhaps the source's. An
+    operator may prefer one."""
 
     def is_fit(node: NodeId) -> bool:
         report = stream.reports.get(node)
@@ -344,6 +356,7 @@ def choose_source(
         return report.epoch == stream.epoch and not is_sealing and not report.damaged
 
     sources = [wanted.source, *filter(is_fit, stream.replicas)]
+    sources.sort(key=lambda node: node != preferred)
     return sources[attempt % len(sources)]
 
 
@@ -426,7 +439,7 @@ def _words(action: Action, copying: Copying | None) -> str:
 
 
 def _copy_words(source: NodeId, destination: NodeId, copying: Copying | None) -> str:
-    words = f"copying from node {source} to node {destination}"
     if copying is None or copying.destination != destination:
-        return words
+        return f"copying from node {source} to node {destination}"
+    words = f"copying from node {copying.source} to node {destination}"
     return f"{words}: {copying.copied_llsn} of {copying.last_llsn} entries"

@@ -75,6 +75,7 @@ class StreamRounds:
     wanted_replicas: int = 0
     joining: NodeId | None = None  # is being filled, to become a replica; gets no commits
     leaving: NodeId | None = None  # the replica whose place the next newcomer takes
+    wanted_primary: NodeId | None = None  # by an operator
     committed_llsn_end: Llsn = 1
     reports: dict[NodeId, Report] = field(default_factory=dict)  # the newest of each replica
     sent: dict[NodeId, Glsn] = field(default_factory=dict)  # high watermark sent to each

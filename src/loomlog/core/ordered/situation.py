@@ -52,6 +52,18 @@ class Situation:
         return bool(self.staying) and self.staying != stream.replicas and not self.wants_another
 
     @property
+    def next_primary(self) -> NodeId | None:
+        """The replica that an operator wants to be the primary and is not."""
+        wanted, replicas = self.stream.wanted_primary, self.stream.replicas
+        return wanted if wanted in replicas and wanted != replicas[0] else None
+
+    @property
+    def replicas_with_next_primary(self) -> tuple[NodeId, ...]:
+        assert self.next_primary is not None
+        others = (node for node in self.stream.replicas if node != self.next_primary)
+        return (self.next_primary, *others)
+
+    @property
     def shortage(self) -> str:
         """The beginning of a condition that counts the replicas; "" if none is missing."""
         has, wanted = len(self.stream.replicas), self.stream.wanted_replicas

@@ -35,6 +35,7 @@ class StreamRecord:
     relief: bool = False  # it was added because no other stream of its log ran
     removing: bool = False  # it takes nothing more, and goes when nothing of it is left
     sealed_at: Glsn = 0  # the end of its log when it was sealed; 0: not known
+    wanted_primary: NodeId | None = None  # an operator wants this replica to be the primary
 
     @property
     def placement(self) -> tuple[tuple[NodeId, ...], NodeId | None, NodeId | None]:
@@ -62,6 +63,8 @@ class StreamRecord:
     ) -> StreamRecord:
         left = dict.fromkeys((*self.left, *self.replicas))
         sent_away = () if self.leaving is None else (self.leaving,)
+        primary = self.wanted_primary
+        is_fulfilled = primary == replicas[0] or primary not in replicas
         unregistered = {*self.unregistered, *sent_away}.difference(replicas, dropping)
         return replace(
             self,
@@ -72,6 +75,7 @@ class StreamRecord:
             left=tuple(n for n in left if n not in replicas and n not in dropping),
             births=tuple({**dict(self.births), **births}.items()),
             unregistered=tuple(sorted(unregistered)),
+            wanted_primary=None if is_fulfilled else primary,
         )
 
     def without_dropped(self, node: NodeId) -> StreamRecord:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from loomlog.core.chained.chain import Projection, Replica, first_projection
+from loomlog.core.chained.chain import Chain, Projection, Replica, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import (
     Create,
@@ -43,7 +43,7 @@ from loomlog.metadata.protocol import (
     ReplicaSet,
 )
 from loomlog.protocol_names import CHAINED
-from loomlog.types import Glsn, LogId, NodeId
+from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import projection_to_wire
 from loomlog.wire.link import Connection
@@ -265,6 +265,30 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             record.projection, wanted, waiting, action, filled, trouble, trimmed, refusing
         )
 
+    def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
+        record = next((r for r in self.records if r.stream_id == stream_id), None)
+        standing = None if record is None else self.upkeep.standing(record)
+        if record is None or standing is None:
+            return []
+        filled = self._filled(record)
+        described = []
+        for replica in (*record.projection.replicas, *record.joining):
+            chain = record.projection.chains[replica.chain]
+            place = "joins" if replica in record.joining else _place(chain, replica)
+            state = "unfit" if replica in standing.unfit else "whole"
+            if replica in filled:
+                state = f"{filled[replica]} % copied"
+            described.append(
+                pb.ReplicaDescription(
+                    storage_node_id=replica.node_id,
+                    role=f"chain {replica.chain}: {place}",
+                    state=state,
+                    epoch=record.projection.epoch,
+                    chain=replica.chain,
+                )
+            )
+        return described
+
     def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
         """Return how many percent each newcomer has copied."""
         newcomers = self.upkeep.newcomers
@@ -352,6 +376,12 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
 
     def requests_at_once(self) -> Mapping[str, AnswerAtOnce]:
         return {"sequencer_request": self.sequencers.answer_frame}
+
+
+def _place(chain: Chain, replica: Replica) -> str:
+    if replica == chain[0]:
+        return "head" if len(chain) > 1 else "head and tail"
+    return "tail" if replica == chain[-1] else "middle"
 
 
 def _key_of(ref: pb.ChainReplicaRef) -> tuple[LogId, int, int]:

@@ -28,7 +28,7 @@ from loomlog.metadata.metrics import Metric, stream_sample, streams_of
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import Answer, KeeperContext, LogletKeeper, ReplicaSet, TakeReport
 from loomlog.protocol_names import COPYSET
-from loomlog.types import Glsn, LogId, NodeId
+from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
@@ -268,6 +268,28 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         refusing = self._nodes.refusing(record.state)
         failing = self._nodes.failing(record.state)
         return condition(record.state, alive, lost, reason, trouble, refusing, failing)
+
+    def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
+        record = next((r for r in self.records if r.stream_id == stream_id), None)
+        if record is None:
+            return []
+        state, refusing = record.state, self._nodes.refusing(record.state)
+        newest = state.history[-1].nodes
+        described = []
+        for node in sorted({*newest, *holders(state)}):
+            role = "nodeset" if node in newest else "older copies"
+            is_sequencer = node == state.sequencer and not state.closed
+            lost = self._nodes.lost_through(node, record.loglet)
+            words = "takes no copies" if node in refusing else "takes copies"
+            described.append(
+                pb.ReplicaDescription(
+                    storage_node_id=node,
+                    role=f"{role}, sequencer" if is_sequencer else role,
+                    state=f"lost copies up to epoch {lost}" if lost else words,
+                    epoch=state.epoch,
+                )
+            )
+        return described
 
     def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
         state = stream.copyset if stream.HasField("copyset") else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from loomlog.core.placement import place
@@ -38,6 +38,19 @@ class ReplicaPlacement:
         if replicas < settings.replicas_least or wanted > len(nodes) + len(self._away()):
             raise self.too_few(wanted, f"{wanted} replicas need as many nodes")
         return place(sets, replicas, nodes, self._existing(), self._catalog.locations)
+
+    def check(self, nodes: Sequence[NodeId], settings: Settings) -> None:
+        """Raise unless these nodes, chosen by an operator, can take a set of replicas."""
+        for node in nodes:
+            self._catalog.node(node)
+        if len(set(nodes)) != len(nodes) or len(nodes) != settings.replicas:
+            raise InvalidArgument(
+                f"the log has {settings.replicas} replicas: name as many different nodes"
+            )
+        if unusable := sorted(set(nodes).difference(self.usable_nodes())):
+            raise InvalidArgument(
+                f"node {unusable[0]} is away, drained, or has no room: see `loom node list`"
+            )
 
     def usable_nodes(self) -> list[NodeId]:
         """Return the nodes that are alive, not drained, and have room."""

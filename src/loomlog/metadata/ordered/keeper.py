@@ -251,6 +251,9 @@ class OrderedKeeper(ProtocolKeeper):
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
         return await self._operator.change_stream(request)
 
+    def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
+        return self._status.replicas_of(stream_id)
+
     # ---- storage nodes
 
     def placement(self) -> list[tuple[NodeId, ...]]:

@@ -112,7 +112,13 @@ class Reconciler:
         self._waiting.pop(stream_id, None)
         self._work.trouble.pop(stream_id, None)
         self._failures.pop(stream_id, None)
+        self._steps.preferred.pop(stream_id, None)
         self._stepped(stream_id)
+
+    def prefer_source(self, stream_id: StreamId, node: NodeId) -> None:
+        """Copy from this replica until the next copy is finished."""
+        self._steps.preferred[stream_id] = node
+        self.wake(stream_id)
 
     # ---- for others
 

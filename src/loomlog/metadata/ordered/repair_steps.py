@@ -61,6 +61,7 @@ class RepairSteps:
         self._sync_bytes_per_s = sync_bytes_per_s
         self._copies = asyncio.Semaphore(COPIES_MAX)
         self.copying: dict[StreamId, Copying] = {}
+        self.preferred: dict[StreamId, NodeId] = {}  # to copy from, by operators
 
     async def carry_out(
         self,
@@ -250,7 +251,13 @@ class RepairSteps:
         action: repair.Synchronise,
         attempt: RepairAttempt,
     ) -> bool:
-        source = repair.choose_source(stream, action, attempt.number, self._nodes.reachable)
+        source = repair.choose_source(
+            stream,
+            action,
+            attempt.number,
+            self._nodes.reachable,
+            self.preferred.get(stream.stream_id),
+        )
         try:
             async with self._copies:
                 finished = await self._copy(stream, source, action.destination, attempt)
@@ -263,6 +270,7 @@ class RepairSteps:
             self.copying.pop(stream.stream_id, None)
         if not finished:
             return True
+        self.preferred.pop(stream.stream_id, None)
         if not stream.sealed:  # only current appends are missing
             return await self.begin_seal(log, stream, f"node {action.destination} joins")
         if attempt.is_wanted():  # its own report is on the way
@@ -278,7 +286,8 @@ class RepairSteps:
     ) -> bool:
         """Return True when the destination has everything, False if that is no longer wanted."""
         stream_id = stream.stream_id
-        while attempt.is_wanted():
+        preferred = self.preferred.get(stream_id)
+        while attempt.is_wanted() and self.preferred.get(stream_id) == preferred:
             order = pb.Synchronise(
                 log_stream_id=stream_id,
                 seal_epoch=stream.epoch,
@@ -373,3 +382,4 @@ def adopt_wishes(stream: StreamRounds, records: StreamRecords) -> None:
         stream.wanted_running = is_wanted and not stream.closed
         stream.wanted_replicas = records.wanted_replicas(record)
         stream.leaving = records.leaving(record)
+        stream.wanted_primary = record.wanted_primary

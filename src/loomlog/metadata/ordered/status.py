@@ -108,6 +108,30 @@ class StreamStatus:
             rolled_back=self._has_lost_rounds(stream_id),
         )
 
+    def replicas_of(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
+        """Describe the replicas of a stream, and the newcomer."""
+        stream = self._committer.stream(stream_id)
+        if stream is None:
+            return []
+        roles = dict.fromkeys(stream.replicas, "backup") | {stream.replicas[0]: "primary"}
+        if stream.joining is not None:
+            roles[stream.joining] = "joins"
+        if stream.leaving in roles:
+            roles[stream.leaving] += ", leaves"
+        return [self._replica(stream, node, role) for node, role in roles.items()]
+
+    def _replica(self, stream: StreamRounds, node: NodeId, role: str) -> pb.ReplicaDescription:
+        described = pb.ReplicaDescription(storage_node_id=node, role=role, state="unknown")
+        if (report := stream.reports.get(node)) is not None:
+            lacks = stream.committed_llsn_end - report.written_end
+            described.state = "damaged" if report.damaged else str(report.state)
+            described.epoch = report.epoch
+            described.written = report.written_end - 1
+            described.committed = report.uncommitted_llsn_offset - 1
+            described.high_watermark = report.high_watermark
+            described.lag = max(0, lacks)
+        return described
+
     def _refusals(self, stream: StreamRounds) -> list[str]:
         """Return which replicas wait for their disks, and what is wrong with those."""
         words = []

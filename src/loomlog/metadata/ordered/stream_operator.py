@@ -54,6 +54,8 @@ class StreamOperator:
             change.ADD_REPLICA: self._add_replica,
             change.SCRUB: self._scrub,
             change.REMOVE: self._remove,
+            change.PRIMARY: self._primary,
+            change.SYNC: self._sync,
         }
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
@@ -97,7 +99,7 @@ class StreamOperator:
     # ---- streams and replicas come, go and move
 
     async def _add(self, request: pb.ChangeStream) -> pb.Changed:
-        record, runs = await self._streams.add_stream(request.log)
+        record, runs = await self._streams.add_stream(request.log, nodes=tuple(request.nodes))
         where = _nodes(record.replicas)
         return pb.Changed(
             done=f"log {request.log!r} has a new stream {record.stream_id} on {where}",
@@ -154,6 +156,49 @@ class StreamOperator:
                 f"it continues with {_nodes(n for n in stream.replicas if n != node)}; the data on "
                 f"node {node} stays until `loom node cleanup {node}`"
             ),
+        )
+
+    async def _primary(self, request: pb.ChangeStream) -> pb.Changed:
+        stream = self._stream(request.log_stream_id)
+        node = self._replica_on(stream, request.to_node)
+        if stream.replicas[0] == node:
+            return pb.Changed(
+                done=f"node {node} is the primary of stream {stream.stream_id} already", next=""
+            )
+        await self._wish(stream, wanted_primary=node)
+        if await self._comes_true(stream, lambda now: now.replicas[0] == node):
+            return pb.Changed(
+                done=f"node {node} is the primary of stream {stream.stream_id}",
+                next="" if stream.sealed and not stream.wanted_running else "it takes appends",
+            )
+        return pb.Changed(
+            done=f"node {node} is to be the primary of stream {stream.stream_id}",
+            next=f"that waits: {self._reconciler.condition(stream) or 'others are moved first'}",
+        )
+
+    async def _sync(self, request: pb.ChangeStream) -> pb.Changed:
+        """Prefer a source until the destination is filled; the repair loop copies."""
+        stream = self._stream(request.log_stream_id)
+        source, node = self._replica_on(stream, request.from_node), request.to_node
+        if node != stream.joining:
+            self._replica_on(stream, node)
+        if source == node:
+            raise InvalidArgument(f"node {node} cannot be filled from itself: name another source")
+        whole = self._whole(stream)
+        if source not in whole:
+            raise InvalidArgument(
+                f"node {source} is away, or does not have all of stream {stream.stream_id}: "
+                f"choose {_nodes(whole) if whole else 'another source when one is back'}"
+            )
+        if node in whole:
+            return pb.Changed(
+                done=f"node {node} has all {_entries(stream)} of stream {stream.stream_id} already",
+                next="nothing is copied; `loom stream scrub` checks what is stored",
+            )
+        self._reconciler.prefer_source(stream.stream_id, source)
+        return pb.Changed(
+            done=f"stream {stream.stream_id} is copied from node {source} to node {node}",
+            next=self._reconciler.condition(stream) or "it begins in a moment",
         )
 
     async def _remove(self, request: pb.ChangeStream) -> pb.Changed:

@@ -103,14 +103,19 @@ class OrderedStreams:
             return False
         return True
 
-    async def add_stream(self, name: str, *, relief: bool = False) -> tuple[StreamRecord, bool]:
-        """Add a stream to the active segment of a log; return whether it runs already, too."""
+    async def add_stream(
+        self, name: str, *, nodes: tuple[NodeId, ...] = (), relief: bool = False
+    ) -> tuple[StreamRecord, bool]:
+        """Add a stream to the active segment of a log, on these nodes if any are named; return
+        whether it runs already, too."""
         async with self._catalog.lock(name):
             log = self._catalog.log(name)
             if log.protocol != ORDERED:
                 raise Busy(f"log {name!r} has just been switched to {log.protocol!r}: try again")
             active = log.layout.active
-            replicas = self._placement.place(1, active.settings)
+            if nodes:
+                self._placement.check(nodes, active.settings)
+            replicas = [nodes] if nodes else self._placement.place(1, active.settings)
             (record,) = await self.create(log, active.loglet, replicas, relief=relief)
         return record, await self.run((record.stream_id,), ADD_WAIT_S)
 

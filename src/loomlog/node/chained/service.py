@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import Final
 
@@ -116,6 +116,13 @@ class ChainedService(NodeProtocol):
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         message.chain_replicas.extend(self.found())
+
+    def stored(self) -> Iterator[pb.StoredReplica]:
+        for replica in self._volumes.replicas:
+            if (chains := self._volumes.holding(replica)) is not None:
+                yield pb.StoredReplica(
+                    loglet_id=replica.log_id, chain=replica.chain, path=chains.path
+                )
 
     @property
     def stored_bytes(self) -> int:

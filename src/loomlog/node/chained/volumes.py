@@ -133,7 +133,7 @@ class ChainVolume:
     def __init__(self, disks: Disks, volume: Volume, open_table: OpenTable) -> None:
         self.volume = volume
         self._disks = disks
-        self._path = f"{volume.path}/chains"
+        self.path = f"{volume.path}/chains"
         self._open_table = open_table
         self._workers: _Workers | None = None
         self._table: BlockTable | None = None
@@ -162,7 +162,7 @@ class ChainVolume:
 
     def open(self) -> None:
         """Open the table if it is there. Blocks."""
-        if self._disks.files.exists(self._path):
+        if self._disks.files.exists(self.path):
             try:
                 self._open(self._make_workers())
             except Exception as error:
@@ -175,12 +175,12 @@ class ChainVolume:
         if self._opening is not None:
             await asyncio.shield(self._opening)
         if not self.works:
-            raise Unavailable(f"the chains at {self._path} cannot be opened: see the node's log")
+            raise Unavailable(f"the chains at {self.path} cannot be opened: see the node's log")
 
     def volume_changed(self) -> None:
         store = self._store
-        if store is not None and self._path in self.volume.vanished:
-            store.fail(OSError(errno.ENOENT, "its directory is gone or was replaced", self._path))
+        if store is not None and self.path in self.volume.vanished:
+            store.fail(OSError(errno.ENOENT, "its directory is gone or was replaced", self.path))
         if self.problem or (store is not None and store.failed is not None):
             self._open_again_s = 0.0
             self._open_soon()
@@ -243,9 +243,9 @@ class ChainVolume:
 
     def _open(self, workers: _Workers) -> None:
         self.close()
-        self._table = table = self._open_table(self._path)
+        self._table = table = self._open_table(self.path)
         self._disks.files.sync_directory(self.volume.path)
-        self.volume.watch(self._path)
+        self.volume.watch(self.path)
         self._reclaimer = Reclaimer(table, self._disks.worker)
         self._store = WriteOnceStore(
             table,
@@ -264,7 +264,7 @@ class ChainVolume:
         return self._workers
 
     def _cannot_open(self, error: Exception) -> None:
-        problem = f"the chains at {self._path} cannot be opened: {error}; {ADVICE}"
+        problem = f"the chains at {self.path} cannot be opened: {error}; {ADVICE}"
         if problem != self.problem:
             logger.error("%s", problem)
         self.problem = problem

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -174,6 +174,11 @@ class CopysetService(NodeProtocol):
             last = await looked_up(partial(store.last_copy, log))
             epoch = newest_epoch(store.standing(log), last)
             message.copysets.add(loglet_id=log, epoch=epoch)
+
+    def stored(self) -> Iterator[pb.StoredReplica]:
+        volume = self._copies.volume
+        for log in volume.logs:
+            yield pb.StoredReplica(loglet_id=log, path=volume.path)
 
     @property
     def stored_bytes(self) -> int:

@@ -222,6 +222,13 @@ class OrderedService(NodeProtocol):
             for stream_id, held in self.held.items()
         )
 
+    def stored(self) -> Iterator[pb.StoredReplica]:
+        for stream_id, held in self.held.items():
+            store = held.driver.store
+            yield pb.StoredReplica(
+                log_stream_id=stream_id, path=store.path, stored_bytes=store.stored_bytes
+            )
+
     # ---- appends
 
     def _append(

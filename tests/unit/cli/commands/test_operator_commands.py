@@ -87,6 +87,18 @@ def loom(
             ["stream", "add-replica", "7", "--node", "3"],
             Stream(action=Stream.ADD_REPLICA, log_stream_id=7, to_node=3),
         ),
+        (
+            ["stream", "add", "events", "--nodes", "1,2"],
+            Stream(action=Stream.ADD, log="events", nodes=[1, 2]),
+        ),
+        (
+            ["stream", "primary", "7", "--node", "2"],
+            Stream(action=Stream.PRIMARY, log_stream_id=7, to_node=2),
+        ),
+        (
+            ["stream", "sync", "7", "--from", "1", "--to", "2"],
+            Stream(action=Stream.SYNC, log_stream_id=7, from_node=1, to_node=2),
+        ),
         (["stream", "scrub", "7"], Stream(action=Stream.SCRUB, log_stream_id=7)),
         (["node", "drain", "2", "--yes"], Node(action=Node.DRAIN, storage_node_id=2)),
         (["node", "undrain", "2"], Node(action=Node.UNDRAIN, storage_node_id=2)),
@@ -108,6 +120,12 @@ def test_each_command_says_what_it_did_and_what_happens_next(
     answer = loom.json(*arguments)
     assert answer["done"] == "it is done"
     assert answer["next"] == "it goes on"
+
+
+def test_nodes_that_are_not_numbers_are_refused(vmr: ScriptedVmr, loom: Loom) -> None:
+    code, _, err = loom.run("stream", "add", "events", "--nodes", "1,b")
+    assert (code, vmr.changes) == (2, [])
+    assert "'1,b' does not name nodes" in err
 
 
 def test_what_is_refused_is_one_line_and_exit_code_1(vmr: ScriptedVmr, loom: Loom) -> None:

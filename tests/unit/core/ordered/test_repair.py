@@ -341,6 +341,7 @@ RUNNING_ROWS = [
     ),
     (runs(joining=None), Fleet(best=5), Join(5)),
     (runs(joining=None, wanted_replicas=2), Fleet(), BeginSeal("node 1 leaves")),
+    (runs(**NONE_JOINS, wanted_primary=2), Fleet(), BeginSeal("node 2 becomes the primary")),
     (runs(**NONE_JOINS), Fleet(), Wait("running")),
 ]
 
@@ -368,6 +369,7 @@ SEALED_ROWS = [
     (sealed(), GONE, DropJoining(4, "it fell silent")),
     (sealed(), AWAY, Wait("sealed: waiting for node 4, which joins")),
     (sealed(), Fleet(), Join(4)),
+    (sealed(**NONE_JOINS, wanted_primary=2), Fleet(), Swap((2, 1, 3))),
     (sealed(**NONE_JOINS), Fleet(), Unseal()),
     (stream(*ALL_SEALED), Fleet(dead={1}), Wait(WITHOUT_NODE_1)),
     (
@@ -397,6 +399,12 @@ def test_every_rule_decides_where_no_earlier_one_applies(
     assert repair.decide(found, cluster) == action
 
 
+def test_a_primary_that_is_one_already_or_has_left_is_not_chosen_again() -> None:
+    for node in (1, 5):
+        assert decide(runs(**NONE_JOINS, wanted_primary=node)) == Wait("running")
+        assert decide(sealed(**NONE_JOINS, wanted_primary=node)) == Unseal()
+
+
 def test_a_running_stream_with_too_few_replicas_says_how_many_it_has() -> None:
     found = runs(joining=None, leaving=None, wanted_replicas=4)
     assert decide(found) == Wait(f"running; has 3 of 4 replicas; {NO_SPARE}")
@@ -422,6 +430,13 @@ def test_every_failed_copy_has_another_source() -> None:
     assert sources(lambda node: node != 2) == [3, 3, 3]
     found.reports[2] = says(SEALED, damaged=True)
     assert sources(lambda node: True) == [3, 3, 3]
+
+
+def test_an_operator_may_prefer_a_source() -> None:
+    found, wanted = stream(*ALL_SEALED), Synchronise(3, 1)
+    chosen = [repair.choose_source(found, wanted, n, lambda _: True, preferred=2) for n in range(3)]
+    assert chosen == [2, 3, 2]
+    assert repair.choose_source(found, wanted, 0, lambda node: node != 2, preferred=2) == 3
 
 
 def test_a_copy_goes_on_from_another_source_but_not_to_another_replica() -> None:

@@ -30,6 +30,13 @@ def test_a_replica_that_is_replaced_is_remembered_until_it_is_gone() -> None:
     assert moved.without_holders({2}).holders == (1, 3)
 
 
+def test_a_wish_for_a_primary_is_over_when_it_is_fulfilled_or_cannot_be() -> None:
+    wished = replace(STREAM, wanted_primary=2)
+    assert wished.with_replicas((2, 1), (), {}).wanted_primary is None
+    assert wished.with_replicas((1, 3), (), {}).wanted_primary is None
+    assert wished.with_replicas((1, 2, 3), (), {}).wanted_primary == 2
+
+
 def test_nodes_that_are_given_up_leave_and_the_stream_is_sealed() -> None:
     assert STREAM.give_up({7}) is STREAM
     without = STREAM.give_up({2, 7})

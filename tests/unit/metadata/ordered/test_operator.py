@@ -150,6 +150,92 @@ async def test_a_log_that_does_not_exist_gets_no_stream(tmp_path: Path) -> None:
             await cluster.change(CHANGE.ADD, log="nothing")
 
 
+async def test_a_stream_is_added_on_the_nodes_that_an_operator_names(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        await started(cluster, 3)
+        changed = await cluster.change(CHANGE.ADD, log="events", nodes=[2, 1])
+        assert changed.done == "log 'events' has a new stream 2 on nodes 2, 1"
+        await cluster.runs_on(2, 1, stream_id=2)
+        for nodes, error, told_ in (
+            ([1, 9], NotFound, "no node 9"),
+            ([1], InvalidArgument, "has 2 replicas: name as many"),
+            ([1, 1], InvalidArgument, "as many different nodes"),
+        ):
+            with pytest.raises(error, match=told_):
+                await cluster.change(CHANGE.ADD, log="events", nodes=nodes)
+        await cluster.change_node(NODE.DRAIN, 3)
+        with pytest.raises(InvalidArgument, match="node 3 is away, drained"):
+            await cluster.change(CHANGE.ADD, log="events", nodes=[1, 3])
+
+
+# ---- the primary
+
+
+async def test_an_operator_chooses_the_primary(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        changed = await cluster.change(CHANGE.PRIMARY, to_node=2)
+        assert changed.done == "node 2 is the primary of stream 1"
+        await cluster.runs_on(2, 1)
+        await goes_on(cluster, nodes)
+        again = await cluster.change(CHANGE.PRIMARY, to_node=2)
+        assert again.done == "node 2 is the primary of stream 1 already"
+        await cluster.add_beating_nodes(1)
+        with pytest.raises(InvalidArgument, match="no replica of stream 1"):
+            await cluster.change(CHANGE.PRIMARY, to_node=3)
+
+
+async def test_a_choice_of_the_primary_is_fulfilled_when_its_node_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loomlog.metadata.ordered.stream_operator.WAIT_S", 0.1)
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 2)
+        await nodes[1].crash()
+        await cluster.until(lambda s: "node 2" in s.condition)
+        changed = await cluster.change(CHANGE.PRIMARY, to_node=2)
+        assert changed.done == "node 2 is to be the primary of stream 1"
+        assert "waiting for node 2" in changed.next
+        await cluster.restart_repository()
+        await cluster.rejoin(nodes[0])
+        await nodes[1].restart(cluster.address)
+        nodes[1].start_heartbeat()
+        await cluster.runs_on(2, 1)
+
+
+# ---- a chosen source
+
+
+async def test_a_replica_is_filled_from_the_source_that_an_operator_names(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4, replicas=3)
+        for node in nodes[:3]:
+            node.copies_at_once = 0
+        await cluster.change(CHANGE.ADD_REPLICA, to_node=4)
+        await cluster.until(lambda s: s.condition.startswith("copying from node 3"))
+        changed = await cluster.change(CHANGE.SYNC, from_node=1, to_node=4)
+        assert changed.done == "stream 1 is copied from node 1 to node 4"
+        await cluster.until(lambda s: s.condition.startswith("copying from node 1"))
+        for node in nodes[:3]:
+            node.copies_at_once = None
+        await cluster.runs_on(1, 2, 3, 4)
+        changed = await cluster.change(CHANGE.SYNC, from_node=1, to_node=4)
+        assert changed.done == "node 4 has all 3 entries of stream 1 already"
+
+
+async def test_a_source_must_have_everything_and_be_another(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        with pytest.raises(InvalidArgument, match="from itself"):
+            await cluster.change(CHANGE.SYNC, from_node=1, to_node=1)
+        with pytest.raises(InvalidArgument, match="node 3 has no replica"):
+            await cluster.change(CHANGE.SYNC, from_node=1, to_node=3)
+        await nodes[1].crash()
+        await cluster.node_is(2, lambda node: not node.alive)
+        with pytest.raises(InvalidArgument, match="node 2 is away"):
+            await cluster.change(CHANGE.SYNC, from_node=2, to_node=1)
+
+
 # ---- remove
 
 
