@@ -125,7 +125,7 @@ def state(count: int = 5, replication: int = 3, racks: int = 0) -> LogState:
 def test_no_copyset_has_more_copies_on_nodes_than_is_said(replication: int, racks: int) -> None:
     """Compare with all copysets that there are."""
     metadata = EpochMetadata(1, members(6, racks), replication)
-    everyone = list(metadata.nodes)
+    everyone = list(metadata.shards)
     copysets = [
         set(nodes)
         for nodes in combinations(everyone, replication)

@@ -13,6 +13,7 @@ from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.outage import outage
 from loomlog.core.copyset.record import epoch_of, skip_zero
+from loomlog.core.copyset.shards import node_of
 from loomlog.core.copyset.upkeep import condition, why_not_closed
 from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
@@ -274,9 +275,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         if record is None:
             return []
         state, refusing = record.state, self._nodes.refusing(record.state)
-        newest = state.history[-1].nodes
+        newest = {node_of(shard) for shard in state.history[-1].shards}
         described = []
-        for node in sorted({*newest, *holders(state)}):
+        for node in sorted(newest.union(map(node_of, holders(state)))):
             role = "nodeset" if node in newest else "older copies"
             is_sequencer = node == state.sequencer and not state.closed
             lost = self._nodes.lost_through(node, record.loglet)
