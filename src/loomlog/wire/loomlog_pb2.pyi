@@ -690,10 +690,10 @@ class StoredList(_message.Message):
     def __init__(self, replicas: _Optional[_Iterable[_Union[StoredReplica, _Mapping]]] = ...) -> None: ...
 
 class StoredReplica(_message.Message):
-    __slots__ = ("log_stream_id", "loglet_id", "chain", "path", "volume", "stored_bytes", "free_bytes", "total_bytes")
+    __slots__ = ("log_stream_id", "loglet_id", "part", "path", "volume", "stored_bytes", "free_bytes", "total_bytes")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
-    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     VOLUME_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -701,13 +701,13 @@ class StoredReplica(_message.Message):
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     loglet_id: int
-    chain: int
+    part: int
     path: str
     volume: str
     stored_bytes: int
     free_bytes: int
     total_bytes: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., path: _Optional[str] = ..., volume: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, log_stream_id: _Optional[int] = ..., loglet_id: _Optional[int] = ..., part: _Optional[int] = ..., path: _Optional[str] = ..., volume: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class StreamHolding(_message.Message):
     __slots__ = ("log_stream_id", "log_id")
@@ -1190,7 +1190,7 @@ class StreamDescription(_message.Message):
     def __init__(self, log: _Optional[str] = ..., stream: _Optional[_Union[LogStream, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ...) -> None: ...
 
 class ReplicaDescription(_message.Message):
-    __slots__ = ("storage_node_id", "alive", "role", "state", "epoch", "written", "committed", "high_watermark", "lag", "stored", "chain")
+    __slots__ = ("storage_node_id", "alive", "role", "state", "epoch", "written", "committed", "high_watermark", "lag", "stored", "part")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -1201,7 +1201,7 @@ class ReplicaDescription(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
-    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     alive: bool
     role: str
@@ -1212,8 +1212,8 @@ class ReplicaDescription(_message.Message):
     high_watermark: int
     lag: int
     stored: StoredReplica
-    chain: int
-    def __init__(self, storage_node_id: _Optional[int] = ..., alive: _Optional[bool] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., committed: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag: _Optional[int] = ..., stored: _Optional[_Union[StoredReplica, _Mapping]] = ..., chain: _Optional[int] = ...) -> None: ...
+    part: int
+    def __init__(self, storage_node_id: _Optional[int] = ..., alive: _Optional[bool] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., committed: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag: _Optional[int] = ..., stored: _Optional[_Union[StoredReplica, _Mapping]] = ..., part: _Optional[int] = ...) -> None: ...
 
 class ChangeNode(_message.Message):
     __slots__ = ("action", "storage_node_id", "force")

@@ -284,7 +284,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
                     role=f"chain {replica.chain}: {place}",
                     state=state,
                     epoch=record.projection.epoch,
-                    chain=replica.chain,
+                    part=replica.chain,
                 )
             )
         return described

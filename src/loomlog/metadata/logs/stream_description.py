@@ -42,7 +42,7 @@ async def _add_stored(
         node = replica.storage_node_id
         replica.alive = nodes.reachable(node)
         for found in stored[node]:
-            if found.chain == replica.chain:
+            if found.part == replica.part:
                 if path := replica.stored.path:  # on another volume, too
                     found.path = f"{path}, {found.path}"
                 replica.stored.CopyFrom(found)

@@ -121,7 +121,7 @@ class ChainedService(NodeProtocol):
         for replica in self._volumes.replicas:
             if (chains := self._volumes.holding(replica)) is not None:
                 yield pb.StoredReplica(
-                    loglet_id=replica.log_id, chain=replica.chain, path=chains.path
+                    loglet_id=replica.log_id, part=replica.chain, path=chains.path
                 )
 
     @property
