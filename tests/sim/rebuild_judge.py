@@ -24,7 +24,7 @@ from loomlog.core.copyset.effects import (
 from loomlog.core.copyset.messages import Delivered, LogState
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.rebuild import events
-from loomlog.core.copyset.rebuild.events import RebuildState
+from loomlog.core.copyset.rebuild.events import RebuildState, Status
 from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, lsn_words
 from loomlog.types import ShardId
 
@@ -53,16 +53,17 @@ class RebuildJudge:
         if version != before.version:
             raise Violation(f"shard {shard} is rebuilt in an older version")
         self._check_copies(f"shard {shard} is rebuilt")
-        self._check_names(shard, through)
+        self._check_names(shard, through, is_refilled=before.status(shard) is Status.REFILLING)
         self.read(self._world.state)
 
-    def _check_names(self, shard: ShardId, through: Epoch) -> None:
-        """Check that no copy still names a shard that counts as rebuilt: a later donor would rely
-        on it."""
+    def _check_names(self, shard: ShardId, through: Epoch, *, is_refilled: bool) -> None:
+        """Check that no copy still names a shard that counts as rebuilt, unless it was refilled and
+        has that copy: a later donor would rely on it."""
+        there = self._world.nodes[shard].records.by_first if is_refilled else {}
         for n in self._world.donors():
             for copy in self._world.nodes[n].records.all():
                 is_due = copy.epoch <= through and copy.last > self._world.trimmed
-                if n != shard and is_due and shard in copy.copyset:
+                if n != shard and is_due and shard in copy.copyset and copy.first not in there:
                     raise Violation(f"shard {shard} is rebuilt, and node {n} has {copy}")
 
     def look_at_the_end(self) -> None:

@@ -52,6 +52,7 @@ from loomlog.core.copyset.rebuild.events import (
     Mode,
     NeedsRebuild,
     RebuildState,
+    Refill,
     Status,
     Undrain,
     Unrecoverable,
@@ -161,6 +162,7 @@ class RebuildWorld:
         self.aborts = 0
         self.superseded = 0  # scans
         self.widened = 0
+        self.refilled = 0
         self._processes = 0
         self._appended = 0
         self.trimmed: Lsn = 0
@@ -180,7 +182,7 @@ class RebuildWorld:
 
     def holding(self) -> list[Node]:
         """Return the nodes whose copies count."""
-        return [node for n, node in self.nodes.items() if self.status(n) is Status.INTACT]
+        return [self.nodes[n] for n in events.targets(self.replica.state, self.nodes)]
 
     # ---- the run
 
@@ -264,6 +266,7 @@ class RebuildWorld:
         self.replica = Replica(state, through)
         if isinstance(event, IsRebuilt) and shard not in events.rebuilt(state):
             self.rebuilds += 1
+            self.refilled += before.status(shard) is Status.REFILLING
             self.nodes[shard].lost_through = 0
             self.judge.rebuilt(shard, rebuilt_through, before, event.version)
 
@@ -363,7 +366,7 @@ class RebuildWorld:
         )
 
     def _can_take(self, shard: ShardId) -> bool:
-        return self.nodes[shard].up and self.status(shard) is Status.INTACT
+        return self.nodes[shard].up and shard in events.targets(self.replica.state, [shard])
 
     def _records(
         self, epoch: Epoch, metadata: EpochMetadata, excluded: Sequence[ShardId]
@@ -529,6 +532,8 @@ class RebuildWorld:
         else:
             self.aborts += self.status(shard) is Status.RESTORING
             self.append(Abort(shard))
+        if self.random.random() < 0.7:
+            self.append(Refill(shard))
         node.replica = self.replica
 
     def _trim(self) -> None:

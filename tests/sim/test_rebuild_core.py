@@ -24,6 +24,7 @@ def test_every_record_has_all_its_copies_again(chunk: int) -> None:
     assert sum(world.aborts for world in worlds) > count / 10
     assert sum(world.superseded for world in worlds) > 10
     assert sum(world.widened for world in worlds) > count / 10
+    assert sum(world.refilled for world in worlds) > count / 10
 
 
 def test_only_what_has_no_copy_left_is_shown_as_lost() -> None:

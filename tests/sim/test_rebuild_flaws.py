@@ -9,9 +9,9 @@ import pytest
 from rebuild_world import RebuildWorld
 from violation import Violation
 
-from loomlog.core.copyset.messages import Stored
+from loomlog.core.copyset.messages import Reassign, Stored
 from loomlog.core.copyset.rebuild import events, restore
-from loomlog.core.copyset.rebuild.donor import Steps, _Donor
+from loomlog.core.copyset.rebuild.donor import DonorAnswer, Steps, _Donor
 from loomlog.core.copyset.rebuild.events import RebuildState
 from loomlog.core.copyset.rebuild.restore import RestoreAnswer, RestoreRequest
 from loomlog.core.copyset.storage import Change, LogStanding, Put, Records
@@ -88,3 +88,16 @@ def test_restored_copies_are_purged_as_leftovers(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(restore, "_restore", unprepared)
     assert notices("is only on|copies overlap")
+
+
+def test_shards_that_are_refilled_are_not_asked_what_they_have(monkeypatch: Patch) -> None:
+    def trusting(
+        self: _Donor, shards: Collection[ShardId], request: RestoreRequest
+    ) -> Steps[dict[ShardId, DonorAnswer]]:
+        if isinstance(request, Reassign) and self._order.absent.intersection(shards):
+            return dict.fromkeys(shards, Stored())
+        return (yield from ask(self, shards, request))
+
+    ask = _Donor._ask
+    monkeypatch.setattr(_Donor, "_ask", trusting)
+    assert notices("is only on|is rebuilt, and node")

@@ -88,6 +88,30 @@ class Purge:
     end: EpochEnd
 
 
+# ---- from donors, when a shard is rebuilt (rebuild/)
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Stored, durably: a copy of a record, of an epoch with this end. Occupied: another record is
+    there. Superseded."""
+
+    log: LogId
+    record: Record
+    end: EpochEnd
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign:
+    """Stored, durably: the copy here has another copyset now, unless it is newer; the record comes
+    without its batch. NotHere: there is no copy. Superseded."""
+
+    log: LogId
+    record: Record
+    version: int
+
+
 # ---- from readers, and about the whole log
 
 
@@ -148,6 +172,8 @@ NodeRequest: TypeAlias = (
     | Digest
     | Clean
     | Purge
+    | Restore
+    | Reassign
     | Read
     | Trim
     | Forget
@@ -184,6 +210,13 @@ class Occupied:
     """There is another record of the same epoch: the epoch was taken twice."""
 
     lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The shards that are rebuilt have changed: start again with at least this version."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +301,7 @@ NodeAnswer: TypeAlias = (
     | NotHere
     | Preempted
     | Occupied
+    | Superseded
     | Refused
     | SealedAt
     | Digested

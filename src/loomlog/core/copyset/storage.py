@@ -31,7 +31,9 @@ from loomlog.core.copyset.messages import (
     Preempted,
     Purge,
     Read,
+    Reassign,
     Release,
+    Restore,
     Seal,
     SealedAt,
     Store,
@@ -429,6 +431,10 @@ def claimed_epoch(request: NodeRequest) -> Epoch:
             return epoch + 1
         case Clean(_, seal, end):
             return max(seal + 1, end.epoch)
+        case Restore(_, record, end):
+            return max(end.seal + 1, end.epoch, record.epoch)
+        case Reassign(_, record):
+            return max(record.epoch, record.recovered)
     return 0
 
 

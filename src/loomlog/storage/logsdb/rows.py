@@ -49,7 +49,9 @@ from loomlog.core.copyset.messages import (
     EpochEnd,
     NodeRequest,
     Purge,
+    Reassign,
     Release,
+    Restore,
     Seal,
     Store,
     Trim,
@@ -350,11 +352,13 @@ def _corrupt(what: str, value: bytes) -> Corrupt:
 def nonsense(request: NodeRequest) -> str | None:
     """Return what is wrong with a request that changes something; None if nothing is."""
     match request:
-        case Store(_, record) | Amend(_, record) if not _is_record(record):
+        case (
+            Store(_, record) | Amend(_, record) | Restore(_, record) | Reassign(_, record)
+        ) if not _is_record(record):
             return f"no record can be at {lsn_words(record.first)}, or none of this kind"
         case Seal(_, epoch, wave) if not (0 <= epoch <= EPOCH_MAX and 0 <= wave <= _NUMBER_MAX):
             return f"no attempt {wave} can seal epoch {epoch}"
-        case Clean(_, _, end) | Purge(_, end) if not _is_end(end):
+        case Clean(_, _, end) | Purge(_, end) | Restore(_, _, end) if not _is_end(end):
             return f"epoch {end.epoch} cannot end like this"
         case Release(_, lsn) | Trim(_, lsn) if not 0 <= lsn <= LSN_MAX:
             return f"there is no LSN {lsn}"

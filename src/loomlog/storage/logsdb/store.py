@@ -24,16 +24,21 @@ from loomlog.core.copyset.messages import (
     NodeAnswer,
     NodeRequest,
     Purge,
+    Reassign,
     Refused,
     Release,
+    Restore,
     Seal,
     Store,
     Trim,
 )
 from loomlog.core.copyset.nodeset import Trouble
+from loomlog.core.copyset.rebuild import restore
+from loomlog.core.copyset.rebuild.restore import RestoreRequest
 from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record
 from loomlog.core.copyset.storage import (
     Change,
+    Decision,
     Erase,
     Gone,
     LogStanding,
@@ -43,7 +48,7 @@ from loomlog.core.copyset.storage import (
     look_up,
 )
 from loomlog.errors import LoomError
-from loomlog.storage.files import Worker
+from loomlog.storage.files import Finished, Worker
 from loomlog.storage.group_commit import GroupCommit
 from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
 from loomlog.storage.logsdb.rows import nonsense
@@ -55,7 +60,9 @@ logger = logging.getLogger(__name__)
 Answered: TypeAlias = Callable[[NodeAnswer], None]
 Found = TypeVar("Found")
 
-_CHANGING = Begin | Store | Amend | Release | Seal | Clean | Purge | Trim | Forget
+_CHANGING = (
+    Begin | Store | Amend | Release | Seal | Clean | Purge | Restore | Reassign | Trim | Forget
+)
 
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
@@ -84,6 +91,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         self._table = table
         self._upkeep = upkeep
         self.is_full = False  # take only what frees space; set by the owner
+        self.version = 0  # of rebuilding: the newest that is known; set by the owner
         self._sync = sync
         self._tending = False
         self._compacting = False
@@ -127,8 +135,14 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         """Find the copy with the highest LSN."""
         self._look(log, lambda stored: stored.last_head(LSN_MAX), done)
 
+    def flushed(self, done: Finished) -> None:
+        """Call `done` when all that was decided before is committed."""
+        self._commits.run([lambda: None], done)
+
     def _commit(self, requests: Sequence[NodeRequest], size: int) -> list[NodeAnswer]:
-        commit = _LogsCommit(self._table, self._me, is_full=self.is_full)
+        commit = _LogsCommit(
+            self._table, self._me, is_full=self.is_full, version=lambda: self.version
+        )
         answers = [commit.decide(request) for request in requests]
         if commit.changes:
             self._table.commit(commit.changes, sync=self._sync and commit.is_urgent)
@@ -190,7 +204,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
 
 
 def _bytes_of(request: NodeRequest) -> int:
-    return len(request.record.batch) if isinstance(request, Store) else 0
+    return len(request.record.batch) if isinstance(request, Store | Restore) else 0
 
 
 def _disk_failed(error: BaseException) -> Refused:
@@ -201,12 +215,15 @@ def _disk_failed(error: BaseException) -> Refused:
 class _LogsCommit:
     """A table and the changes that a commit is going to make, in their order."""
 
-    def __init__(self, table: LogsTable, me: NodeId, *, is_full: bool) -> None:
+    def __init__(
+        self, table: LogsTable, me: NodeId, *, is_full: bool, version: Callable[[], int]
+    ) -> None:
         self.changes: list[tuple[LogId, Change]] = []
         self.is_urgent = False  # a caller waits for a change to be durable
         self._table = table
         self._me = me
         self._is_full = is_full
+        self._version = version
         self._logs: dict[LogId, UncommittedLog] = {}
 
     def decide(self, request: NodeRequest) -> NodeAnswer:
@@ -214,7 +231,7 @@ class _LogsCommit:
             return _FULL
         log = self._logs.get(request.log) or self._look(request.log)
         try:
-            answer, changes = decide(request, log.standing, log, self._me)
+            answer, changes = self._decide(request, log)
         except LoomError as error:  # what is here of this log cannot be read
             return _disk_failed(error)
         for change in changes:
@@ -222,6 +239,11 @@ class _LogsCommit:
             self.changes.append((request.log, change))
         self.is_urgent |= bool(changes) and not isinstance(request, Release)
         return answer
+
+    def _decide(self, request: NodeRequest, log: UncommittedLog) -> Decision:
+        if isinstance(request, RestoreRequest):
+            return restore.decide(request, log.standing, log, self._me, self._version())
+        return decide(request, log.standing, log, self._me)
 
     def _look(self, log: LogId) -> UncommittedLog:
         table = self._table

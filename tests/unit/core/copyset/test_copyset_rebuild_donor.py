@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, NotHere, Read, Stored
+from loomlog.core.copyset.messages import (
+    Delivered,
+    EpochEnd,
+    LogState,
+    NotHere,
+    Read,
+    Reassign,
+    Restore,
+    Stored,
+    Superseded,
+)
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.rebuild.donor import (
     DonorAnswer,
@@ -14,7 +24,7 @@ from loomlog.core.copyset.rebuild.donor import (
     scan,
 )
 from loomlog.core.copyset.rebuild.plan import donor_of
-from loomlog.core.copyset.rebuild.restore import Reassign, Restore, RestoreAnswer, Superseded
+from loomlog.core.copyset.rebuild.restore import RestoreAnswer
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.requests import Lost
 
@@ -137,6 +147,26 @@ def test_nothing_is_restored_before_the_epoch_is_recovered() -> None:
     unclean = LogState(1, 1, (METADATA,), last_clean=0, tail=0)
     assert others.run(order(), state=unclean).left == 1
     assert not others.sent
+
+
+def refilled() -> RebuildOrder:
+    return order()._replace(usable=frozenset(NODES))
+
+
+def test_a_shard_that_is_refilled_gets_its_own_copies_again() -> None:
+    others = Others({GONE: NotHere()})
+    others.run(refilled())
+    assert others.story()[:2] == [("Reassign", GONE), ("Restore", GONE)]
+    [restored] = [a.request for a in others.sent[:2] if isinstance(a.request, Restore)]
+    assert restored.record.copyset == HEAD.copyset
+    assert others.story()[2][1] in (4, 5), "it did not take it"
+
+
+def test_a_shard_that_is_refilled_is_asked_for_every_copy_and_sent_what_it_lacks() -> None:
+    others = Others()
+    result = others.run(refilled(), scans=2)
+    assert others.story() == [("Reassign", GONE), ("Reassign", OTHER)]
+    assert (result.left, result.records.total()) == (0, 0), "nothing had to be sent"
 
 
 def test_a_drained_shard_restores_its_own_records() -> None:

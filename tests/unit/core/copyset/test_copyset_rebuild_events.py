@@ -17,6 +17,7 @@ from loomlog.core.copyset.rebuild.events import (
     Mode,
     NeedsRebuild,
     RebuildState,
+    Refill,
     Status,
     Undrain,
     Unrecoverable,
@@ -47,6 +48,7 @@ PATHS: dict[Status, tuple[Event, ...]] = {
     Status.INTACT: (),
     Status.RESTORING: (RESTORE,),
     Status.LOST: (RESTORE, Unrecoverable(1)),
+    Status.REFILLING: (RESTORE, Unrecoverable(1), Refill(1)),
     Status.RELOCATING: (RELOCATE,),
     Status.EMPTY: (RESTORE, IsRebuilt(1, 1)),
     Status.DRAINED: (RELOCATE, IsRebuilt(1, 1)),
@@ -58,6 +60,9 @@ REACHED: list[tuple[Status, Event, Status]] = [
     (Status.RESTORING, Abort(1), Status.INTACT),
     (Status.RESTORING, Unrecoverable(1), Status.LOST),
     (Status.LOST, IsRebuilt(1, 2), Status.EMPTY),
+    (Status.LOST, Refill(1), Status.REFILLING),
+    (Status.REFILLING, IsRebuilt(1, 3), Status.INTACT),
+    (Status.REFILLING, RESTORE, Status.LOST),
     (Status.RELOCATING, IsRebuilt(1, 1), Status.DRAINED),
     (Status.RELOCATING, Undrain(1), Status.INTACT),
     (Status.RELOCATING, RESTORE, Status.RESTORING),
@@ -91,6 +96,7 @@ def test_an_event_that_does_not_fit_changes_nothing(before: Status) -> None:
         (Status.INTACT, Authority.FULL),
         (Status.RESTORING, Authority.UNAVAILABLE),
         (Status.LOST, Authority.UNDERREPLICATED),
+        (Status.REFILLING, Authority.UNDERREPLICATED),
         (Status.RELOCATING, Authority.FULL),
         (Status.EMPTY, Authority.EMPTY),
         (Status.DRAINED, Authority.EMPTY),
@@ -110,6 +116,13 @@ def test_a_drained_shard_gives_but_takes_nothing() -> None:
     assert donors(state, SHARDS) == [1, 3, 4]
     assert targets(state, SHARDS) == [1, 4]
     assert may_return(apply(state, Unrecoverable(2))) == []
+
+
+def test_a_shard_that_is_refilled_gives_and_takes() -> None:
+    state = replay(*PATHS[Status.REFILLING])
+    assert rebuilt(state) == absent(state) == [1]
+    assert may_return(state) == []
+    assert donors(state, SHARDS) == targets(state, SHARDS) == [*SHARDS]
 
 
 def test_another_shard_restarts_all_donors() -> None:
@@ -159,6 +172,7 @@ def any_event(random: Random, state: RebuildState) -> Event:
         IsRebuilt(shard, version),
         Abort(shard),
         Unrecoverable(shard),
+        Refill(shard),
         Undrain(shard),
         Acknowledged(shard),
     ]

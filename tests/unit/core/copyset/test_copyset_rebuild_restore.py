@@ -11,20 +11,16 @@ from loomlog.core.copyset.messages import (
     Occupied,
     Purge,
     Read,
+    Reassign,
     Release,
+    Restore,
     Seal,
     Store,
     Stored,
+    Superseded,
     Trim,
 )
-from loomlog.core.copyset.rebuild.restore import (
-    Reassign,
-    Restore,
-    RestoreAnswer,
-    RestoreRequest,
-    Superseded,
-    decide,
-)
+from loomlog.core.copyset.rebuild.restore import RestoreAnswer, RestoreRequest, decide
 from loomlog.core.copyset.record import Kind, Record, make
 
 LOG = 1

@@ -1,7 +1,8 @@
 """A donor scans its copies of a log and restores the records that a rebuilt shard had. Pure.
 
 For each record: store it on new shards, then let the other copies name the new copyset, its own
-last. So a copy names only shards that have the record, or that are rebuilt.
+last. So a copy names only shards that have the record, or that are rebuilt. A shard that is refilled
+gets its own copies again: it is asked for each whether it has it.
 
 The first scan covers the records that are this donor's task. When all donors have finished it, the
 second covers every copy that still names a rebuilt shard: an interrupted change may have left
@@ -12,8 +13,9 @@ driver repeats it, and limits how fast it runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core import requests
@@ -25,27 +27,25 @@ from loomlog.core.copyset.messages import (
     NodeRequest,
     NotHere,
     Read,
+    Reassign,
+    Restore,
     Stored,
+    Superseded,
 )
 from loomlog.core.copyset.nodeset import EpochMetadata
 from loomlog.core.copyset.rebuild.plan import Part, choose_targets, donor_of, gone_at, parts
-from loomlog.core.copyset.rebuild.restore import (
-    Reassign,
-    Restore,
-    RestoreAnswer,
-    RestoreRequest,
-    Superseded,
-)
+from loomlog.core.copyset.rebuild.restore import RestoreRequest
 from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, last_of, make
 from loomlog.core.requests import Ask, Lost, Outcome
 from loomlog.limits import MIB
 from loomlog.types import LogId, ShardId
 
-DonorAsk: TypeAlias = Ask[ShardId, NodeRequest | RestoreRequest]
-DonorAnswer: TypeAlias = NodeAnswer | RestoreAnswer | Lost
+DonorAsk: TypeAlias = Ask[ShardId, NodeRequest]
+DonorAnswer: TypeAlias = NodeAnswer | Lost
 Steps: TypeAlias = requests.Steps[Sequence[DonorAsk], Sequence[DonorAnswer], Outcome]
 
 SCAN_BYTES: Final = MIB  # of heads, in one answer
+TOGETHER: Final = 16  # records that are restored at once: their batches are in memory
 
 
 class RebuildOrder(NamedTuple):
@@ -55,7 +55,7 @@ class RebuildOrder(NamedTuple):
     version: int
     me: ShardId
     through: Mapping[ShardId, Epoch]  # see plan.py
-    absent: frozenset[ShardId]  # of these shards, those that give nothing
+    absent: frozenset[ShardId]  # of these shards, those that lack what they had
     usable: frozenset[ShardId]  # may get copies
 
 
@@ -67,6 +67,14 @@ class Scan:
     size_bytes: Counter[ShardId] = field(default_factory=Counter)
     left: int = 0  # could not be restored, or not be looked at yet
     superseded: int = 0  # the version to start again with; 0: none
+
+
+@dataclass
+class _Sent:
+    """The copies of a record that were sent."""
+
+    copies: int = 0
+    size_bytes: int = 0
 
 
 def scan(order: RebuildOrder, state: LogState, scans: int, result: Scan) -> Steps[None]:
@@ -88,7 +96,6 @@ class _Donor:
         self._state = state
         self._is_second = is_second
         self._result = result
-        self._sent_bytes = 0  # for the record that is being restored
 
     def scan_part(self, part: Part, first: Lsn) -> Steps[None]:
         last = last_of(part.last) - 1
@@ -97,9 +104,10 @@ class _Donor:
             if answer is None or answer.next_lsn <= first:
                 self._result.left += 1  # later epochs are not released here yet
                 return
-            for head in answer.records:
-                if self._is_due(head, part.metadata):
-                    yield from self._restore(head, part.metadata)
+            due = [head for head in answer.records if self._is_due(head, part.metadata)]
+            for index in range(0, len(due), TOGETHER):
+                some = due[index : index + TOGETHER]
+                yield from _together([self._restore(head, part.metadata) for head in some])
                 if self._result.superseded:
                     return
             first = answer.next_lsn
@@ -113,19 +121,18 @@ class _Donor:
         return self._is_second or donor == self._order.me
 
     def _restore(self, head: Record, metadata: EpochMetadata) -> Steps[None]:
-        order = self._order
+        order, old = self._order, head.copyset
         end = self._state.end_of(head.epoch)
-        lost = gone_at(head.epoch, order.through).intersection(head.copyset)
-        kept = set(head.copyset) - lost
+        lost = gone_at(head.epoch, order.through).intersection(old)
+        kept = set(old) - lost
         avoided: set[ShardId] = set()
-        old, self._sent_bytes = head.copyset, 0
+        sent = _Sent()
         while end is not None:
-            usable = order.usable - avoided - lost
-            targets = choose_targets(old, kept, metadata, usable)
+            targets = choose_targets(old, kept, metadata, order.usable - avoided)
             if targets is None:
                 break
             head = head._replace(copyset=tuple(sorted(kept.union(targets))))
-            failed = yield from self._store(head, end, targets, kept)
+            failed = yield from self._store(head, end, targets, old, kept, sent)
             missing: set[ShardId] | None = set()
             if not failed:
                 missing = yield from self._reassign(head, kept - {order.me})
@@ -135,23 +142,54 @@ class _Donor:
             kept -= missing
             if failed or missing:
                 continue
-            yield from self._reassign(head, {order.me})
-            for shard in lost:
-                self._result.records[shard] += 1
-                self._result.size_bytes[shard] += self._sent_bytes
+            if head.copyset != old:
+                yield from self._reassign(head, {order.me})
+            self._count(lost, sent)
             return
         self._result.left += 1
 
+    def _count(self, lost: Collection[ShardId], sent: _Sent) -> None:
+        for shard in lost if sent.copies else ():
+            self._result.records[shard] += 1
+            self._result.size_bytes[shard] += sent.size_bytes
+
     def _store(
-        self, head: Record, end: EpochEnd, targets: Collection[ShardId], kept: Collection[ShardId]
+        self,
+        head: Record,
+        end: EpochEnd,
+        targets: Collection[ShardId],
+        old: Collection[ShardId],
+        kept: Collection[ShardId],
+        sent: _Sent,
     ) -> Steps[set[ShardId]]:
-        """Store the record on the targets. Return those that did not take it."""
+        """Let the targets have the record. Return those that did not take it. Targets of the old
+        copyset may have it already; they come last, since their copies then name all others."""
+        new = [shard for shard in targets if shard not in old]
+        failed = yield from self._send(head, end, new, kept, sent)
+        again = [shard for shard in targets if shard in old]
+        if failed or not again or self._result.superseded:
+            return failed
+        reassign = Reassign(self._order.log, head, self._order.version)
+        answers = yield from self._ask(again, reassign)
+        lacking = [shard for shard, answer in answers.items() if isinstance(answer, NotHere)]
+        silent = {s for s, answer in answers.items() if not isinstance(answer, Stored | NotHere)}
+        return silent | (yield from self._send(head, end, lacking, kept, sent))
+
+    def _send(
+        self,
+        head: Record,
+        end: EpochEnd,
+        targets: Collection[ShardId],
+        kept: Collection[ShardId],
+        sent: _Sent,
+    ) -> Steps[set[ShardId]]:
         if not targets:
             return set()
         record = yield from self._load(head, kept)
         if record is None:
             return set(targets)
-        self._sent_bytes += len(record.batch) * len(targets)
+        sent.copies += len(targets)
+        sent.size_bytes += len(record.batch) * len(targets)
         restore = Restore(self._order.log, record, end, self._order.version)
         answers = yield from self._ask(targets, restore)
         return {shard for shard, answer in answers.items() if not isinstance(answer, Stored)}
@@ -193,3 +231,24 @@ class _Donor:
         read = Read(self._order.log, first, last, SCAN_BYTES, everything=True, batches=batches)
         [answer] = yield [Ask(shard, read)]
         return answer if isinstance(answer, Delivered) else None
+
+
+def _together(several: Iterable[Steps[None]]) -> Steps[None]:
+    """Take the steps of all at once."""
+    waiting = [(steps, asks) for steps in several if (asks := _next(steps, None)) is not None]
+    while waiting:
+        answers = iter((yield [ask for _, asks in waiting for ask in asks]))
+        waiting = [
+            (steps, following)
+            for steps, asks in waiting
+            if (following := _next(steps, [*islice(answers, len(asks))])) is not None
+        ]
+
+
+def _next(
+    steps: Steps[None], answers: Sequence[DonorAnswer] | None
+) -> Sequence[DonorAsk] | None:
+    try:
+        return next(steps) if answers is None else steps.send(answers)
+    except StopIteration:
+        return None

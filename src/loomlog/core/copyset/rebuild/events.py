@@ -3,8 +3,8 @@
 All who replay the same events have the same state. An event that does not fit the state changes
 nothing: it was written twice, or decided on before another one.
 
-    INTACT ──restore──▶ RESTORING ──unrecoverable──▶ LOST
-      │   ◀───abort────    │                           │
+    INTACT ──restore──▶ RESTORING ──unrecoverable──▶ LOST ──refill──▶ REFILLING
+      │   ◀───abort────    │                           │ ◀──restore──    └──is rebuilt──▶ INTACT
       │                    └───────is rebuilt──────────┴──▶ EMPTY ──acknowledged──▶ INTACT
       └──relocate──▶ RELOCATING ──is rebuilt──▶ DRAINED
           (restore: RESTORING)     both ──undrain──▶ INTACT
@@ -37,6 +37,7 @@ class Status(StrEnum):
     INTACT = "intact"
     RESTORING = "restoring"  # away: it may return with what it had
     LOST = "lost"  # what it had is gone
+    REFILLING = "refilling"  # the same, but it is back: it gets its copies again
     RELOCATING = "relocating"
     EMPTY = "empty"  # what it had is on other shards
     DRAINED = "drained"  # the same, and it is to leave
@@ -87,6 +88,13 @@ class Unrecoverable:
 
 
 @dataclass(frozen=True, slots=True)
+class Refill:
+    """A shard that lost what it had is there: its copies are made again in place."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
 class Undrain:
     """A shard is no longer drained."""
 
@@ -101,11 +109,22 @@ class Acknowledged:
 
 
 Event: TypeAlias = (
-    NeedsRebuild | DonorProgress | IsRebuilt | Abort | Unrecoverable | Undrain | Acknowledged
+    NeedsRebuild
+    | DonorProgress
+    | IsRebuilt
+    | Abort
+    | Unrecoverable
+    | Refill
+    | Undrain
+    | Acknowledged
 )
 
-_REBUILT: Final = frozenset({Status.RESTORING, Status.LOST, Status.RELOCATING})
-_DONORS: Final = frozenset({Status.INTACT, Status.RELOCATING})
+_REBUILT: Final = frozenset(
+    {Status.RESTORING, Status.LOST, Status.REFILLING, Status.RELOCATING}
+)
+# One that is refilled has copies of epochs after its event.
+_DONORS: Final = frozenset({Status.INTACT, Status.REFILLING, Status.RELOCATING})
+_TARGETS: Final = frozenset({Status.INTACT, Status.REFILLING})
 
 TRANSITIONS: Final[Mapping[Status, Mapping[type[Event] | Mode, Status]]] = {
     Status.INTACT: {Mode.RESTORE: Status.RESTORING, Mode.RELOCATE: Status.RELOCATING},
@@ -114,7 +133,8 @@ TRANSITIONS: Final[Mapping[Status, Mapping[type[Event] | Mode, Status]]] = {
         Abort: Status.INTACT,
         Unrecoverable: Status.LOST,
     },
-    Status.LOST: {IsRebuilt: Status.EMPTY},
+    Status.LOST: {IsRebuilt: Status.EMPTY, Refill: Status.REFILLING},
+    Status.REFILLING: {IsRebuilt: Status.INTACT, Mode.RESTORE: Status.LOST},
     Status.RELOCATING: {
         IsRebuilt: Status.DRAINED,
         Undrain: Status.INTACT,
@@ -128,6 +148,7 @@ AUTHORITIES: Final[Mapping[Status, Authority]] = {
     Status.INTACT: Authority.FULL,
     Status.RESTORING: Authority.UNAVAILABLE,
     Status.LOST: Authority.UNDERREPLICATED,
+    Status.REFILLING: Authority.UNDERREPLICATED,
     Status.RELOCATING: Authority.FULL,
     Status.EMPTY: Authority.EMPTY,
     Status.DRAINED: Authority.EMPTY,
@@ -217,8 +238,8 @@ def rebuilt(state: RebuildState) -> list[ShardId]:
 
 
 def absent(state: RebuildState) -> list[ShardId]:
-    """Return the shards that are being rebuilt and can give nothing themselves."""
-    return [shard for shard in rebuilt(state) if state.status(shard) not in _DONORS]
+    """Return the shards that are being rebuilt and lack what they had."""
+    return [shard for shard in rebuilt(state) if state.status(shard) is not Status.RELOCATING]
 
 
 def may_return(state: RebuildState) -> list[ShardId]:
@@ -233,7 +254,7 @@ def donors(state: RebuildState, shards: Iterable[ShardId]) -> list[ShardId]:
 
 def targets(state: RebuildState, shards: Iterable[ShardId]) -> list[ShardId]:
     """Return those of the shards that restored copies may go to."""
-    return [shard for shard in shards if state.status(shard) is Status.INTACT]
+    return [shard for shard in shards if state.status(shard) in _TARGETS]
 
 
 def has_scanned(

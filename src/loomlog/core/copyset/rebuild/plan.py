@@ -77,12 +77,14 @@ def choose_targets(
     metadata: EpochMetadata,
     usable: Collection[ShardId],
 ) -> tuple[ShardId, ...] | None:
-    """Choose the shards that complete a record which only `kept` shards of its copyset still have.
-    Records that are on the same shards get the same ones. None: too few are usable."""
+    """Choose the shards that complete a record which only `kept` shards of its copyset still have:
+    first those that had it before. Records that are on the same shards get the same ones. None: too
+    few are usable."""
     if metadata.can_hold_a_copyset(kept):
         return ()
     writable = set(metadata.shards).intersection(usable).union(kept)
-    chosen = completed(kept, writable, metadata, mixed(*sorted(copyset)))
+    again = writable.intersection(copyset).union(kept)
+    chosen = completed(again, writable, metadata, mixed(*sorted(copyset)))
     if not metadata.can_hold_a_copyset(chosen):
         return None
     return tuple(shard for shard in chosen if shard not in kept)

@@ -7,42 +7,21 @@ version than it knows: they may name shards that lost their copies since.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from loomlog.core.copyset import storage
-from loomlog.core.copyset.messages import EpochEnd, NotHere, Occupied, Purge, Stored
+from loomlog.core.copyset.messages import (
+    NotHere,
+    Occupied,
+    Purge,
+    Reassign,
+    Restore,
+    Stored,
+    Superseded,
+)
 from loomlog.core.copyset.record import Record, is_occupied
 from loomlog.core.copyset.storage import Change, Erase, LogStanding, Put, Records, Rewrite
-from loomlog.types import LogId, NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Stored, durably: a copy of a record, of an epoch with this end. Occupied: another record is
-    there. Superseded."""
-
-    log: LogId
-    record: Record
-    end: EpochEnd
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reassign:
-    """Stored, durably: the copy here has another copyset now, unless it is newer; the record comes
-    without its batch. NotHere: there is no copy. Superseded."""
-
-    log: LogId
-    record: Record
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """The shards that are rebuilt have changed: start again with at least this version."""
-
-    version: int
+from loomlog.types import NodeId
 
 
 RestoreRequest: TypeAlias = Restore | Reassign
