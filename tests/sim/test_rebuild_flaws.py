@@ -9,7 +9,7 @@ import pytest
 from rebuild_world import RebuildWorld
 from violation import Violation
 
-from loomlog.core.copyset.messages import Reassign, Stored
+from loomlog.core.copyset.messages import Reassign, Restore, Stored
 from loomlog.core.copyset.rebuild import events, restore
 from loomlog.core.copyset.rebuild.donor import DonorAnswer, Steps, _Donor
 from loomlog.core.copyset.rebuild.events import RebuildState
@@ -83,7 +83,7 @@ def test_what_is_trimmed_is_restored(monkeypatch: Patch) -> None:
 
 
 def test_restored_copies_are_purged_as_leftovers(monkeypatch: Patch) -> None:
-    def unprepared(request: restore.Restore, *_: object) -> tuple[RestoreAnswer, list[Change]]:
+    def unprepared(request: Restore, *_: object) -> tuple[RestoreAnswer, list[Change]]:
         return Stored(), [Put(request.record)]
 
     monkeypatch.setattr(restore, "_restore", unprepared)

@@ -11,7 +11,7 @@ Everything here blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +90,11 @@ class Volumes:
     def note(self, marks: Mapping[str, int]) -> None:
         """Remember marks of a protocol, in addition to what is known: they only grow. Blocking."""
         self._save(marks=_highest([self.identity.marks, marks]))
+
+    def drop(self, names: Collection[str]) -> None:
+        """Forget marks of a protocol. Blocking."""
+        marks = {name: mark for name, mark in self.identity.marks.items() if name not in names}
+        self._save(marks=marks)
 
     def _save(self, **changes: Any) -> None:
         changed = replace(self.identity, **changes)

@@ -131,6 +131,19 @@ _REQUESTS: Final = Family[NodeRequest, pb.CopysetRequest](
         ),
         _Ask.TRIM: (core.Trim, "loglet_id", "lsn"),
         _Ask.FORGET: (core.Forget, "loglet_id"),
+        _Ask.RESTORE: (
+            core.Restore,
+            "loglet_id",
+            Field("record", _sent, _RECORD.to_wire),
+            nested("end", _END),
+            "version",
+        ),
+        _Ask.REASSIGN: (
+            core.Reassign,
+            "loglet_id",
+            Field("record", _sent_bare, _bare_to_wire),
+            "version",
+        ),
         _Ask.FIND: (core.FindBatch, "loglet_id", "producer_id", "sequence"),
     },
     more=("stamp",),
@@ -144,7 +157,7 @@ def request_to_wire(
     message = _REQUESTS.to_wire[type(request)](request, stamp)
     if wait_ms:
         message.wait_ms = wait_ms
-    return message, request.record.batch if isinstance(request, core.Store) else b""
+    return message, request.record.batch if isinstance(request, core.Store | core.Restore) else b""
 
 
 def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRequest:
@@ -182,6 +195,7 @@ _ANSWERS: Final = Family[NodeAnswer, pb.CopysetAnswer](
         _Tell.NOT_HERE: (core.NotHere,),
         _Tell.PREEMPTED: (core.Preempted, "seal"),
         _Tell.OCCUPIED: (core.Occupied, "next_lsn"),
+        _Tell.SUPERSEDED: (core.Superseded, "version"),
         _Tell.REFUSED: (core.Refused, Field("trouble", _trouble), "reason"),
         _Tell.SEALED_AT: (
             core.SealedAt,

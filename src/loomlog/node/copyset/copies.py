@@ -8,7 +8,8 @@ log has here.
 A node that lost its disk must not say "it never was here": others would believe it. The metadata
 repository recognises a node that came back with empty volumes or an older copy of its data, and
 remembers the newest epoch that each loglet had by then. For epochs up to that one the node says
-with every answer that it may miss records, for good: what it has counts, what it lacks does not.
+with every answer that it may miss records: what it has counts, what it lacks does not. That ends
+when the metadata repository says that its copies are restored (donor.py).
 Since it also forgot what it was sealed at, it seals itself below the log's newest epoch before it
 takes anything of such a log.
 
@@ -227,6 +228,24 @@ class Copies:
 
         self.ask_store(Seal(log, known.state.epoch - 1, wave=0), sealed)
 
+    async def restored(self, restored: Mapping[LogId, Epoch]) -> list[LogId]:
+        """Learn up to which epochs nothing is missing here any more. Return the loglets of which
+        nothing is. Seals are not restored, so they are made first."""
+
+        def are_here() -> list[LogId]:
+            return [log for log, e in (self._lost or {}).items() if e <= restored.get(log, 0)]
+
+        for log in [log for log in are_here() if log not in self._sealed]:
+            known = await self._epochs.request(GetState(log))
+            seal = Seal(log, known.state.epoch - 1, wave=0)
+            answer = await called_back(partial(self.ask_store, seal))
+            if isinstance(answer, Refused):
+                raise Unavailable(answer.reason)
+        done = are_here()
+        self._lost = {log: epoch for log, epoch in (self._lost or {}).items() if log not in done}
+        self._sealed.difference_update(done)
+        return done
+
     # ---- repeated batches
 
     def _find_batch(self, request: FindBatch, done: Answered) -> None:
@@ -323,6 +342,12 @@ class LogCatchUp:
 
     # ---- releases
 
+    def recovered(self, log: LogId, last: Epoch) -> None:
+        """Called when all epochs up to this one are known to be recovered."""
+        lsn = make(last + 1, 0)
+        if lsn > self._copies.standing(log).released:
+            self._release_here(log, lsn)
+
     def note_reader(self, log: LogId) -> None:
         """Ask now and then how far the log is recovered: it may have been released while this node
         was away, and all that is recovered may be shown."""
@@ -342,9 +367,7 @@ class LogCatchUp:
             logger.debug("loglet %d: how far it is recovered is not known: %s", log, error)
             self._look_at.pop(log, None)
             return
-        lsn = make(known.state.last_clean + 1, 0)
-        if lsn > self._copies.standing(log).released:
-            self._release_here(log, lsn)
+        self.recovered(log, known.state.last_clean)
 
 
 async def looked_up(look: Callable[[Callable[[Found | Refused], None]], None]) -> Found:

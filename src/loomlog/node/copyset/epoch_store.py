@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from loomlog.core.copyset.messages import EpochStoreRequest, GetState, LogState
 from loomlog.core.copyset.record import Epoch
 from loomlog.errors import LoomError, NotLeader, Unavailable
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import LogId, NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, state_from_wire, store_request_to_wire
 from loomlog.wire.link import Frame
@@ -31,6 +31,7 @@ class Known(NamedTuple):
     asked_at: float  # by the loop's clock
     taken: bool = False  # its newest epoch, by the request that this answers
     now_us: int = 0  # the time by most clocks; 0: not known
+    rebuilt: Mapping[ShardId, Epoch] = {}  # shards that are rebuilt, and up to which epoch
 
 
 Request: TypeAlias = Callable[[EpochStoreRequest], Coroutine[Any, Any, Known]]
@@ -80,6 +81,7 @@ class EpochStoreClient:
             asked_at=asked_at,
             taken=message.taken,
             now_us=message.now_us,
+            rebuilt={each.shard: each.epoch for each in message.rebuilt},
         )
 
     async def get(self, log: LogId, max_age_s: float) -> Known:

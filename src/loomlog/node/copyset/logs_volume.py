@@ -69,6 +69,7 @@ class LogsVolume:
         self._workers: _Workers | None = None
         self._table: LogsTable | None = None
         self.store: LogsStore | None = None  # None: it is not open, or cannot be
+        self._version = 0
         self._refusal: Refused | None = None
         self._problem = ""  # why it cannot be opened
         self._opening: asyncio.Task[None] | None = None
@@ -122,6 +123,12 @@ class LogsVolume:
             self._count_again_at = now + COUNT_S
             self._stored_bytes = sum(map(store.stored_bytes, store.logs()))
         return self._stored_bytes
+
+    def rebuilding(self, version: int) -> None:
+        """Refuse restored copies of older versions of rebuilding from now on."""
+        self._version = version
+        if self.store is not None:
+            self.store.version = version
 
     def volume_changed(self) -> None:
         """Called when the volume failed, works again, or is nearly full."""
@@ -243,6 +250,7 @@ class LogsVolume:
             on_failure=self._volume.failed,
         )
         self.store.is_full = self._volume.nearly_full
+        self.store.version = self._version
         self._tend()
 
     def _tend(self) -> None:
@@ -275,6 +283,11 @@ def note_lost(node: Volumes, lost: Iterable[pb.LostCopies]) -> dict[LogId, Epoch
     node.note({f"{_LOST}{loss.loglet_id}": loss.epoch for loss in lost})
     marks = node.identity.marks.items()
     return {int(name.removeprefix(_LOST)): e for name, e in marks if name.startswith(_LOST)}
+
+
+def drop_lost(node: Volumes, restored: Iterable[LogId]) -> None:
+    """Forget that copies of these loglets may be lost. Blocking."""
+    node.drop({f"{_LOST}{log}" for log in restored})
 
 
 def _is_empty(table: LogsTable) -> bool:

@@ -29,8 +29,9 @@ from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import InvalidArgument, LoomError, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.copies import Copies, LogCatchUp, looked_up
+from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
-from loomlog.node.copyset.logs_volume import note_lost
+from loomlog.node.copyset.logs_volume import drop_lost, note_lost
 from loomlog.node.copyset.peers import PeerNodes
 from loomlog.node.copyset.procedures import Asker, recover
 from loomlog.node.copyset.sequencer import OpenAppend, RunningSequencer, SequencerContext
@@ -75,6 +76,10 @@ class CopysetService(NodeProtocol):
         self._copies = Copies(context.disks, self._epochs, _now_us, self._spawn)
         self._catch_up = LogCatchUp(self._me, self._copies, self._epochs, self._spawn)
         self._asker = Asker(self._me, self._copies, self._catch_up, self._peers, self._epochs)
+        self._donor = Donor(
+            self._me, self._copies, self._catch_up, self._asker, self._epochs, self._spawn
+        )
+        self._restoring: asyncio.Task[None] | None = None
         self._copies_lost = self._copies.volume.is_lost  # and that was not reported yet
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
         self._context = SequencerContext(
@@ -101,6 +106,8 @@ class CopysetService(NodeProtocol):
             "recover_copyset": self._order_recovery,
             "find_copyset_tail": self._order_tail,
             "find_copyset_landmarks": self._landmarks,
+            "copyset_rebuild": self._order_rebuild,
+            "copyset_restored": self._order_restored,
         }
 
     def connection_closed(self, connection: Connection) -> None:
@@ -136,10 +143,13 @@ class CopysetService(NodeProtocol):
     def registered(self, answer: pb.Registered) -> None:
         self._copies.joined(note_lost(self._disks.opened, answer.lost))
         self._copies_lost = False
+        self._donor.learn(answer.rebuild, registered=True)
 
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
         message.loglet_bytes += self.stored_bytes
         if full:
+            if (rebuild := self._donor.report()) is not None:
+                message.rebuild.CopyFrom(rebuild)
             before, self._reported_tails = self._reported_tails, self.tails()
             message.tails.extend(
                 pb.LogletTail(loglet_id=log, tail=tail)
@@ -333,6 +343,26 @@ class CopysetService(NodeProtocol):
         if not is_recovered:
             raise Sealed(f"loglet {known.log}: epoch {state.epoch} is over: a later one has begun")
         return pb.Frame(done=pb.Done())
+
+    def _order_rebuild(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        self._donor.learn(frame.copyset_rebuild)
+
+    async def _order_restored(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        """Note that lost copies are here again, once: an order that is repeated waits for it."""
+        if self._restoring is None:
+            restored = {each.loglet_id: each.epoch for each in frame.copyset_restored.restored}
+            self._restoring = self._spawn(self._note_restored(restored))
+        await asyncio.shield(self._restoring)
+        return pb.Frame(done=pb.Done())
+
+    async def _note_restored(self, restored: dict[LogId, Epoch]) -> None:
+        try:
+            done = await self._copies.restored(restored)
+            drop_lost(self._disks.opened, done)
+        finally:
+            self._restoring = None
 
     async def _recovered(self, known: Known) -> bool:
         """Recover once: callers that ask again wait for the same recovery of an epoch."""

@@ -352,9 +352,9 @@ def _corrupt(what: str, value: bytes) -> Corrupt:
 def nonsense(request: NodeRequest) -> str | None:
     """Return what is wrong with a request that changes something; None if nothing is."""
     match request:
-        case (
-            Store(_, record) | Amend(_, record) | Restore(_, record) | Reassign(_, record)
-        ) if not _is_record(record):
+        case Store(_, record) | Amend(_, record) | Restore(_, record) | Reassign(_, record) if (
+            not _is_record(record)
+        ):
             return f"no record can be at {lsn_words(record.first)}, or none of this kind"
         case Seal(_, epoch, wave) if not (0 <= epoch <= EPOCH_MAX and 0 <= wave <= _NUMBER_MAX):
             return f"no attempt {wave} can seal epoch {epoch}"

@@ -1,8 +1,8 @@
 """A donor scans its copies of a log and restores the records that a rebuilt shard had. Pure.
 
 For each record: store it on new shards, then let the other copies name the new copyset, its own
-last. So a copy names only shards that have the record, or that are rebuilt. A shard that is refilled
-gets its own copies again: it is asked for each whether it has it.
+last. So a copy names only shards that have the record, or that are rebuilt. A shard that is
+refilled gets its own copies again: it is asked for each whether it has it.
 
 The first scan covers the records that are this donor's task. When all donors have finished it, the
 second covers every copy that still names a rebuilt shard: an interrupted change may have left
@@ -245,9 +245,7 @@ def _together(several: Iterable[Steps[None]]) -> Steps[None]:
         ]
 
 
-def _next(
-    steps: Steps[None], answers: Sequence[DonorAnswer] | None
-) -> Sequence[DonorAsk] | None:
+def _next(steps: Steps[None], answers: Sequence[DonorAnswer] | None) -> Sequence[DonorAsk] | None:
     try:
         return next(steps) if answers is None else steps.send(answers)
     except StopIteration:

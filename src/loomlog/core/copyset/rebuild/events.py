@@ -119,9 +119,7 @@ Event: TypeAlias = (
     | Acknowledged
 )
 
-_REBUILT: Final = frozenset(
-    {Status.RESTORING, Status.LOST, Status.REFILLING, Status.RELOCATING}
-)
+_REBUILT: Final = frozenset({Status.RESTORING, Status.LOST, Status.REFILLING, Status.RELOCATING})
 # One that is refilled has copies of epochs after its event.
 _DONORS: Final = frozenset({Status.INTACT, Status.REFILLING, Status.RELOCATING})
 _TARGETS: Final = frozenset({Status.INTACT, Status.REFILLING})

@@ -23,7 +23,6 @@ from loomlog.core.copyset.record import Record, is_occupied
 from loomlog.core.copyset.storage import Change, Erase, LogStanding, Put, Records, Rewrite
 from loomlog.types import NodeId
 
-
 RestoreRequest: TypeAlias = Restore | Reassign
 RestoreAnswer: TypeAlias = Stored | NotHere | Occupied | Superseded
 

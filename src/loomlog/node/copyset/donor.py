@@ -1,0 +1,209 @@
+"""Makes the copies of shards again that are lost or drained, from the copies on this node.
+
+core/copyset/rebuild/ decides; this runs its scans over all logs of the node, in the background and
+at a bounded rate, and starts again whenever other shards are rebuilt. What could not be restored is
+left for another scan, after a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from loomlog.core.backoff import Backoff
+from loomlog.core.copyset.messages import GetState, NodeAnswer, Restore
+from loomlog.core.copyset.rebuild import events
+from loomlog.core.copyset.rebuild.donor import (
+    DonorAnswer,
+    DonorAsk,
+    RebuildOrder,
+    Scan,
+    scan,
+)
+from loomlog.core.copyset.rebuild.events import RebuildState, Shard, Status
+from loomlog.core.copyset.shards import node_of
+from loomlog.core.requests import Lost, drive
+from loomlog.errors import LoomError, NotFound
+from loomlog.node.copyset.copies import Copies, LogCatchUp
+from loomlog.node.copyset.epoch_store import EpochStoreClient
+from loomlog.node.copyset.procedures import Asker
+from loomlog.node.workers import Throttle, finish
+from loomlog.types import LogId, ShardId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S: Final = 10.0  # for what has to reach a disk that others use, too
+PAUSE: Final = Backoff(0.1, 30.0)  # before another scan for what was left
+LOGS_AT_ONCE: Final = 4
+SCANS: Final = 2
+
+
+@dataclass
+class _Progress:
+    """The work of one version."""
+
+    version: int = 0
+    scans: int = 0  # finished
+    left: int = 0  # by the last scan
+    records: Counter[ShardId] = field(default_factory=Counter)
+    size_bytes: Counter[ShardId] = field(default_factory=Counter)
+    bytes_done: int = 0  # of the logs that the scan under way has passed
+    bytes_all: int = 0
+
+
+class Donor:
+    """The donor on a node."""
+
+    def __init__(
+        self,
+        me: ShardId,
+        copies: Copies,
+        catch_up: LogCatchUp,
+        asker: Asker,
+        epochs: EpochStoreClient,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._me = me
+        self._copies = copies
+        self._catch_up = catch_up
+        self._asker = asker
+        self._epochs = epochs
+        self._spawn = spawn
+        self._state = RebuildState()
+        self._all_scanned = 0  # scans that all donors have finished
+        self._progress = _Progress()
+        self._throttle = Throttle(0)
+        self._woken = asyncio.Event()
+        self._is_running = False
+
+    def learn(self, news: pb.CopysetRebuild, *, registered: bool = False) -> None:
+        """Take in which shards are rebuilt. Only the answer to a registration may know less than
+        what came before: the metadata may have been restored."""
+        if news.events < self._state.events and not registered:
+            return
+        shards = {each.shard: Shard(Status(each.status)) for each in news.shards}
+        self._state = RebuildState(news.events, news.version, shards)
+        self._all_scanned = news.scans
+        self._throttle.bytes_per_s = news.bytes_per_s
+        self._copies.volume.rebuilding(news.version)
+        if news.version != self._progress.version:
+            self._progress = _Progress(news.version)
+        self._woken.set()
+        if self._is_needed and not self._is_running:
+            self._is_running = True
+            self._spawn(self._run())
+
+    def report(self) -> pb.DonorReport | None:
+        """Return what was done; None if nothing is rebuilt."""
+        if not events.rebuilt(self._state):
+            return None
+        done = self._progress
+        return pb.DonorReport(
+            version=done.version,
+            scans=done.scans,
+            part_done=done.bytes_done / done.bytes_all if done.bytes_all else 0.0,
+            shards=[
+                pb.DonorShard(shard=shard, records=count, size_bytes=done.size_bytes[shard])
+                for shard, count in done.records.items()
+            ],
+            left=done.left,
+        )
+
+    @property
+    def _is_needed(self) -> bool:
+        state = self._state
+        return bool(events.rebuilt(state)) and bool(events.donors(state, [self._me]))
+
+    async def _run(self) -> None:
+        failures = 0
+        try:
+            while self._is_needed:
+                self._woken.clear()
+                progress = self._progress
+                if progress.scans == SCANS or progress.scans > self._all_scanned:
+                    await self._woken.wait()
+                elif await self._scan_all(progress):
+                    progress.scans, failures = progress.scans + 1, 0
+                elif progress is not self._progress:
+                    failures = 0  # others are rebuilt by now
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(PAUSE.delay_s(failures)):
+                            await self._woken.wait()
+                    failures += 1
+        finally:
+            self._is_running = False
+
+    async def _scan_all(self, progress: _Progress) -> bool:
+        """Scan all logs once; return whether nothing is left."""
+        volume, state = self._copies.volume, self._state
+        store = volume.store
+        if store is None:
+            return not volume.is_closed
+        # What was decided before this node knew the version must be visible.
+        await finish(store.flushed)
+        logs = store.logs()
+        progress.bytes_all, progress.bytes_done = sum(map(store.stored_bytes, logs)), 0
+        left, at_once = 0, asyncio.Semaphore(LOGS_AT_ONCE)
+
+        async def scan_one(log: LogId) -> None:
+            nonlocal left
+            async with at_once:
+                if progress is self._progress:
+                    left += await self._scan(log, state, progress)
+                    progress.bytes_done += store.stored_bytes(log)
+
+        await asyncio.gather(*map(scan_one, logs))
+        progress.left = left
+        return not left and progress is self._progress
+
+    async def _scan(self, log: LogId, state: RebuildState, progress: _Progress) -> int:
+        """Scan one log; return how much is left."""
+        try:
+            known = await self._epochs.request(GetState(log))
+        except NotFound:
+            return 0  # it was deleted
+        except LoomError as error:
+            logger.debug("loglet %d is not rebuilt: %s", log, error)
+            return 1
+        if not known.rebuilt:
+            return 0
+        self._catch_up.recovered(log, known.state.last_clean)
+        there = [n for n, node in known.nodes.items() if node.alive and not node.draining]
+        shards = [shard for shard in known.state.all_shards if node_of(shard) in there]
+        order = RebuildOrder(
+            log,
+            state.version,
+            self._me,
+            known.rebuilt,
+            frozenset(events.absent(state)),
+            frozenset(events.targets(state, shards)),
+        )
+        result = Scan()
+        await drive(scan(order, known.state, progress.scans + 1, result), self._answer)
+        progress.records += result.records
+        progress.size_bytes += result.size_bytes
+        return result.left + bool(result.superseded)
+
+    async def _answer(self, asks: Sequence[DonorAsk]) -> Sequence[DonorAnswer]:
+        sent = [len(ask.request.record.batch) for ask in asks if isinstance(ask.request, Restore)]
+        if sent:
+            await self._throttle.take(sum(sent))
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[DonorAnswer]] = [loop.create_future() for _ in asks]
+        for ask, answer in zip(asks, answers, strict=True):
+            self._asker.ask(ask.target, ask.request, partial(_came, answer))
+        await asyncio.wait(answers, timeout=ANSWER_S)
+        return [answer.result() if answer.done() else Lost() for answer in answers]
+
+
+def _came(future: asyncio.Future[DonorAnswer], answer: NodeAnswer | None) -> None:
+    if not future.done():
+        future.set_result(answer if answer is not None else Lost())
