@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loomlog import Cluster, Gap, Log
-from loomlog.errors import Corrupt, DataLoss
+from loomlog import Cluster, Gap, Log, connect
+from loomlog.errors import Corrupt, DataLoss, Retryable
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.keeper import OrderedKeeper
 from loomlog.testing import LocalCluster
@@ -113,13 +113,17 @@ async def test_what_no_replica_has_is_lost_and_nothing_else(tmp_path: Path, head
     assert path.read_bytes()[:end] == broken[:end]
 
 
-async def test_a_lost_end_is_reported_and_what_is_before_it_is_read(tmp_path: Path) -> None:
-    await fill(tmp_path, 1)
-    path = data_file(tmp_path, 1)
+def destroy_end(path: Path) -> None:
     data = bytearray(path.read_bytes())
     half = len(data.rstrip(b"\0")) // 2
     data[half:] = b"\x55" * (len(data) - half)
     path.write_bytes(data)
+
+
+async def test_a_lost_end_is_reported_and_what_is_before_it_is_read(tmp_path: Path) -> None:
+    await fill(tmp_path, 1)
+    path = data_file(tmp_path, 1)
+    destroy_end(path)
     async with LocalCluster(1, directory=tmp_path) as cluster:
         async with asyncio.timeout(30):
             log = cluster.log("l")
@@ -132,7 +136,32 @@ async def test_a_lost_end_is_reported_and_what_is_before_it_is_read(tmp_path: Pa
         assert 40 < gap.first < 60
         assert (await log.read(1)).value == b"0"
         assert "lost committed entries" in await conditions(cluster)
+        second = await log.read(2)
+        async with asyncio.timeout(5):
+            assert await log.find_time(second.timestamp) == 2
+            for lost in (log.read(COUNT), log.find_time(second.timestamp + timedelta(days=1))):
+                with pytest.raises(DataLoss):
+                    await lost
     assert path.with_name(path.name + ".damaged").exists()
+
+
+async def test_what_is_before_a_lost_end_is_not_lost_while_its_node_is_away(tmp_path: Path) -> None:
+    await fill(tmp_path, 1)
+    destroy_end(data_file(tmp_path, 1))
+    servers = LocalCluster(1, directory=tmp_path)
+    async with servers, await connect(servers.address, request_timeout_s=1) as client:
+        log = client.log("l")
+
+        async def is_lost() -> bool:
+            return any("is lost" in s.condition for s in (await log.describe()).streams)
+
+        await until(is_lost)
+        assert (await log.read(1)).value == b"0"
+        with pytest.raises(DataLoss):
+            await log.read(COUNT)
+        await servers.stop_node(1)
+        with pytest.raises(Retryable):
+            await log.read(2)
 
 
 def commit_file(directory: Path, node: int) -> Path:

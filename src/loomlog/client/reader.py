@@ -58,11 +58,6 @@ class Reader:
             # Not found, or a node failed: the bounds of the log decide which error is right.
             log = await self._loglets.fetch_with_tail()
             self._check_bounds(log, position)
-            if isinstance(error, NotFound) and any(s.lost_from for s in run.streams):
-                raise DataLoss(
-                    f"position {position} of log {self._log.name!r} was acknowledged, and all its "
-                    "replicas are gone"
-                )
             await self._pause(retries, error, position)
 
     async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:

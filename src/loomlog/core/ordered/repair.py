@@ -210,6 +210,11 @@ RUNNING_RULES: Final = (
 
 SEALED_RULES: Final = (
     Rule(
+        "its seal is not recorded",  # so its epoch may be the one in which it ran
+        lambda s: not s.stream.sealed_at,
+        lambda s: BeginSeal("where it ends is not recorded"),
+    ),
+    Rule(
         "a replica runs or knows a newer epoch",
         lambda s: s.too_new is not None,
         lambda s: _seal_again(s),
@@ -223,11 +228,6 @@ SEALED_RULES: Final = (
         "it is being removed and nothing of it is left",
         lambda s: s.nothing_is_left,
         lambda s: Remove(),
-    ),
-    Rule(
-        "it is being removed and nobody knows where it ends",
-        lambda s: s.stream.removing and not s.stream.sealed_at,
-        lambda s: BeginSeal("it is being removed"),
     ),
     Rule(
         "the newcomer is no longer needed",

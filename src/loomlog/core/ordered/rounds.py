@@ -70,7 +70,7 @@ class StreamRounds:
     closed: bool = False  # its segment of the log is not, or no longer, the one that gets entries
     relief: bool = False  # it was added because no other stream of its log ran
     removing: bool = False  # it takes nothing more, and goes when nothing of it is left
-    sealed_at: Glsn = 0  # the end of its log when it was sealed; 0: not known
+    sealed_at: Glsn = 0  # no entry of it is above; 0: it runs, or its seal is not recorded yet
     trimmed: Glsn = 0  # its log is trimmed up to here
     wanted_replicas: int = 0
     joining: NodeId | None = None  # is being filled, to become a replica; gets no commits

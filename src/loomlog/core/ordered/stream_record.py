@@ -34,7 +34,7 @@ class StreamRecord:
     taken_back: bool = False  # it never ran, or has nothing left
     relief: bool = False  # it was added because no other stream of its log ran
     removing: bool = False  # it takes nothing more, and goes when nothing of it is left
-    sealed_at: Glsn = 0  # the end of its log when it was sealed; 0: not known
+    sealed_at: Glsn = 0  # when it was sealed, its log ended here (or at 0); 0: not known
     wanted_primary: NodeId | None = None  # an operator wants this replica to be the primary
 
     @property

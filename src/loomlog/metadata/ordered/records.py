@@ -99,6 +99,7 @@ class StreamRecords(LogletRecords[StreamRecord]):
                 nodes,
                 epoch=1,
                 sealed=True,
+                sealed_at=1,  # it has no entry
                 stamp=self.catalog.new_stamp(),
                 births=tuple((node, self.catalog.new_stamp()) for node in nodes),
                 relief=relief,

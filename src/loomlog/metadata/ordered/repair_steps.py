@@ -95,10 +95,10 @@ class RepairSteps:
 
     async def begin_seal(self, log: LogRounds, stream: StreamRounds, reason: str) -> bool:
         """Decide the last commit, then raise the epoch: everything durable before that counts."""
-        stream.sealed = True
+        stream.sealed, stream.sealed_at = True, 0
         await self._committer.settled(log)
         epoch = 1 + max(stream.epoch, *(report.epoch for report in stream.reports.values()), 0)
-        sealed_at = log.high_watermark
+        sealed_at = max(log.high_watermark, 1)
         await self._records.update(stream.stream_id, epoch=epoch, sealed=True, sealed_at=sealed_at)
         stream.epoch, stream.sealed_at = epoch, sealed_at
         logger.info(
@@ -165,7 +165,7 @@ class RepairSteps:
 
     async def _unseal(self, log: LogRounds, stream: StreamRounds) -> bool:
         stream_id, epoch = stream.stream_id, stream.epoch
-        await self._records.update(stream_id, epoch=epoch, sealed=False)
+        await self._records.update(stream_id, epoch=epoch, sealed=False, sealed_at=0)
         replicas = self._catalog.addressed(stream.replicas)
         order = pb.Unseal(log_stream_id=stream_id, seal_epoch=epoch, replicas=replicas)
         try:
@@ -173,7 +173,7 @@ class RepairSteps:
         except LoomError as error:
             await self.begin_seal(log, stream, f"cannot unseal: {error}")
             return False
-        stream.sealed = False
+        stream.sealed, stream.sealed_at = False, 0
         logger.info("stream %d runs in epoch %d on nodes %s", stream_id, epoch, stream.replicas)
         self._committer.look(log)
         return True

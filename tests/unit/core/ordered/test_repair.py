@@ -62,6 +62,7 @@ def says(
 
 def stream(*reports: Report | None, sealed: bool = True) -> StreamRounds:
     found = StreamRounds(1, (1, 2, 3), EPOCH, sealed, wanted_replicas=3, committed_llsn_end=END)
+    found.sealed_at = 12 if sealed else 0
     for node, report in enumerate(reports, start=1):
         if report is not None:
             found.reports[node] = report
@@ -92,6 +93,16 @@ def test_a_replica_that_sealed_itself_or_restarted_seals_the_stream() -> None:
 def test_replicas_that_only_miss_the_seal_are_told() -> None:
     found = stream(says(SEALED), says(SEALING), says(RUNNING, epoch=2))
     assert decide(found) == SendSeal((2, 3))
+
+
+def test_a_seal_that_was_not_recorded_is_begun_again() -> None:
+    """Replicas that restarted are in the epoch in which the stream ran. If they were sealed there,
+    it could run in that epoch twice, with other entries."""
+    for reports in ((says(SEALING), says(SEALING), None), (None, None, None), ALL_SEALED):
+        found = changed(stream(*reports), sealed_at=0)
+        assert isinstance(decide(found, Fleet(dead={3})), BeginSeal)
+        going = changed(found, removing=True, wanted_running=False, trimmed=12)
+        assert isinstance(decide(going, Fleet(dead={1, 2, 3})), BeginSeal)
 
 
 def test_all_sealed_means_unseal() -> None:
@@ -346,10 +357,14 @@ RUNNING_ROWS = [
 ]
 
 SEALED_ROWS = [
+    (
+        changed(stream(says(SEALING), *MOST_SEALED), sealed_at=0),
+        Fleet(),
+        BeginSeal("where it ends is not recorded"),
+    ),
     (stream(says(RUNNING), *MOST_SEALED), Fleet(), BeginSeal("node 1 runs in epoch 3")),
     (stream(says(SEALING), *MOST_SEALED), Fleet(), SendSeal((1,))),
     (going(sealed_at=12, trimmed=12), Fleet(), Remove()),
-    (going(), Fleet(), BeginSeal("it is being removed")),
     (sealed(leaving=None), Fleet(), DropJoining(4, "it is not needed any more")),
     (sealed(joining=None, wanted_replicas=2), Fleet(), Swap((2, 3))),
     (with_newcomer(LARGE, says(SEALING, end=1)), Fleet(), Unseal()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,24 @@ async def test_a_removal_reaches_a_node_that_was_away(tmp_path: Path) -> None:
         await nodes[1].restart(cluster.address)
         nodes[1].start_heartbeat()
         await nodes[1].until(lambda: 1 not in nodes[1].replicas)
+
+
+async def test_a_stream_of_an_empty_log_waits_for_a_replica_in_peace(tmp_path: Path) -> None:
+    """Nobody confirms that it has no entry, so it stays; nothing is written over and over."""
+    async with quick(tmp_path) as cluster:
+        nodes = await cluster.add_beating_nodes(2)
+        await cluster.create(streams=2, replicas=1)
+        (away,) = (node for node in nodes if 1 in node.replicas)
+        await away.crash()
+        await cluster.node_is(away.node_id, lambda node: not node.alive)
+        stream = await cluster.until(lambda s: s.state != pb.RUNNING)
+        changing = asyncio.create_task(cluster.change(CHANGE.REMOVE))
+        await cluster.until(lambda s: s.removing)
+        await asyncio.sleep(0.2)  # the metadata repository would write all the time
+        assert (await cluster.stream()).seal_epoch <= stream.seal_epoch + 1
+        await away.restart(cluster.address)
+        away.start_heartbeat()
+        assert (await changing).done == "stream 1 is removed"
 
 
 async def test_the_last_stream_that_takes_appends_is_not_removed(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import pytest
 from faulty_store import FaultyStore
 from keepers import stream_records
 from scripted_node import PATIENCE_S, Peer, ScriptedNode
-from small_cluster import SmallCluster
+from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.backoff import Backoff
 from loomlog.errors import Busy, InvalidArgument, LoomError, SwapUnknown, Unavailable
 from loomlog.metadata.ordered import orders
 from loomlog.metadata.ordered.records import StreamRecords
+from loomlog.metadata.store.contract import Fence
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -239,3 +240,41 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
+
+
+class UnwritableStore(FaultyStore):
+    """Fails to write stream 1 as long as the test wants."""
+
+    fails = False
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        if self.fails and key == "stream/1":
+            raise Unavailable("the disk is full")
+        return await super().compare_and_swap(key, expected, value, fences=fences)
+
+
+async def test_a_stream_whose_seal_is_not_recorded_is_not_sealed_in_the_epoch_in_which_it_ran(
+    tmp_path: Path,
+) -> None:
+    """Else it could run in that epoch again, with other entries than a replica that was away."""
+    store = UnwritableStore()
+    async with SmallCluster(tmp_path, store=store, **QUICK) as cluster:
+        nodes = await cluster.add_beating_nodes(3)
+        await cluster.create(replicas=3)
+        epoch = (await cluster.runs_on(1, 2, 3)).seal_epoch
+        store.fails = True
+        for node in nodes:
+            await node.crash()
+        await cluster.until(lambda s: s.state != pb.RUNNING)
+        for node in nodes[:2]:
+            await node.restart(cluster.address)
+            node.start_heartbeat()
+        await cluster.until(lambda s: "the disk is full" in s.condition)
+        seals = [order for order in nodes[0].orders if order.startswith("seal")]
+        assert seals == [f"seal 1 epoch {epoch}"], "when it was made"
+        store.fails = False
+        await nodes[2].restart(cluster.address)
+        nodes[2].start_heartbeat()
+        await cluster.until(lambda s: s.state == pb.RUNNING and s.seal_epoch > epoch)

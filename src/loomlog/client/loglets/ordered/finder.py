@@ -49,9 +49,11 @@ class OrderedFinder:
             if found is not None:
                 return found
             doubts += errors
-        if not doubts:
-            return NotFound(f"no stream of log {self._log!r} holds position {position}")
-        return _least_certain(doubts)
+        if doubts:
+            return _least_certain(doubts)
+        if any(_is_lost(stream, position) for stream in streams):
+            return DataLoss("it was acknowledged, and all its replicas are gone")
+        return NotFound(f"no stream of log {self._log!r} holds position {position}")
 
     async def _ask_streams(
         self, streams: Sequence[pb.LogStream], position: Glsn
@@ -79,7 +81,7 @@ class OrderedFinder:
                 return await self._ask(address, stream.log_stream_id, position)
             except _ELSEWHERE as error:
                 errors.append(error)
-        if stream.lost_from:
+        if _is_lost(stream, position):
             raise NotFound(
                 f"stream {stream.log_stream_id} has lost entries and does not reach that position"
             )
@@ -99,6 +101,8 @@ class OrderedFinder:
     # ---- a position in a stream
 
     async def locate(self, stream: pb.LogStream, position: Glsn) -> Llsn:
+        if _is_lost(stream, position):
+            raise DataLoss(f"stream {stream.log_stream_id} lost entries before that position")
         request = pb.Locate(log_stream_id=stream.log_stream_id, glsn=position)
         errors: list[LoomError] = []
         for address in self._addresses(stream):
@@ -144,6 +148,8 @@ class OrderedFinder:
                 continue
             if found.position or found.high_watermark >= last:
                 return int(found.position)
+            if stream.lost_from and found.high_watermark >= stream.lost_after:
+                return max(first, stream.lost_after + 1)  # the rows there tell of the loss
             errors.append(Unavailable(f"{address} does not know all positions up to {last} yet"))
         raise _least_certain(errors or [_no_replica(stream)])
 
@@ -159,6 +165,11 @@ class OrderedFinder:
         answer: pb.Frame
         answer, _ = await connection.request(frame, timeout_s=self._timeout_s)
         return answer
+
+
+def _is_lost(stream: pb.LogStream, position: Glsn) -> bool:
+    """Return whether the stream has lost the entry at this position, if it had it."""
+    return bool(stream.lost_from) and position > stream.lost_after
 
 
 def _no_replica(stream: pb.LogStream) -> LoomError:
