@@ -111,6 +111,12 @@ class ClusterRequests:
         request = pb.ChangeNode(action=action, storage_node_id=node, force=force)
         return (await self.client.ask(pb.Frame(change_node=request))).changed
 
+    async def restart_node(self, node: int, within_s: float) -> pb.Changed:
+        """Say that a node is about to be restarted."""
+        action = pb.ChangeNode.RESTART
+        request = pb.ChangeNode(action=action, storage_node_id=node, for_s=within_s)
+        return (await self.client.ask(pb.Frame(change_node=request))).changed
+
     async def node(self, node_id: int) -> pb.NodeStatus:
         nodes = (await self.status()).nodes
         (found,) = (node for node in nodes if node.storage_node_id == node_id)

@@ -10,6 +10,7 @@ from loomlog.cli.commands import (
     bench,
     checkpoint,
     log,
+    maintenance,
     metadata,
     node,
     pipeline,
@@ -40,7 +41,14 @@ def loom(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for work in (up.up, append.append, tail.tail, status.status, bench.bench):
+for work in (
+    up.up,
+    append.append,
+    tail.tail,
+    status.status,
+    maintenance.maintenance,
+    bench.bench,
+):
     command(app)(work)
 
 

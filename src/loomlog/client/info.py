@@ -111,6 +111,8 @@ class NodeInfo:
     location: str = ""  # its failure domain; empty: one of its own
     conditions: tuple[str, ...] = ()  # its problems, a sentence each
     held_back: str | None = None  # why it may not take part, though it is there; None: it may
+    process: str = ""  # that registered last: another one after every start
+    restarting: bool = False  # an operator restarts it: its replicas are not replaced yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class MemberInfo:
     lag: int  # records of the round log that it has not stored yet
     leaving: bool = False  # being removed; counts for quorums until that is done
     leads: bool = False
+    connected_s: float = 0.0  # for how long to the leader; of the leader itself: its term
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,7 @@ def _member_info(member: pb.MetadataMember, leader: int) -> MemberInfo:
         lag=member.lag,
         leaving=member.leaving,
         leads=member.member_id == leader,
+        connected_s=member.connected_s,
     )
 
 
@@ -229,4 +233,6 @@ def _node_info(node: pb.NodeStatus) -> NodeInfo:
         location=node.location,
         conditions=tuple(node.conditions),
         held_back=node.held_back or None,
+        process=node.process,
+        restarting=node.restarting,
     )

@@ -196,10 +196,9 @@ class Operator:
     # ---- nodes
 
     async def check_nodes(self, *nodes: NodeId, location: str = "") -> NodesOutage:
-        """Return what it would cost to stop these nodes, and all nodes of a location."""
+        """Return what it would cost to stop these nodes, and all nodes of a location. Without any:
+        what those cost that are away now."""
         numbers = [_number("node", node) for node in nodes]
-        if not numbers and not location:
-            raise InvalidArgument("name the nodes to check, or a location")
         request = pb.CheckNodes(nodes=numbers, location=location)
         answer = await self._metadata.request(pb.Frame(check_nodes=request), repeatable=True)
         outage = answer.nodes_outage
@@ -226,6 +225,14 @@ class Operator:
         """Allow a new node to register under this number with empty volumes, once. The old node's
         data then counts as lost."""
         return await self._change_node(pb.ChangeNode.REPLACE, node, repeatable=False)
+
+    async def restart_node(self, node: NodeId, within_s: float) -> Change:
+        """Let a node hand over what it sequences, and do not replace its replicas while it is
+        restarted, within this many seconds at most. 0: it is not restarted after all."""
+        request = pb.ChangeNode(
+            action=pb.ChangeNode.RESTART, storage_node_id=_number("node", node), for_s=within_s
+        )
+        return await self._change(pb.Frame(change_node=request), repeatable=True)
 
     async def cleanup_node(self, node: NodeId) -> Change:
         """Delete a node's data of replicas that the cluster does not know."""

@@ -74,12 +74,14 @@ class MetadataRepository:
         self._routes: dict[str, Route] = {"ask_leader": self._ask_leader}
         self._front = Front(self._codec, self._routes, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
+        self._started_at = 0.0  # by the loop's clock
         self._at_stop.push_async_callback(self._directory.close)
 
     # ---- life
 
     async def start(self) -> None:
         """Recover, then listen. Nodes and clients are served once this has returned."""
+        self._started_at = asyncio.get_running_loop().time()
         self.failed: asyncio.Future[LoomError] = asyncio.get_running_loop().create_future()
         try:
             await (self._start_one_of_several() if self._settings.peers else self._start_alone())
@@ -125,7 +127,14 @@ class MetadataRepository:
         await self._listen()
 
     def _lone_member(self) -> list[pb.MetadataMember]:
-        return [pb.MetadataMember(member_id=LONE_MEMBER, address=self.address, reachable=True)]
+        return [
+            pb.MetadataMember(
+                member_id=LONE_MEMBER,
+                address=self.address,
+                reachable=True,
+                connected_s=asyncio.get_running_loop().time() - self._started_at,
+            )
+        ]
 
     # ---- one of several
 

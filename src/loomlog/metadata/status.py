@@ -141,6 +141,8 @@ class StatusView:
             unknown_streams=[s for keeper in keepers for s in keeper.unknown_streams(node_id)],
             location=node.location,
             conditions=self._node_conditions(node_id, connected),
+            process=node.process,
+            restarting=self._nodes.restart_left_s(node_id) > 0,
             held_back=""
             if connected and connected.connection
             else self._nodes.turned_away(node_id),
@@ -222,6 +224,7 @@ def _member_dict(member: pb.MetadataMember, leader: int) -> dict[str, Any]:
         "lag": member.lag,
         "leaving": member.leaving,
         "leads": member.member_id == leader,
+        "connected_s": round(member.connected_s, 3),
     }
 
 
@@ -239,6 +242,8 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
         "location": node.location,
         "conditions": list(node.conditions),
         "held_back": node.held_back or None,
+        "process": node.process,
+        "restarting": node.restarting,
     }
 
 

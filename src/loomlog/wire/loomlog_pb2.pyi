@@ -1224,7 +1224,7 @@ class ReplicaDescription(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., alive: _Optional[bool] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., committed: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag: _Optional[int] = ..., stored: _Optional[_Union[StoredReplica, _Mapping]] = ..., part: _Optional[int] = ...) -> None: ...
 
 class ChangeNode(_message.Message):
-    __slots__ = ("action", "storage_node_id", "force")
+    __slots__ = ("action", "storage_node_id", "force", "for_s")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACTION_UNSPECIFIED: _ClassVar[ChangeNode.Action]
@@ -1234,6 +1234,7 @@ class ChangeNode(_message.Message):
         CLEANUP: _ClassVar[ChangeNode.Action]
         REPLACE: _ClassVar[ChangeNode.Action]
         MARK_UNRECOVERABLE: _ClassVar[ChangeNode.Action]
+        RESTART: _ClassVar[ChangeNode.Action]
     ACTION_UNSPECIFIED: ChangeNode.Action
     DRAIN: ChangeNode.Action
     UNDRAIN: ChangeNode.Action
@@ -1241,13 +1242,16 @@ class ChangeNode(_message.Message):
     CLEANUP: ChangeNode.Action
     REPLACE: ChangeNode.Action
     MARK_UNRECOVERABLE: ChangeNode.Action
+    RESTART: ChangeNode.Action
     ACTION_FIELD_NUMBER: _ClassVar[int]
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    FOR_S_FIELD_NUMBER: _ClassVar[int]
     action: ChangeNode.Action
     storage_node_id: int
     force: bool
-    def __init__(self, action: _Optional[_Union[ChangeNode.Action, str]] = ..., storage_node_id: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+    for_s: float
+    def __init__(self, action: _Optional[_Union[ChangeNode.Action, str]] = ..., storage_node_id: _Optional[int] = ..., force: _Optional[bool] = ..., for_s: _Optional[float] = ...) -> None: ...
 
 class CheckNodes(_message.Message):
     __slots__ = ("nodes", "location")
@@ -1370,21 +1374,23 @@ class RebuildStatus(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., status: _Optional[str] = ..., records: _Optional[int] = ..., size_bytes: _Optional[int] = ..., part_done: _Optional[float] = ..., left_s: _Optional[float] = ..., waiting: _Optional[str] = ...) -> None: ...
 
 class MetadataMember(_message.Message):
-    __slots__ = ("member_id", "address", "reachable", "lag", "leaving")
+    __slots__ = ("member_id", "address", "reachable", "lag", "leaving", "connected_s")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_S_FIELD_NUMBER: _ClassVar[int]
     member_id: int
     address: str
     reachable: bool
     lag: int
     leaving: bool
-    def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    connected_s: float
+    def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ..., connected_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "conditions", "held_back")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "conditions", "held_back", "process", "restarting")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1397,6 +1403,8 @@ class NodeStatus(_message.Message):
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTING_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -1409,7 +1417,9 @@ class NodeStatus(_message.Message):
     location: str
     conditions: _containers.RepeatedScalarFieldContainer[str]
     held_back: str
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., conditions: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ...) -> None: ...
+    process: str
+    restarting: bool
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., conditions: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)

@@ -10,7 +10,6 @@ import typer
 from loomlog.cli.console import changes
 from loomlog.cli.console.changes import WaitProgress
 from loomlog.cli.console.command import Invocation, command, connected_sync
-from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, Node, Yes
 from loomlog.cli.console.output import (
     console,
@@ -54,9 +53,9 @@ def check(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Say what stopping nodes would cost; exit with 1 if appends or reads of a log would stop."""
-    if not nodes and not location:
-        raise UsageError("name the nodes to check, or a --location")
+    """Say what stopping nodes would cost; without any, what those cost that are away now.
+
+    The exit code is 1 if appends or reads of a log would stop."""
     with connected_sync(cluster) as client:
         outage = client.check_nodes(*(nodes or ()), location=location)
     if as_json:

@@ -94,11 +94,14 @@ def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
 
 def print_outage(outage: NodesOutage) -> None:
     """Show what stopping nodes would cost."""
-    which = ", ".join(f"node {node}" for node in outage.nodes)
-    if outage.away:
-        which += f" (while {', '.join(f'node {node}' for node in outage.away)} is away)"
+    stopped, away = (
+        ", ".join(f"node {node}" for node in nodes) for nodes in (outage.nodes, outage.away)
+    )
+    without = f"without {stopped}" if stopped else "now"
+    if away:
+        without += f" ({away} is away)"
     unaffected = outage.logs - len(outage.affected)
-    print(f"without {which}: {unaffected} of {outage.logs} logs keep all their copies")
+    print(f"{without}: {unaffected} of {outage.logs} logs have all their copies")
     if not outage.affected:
         return
     table = new_table("log", "appends", "reads", "copies left", "why")
@@ -313,6 +316,8 @@ def node_table(nodes: Sequence[NodeInfo]) -> Table:
         table.add_column("data of other streams")
     for node in nodes:
         absent = "dead" if node.held_back is None else "held back"
+        if node.restarting and not node.alive:
+            absent = "restarting"
         state = ("draining" if node.draining else "alive") if node.alive else absent
         cells = [
             str(node.id),

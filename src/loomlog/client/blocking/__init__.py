@@ -317,6 +317,7 @@ class BlockingCluster(Blocking[Cluster]):
     undrain_node = blocking(Cluster.undrain_node)
     remove_node = blocking(Cluster.remove_node)
     replace_node = blocking(Cluster.replace_node)
+    restart_node = blocking(Cluster.restart_node)
     cleanup_node = blocking(Cluster.cleanup_node)
     add_metadata = blocking(Cluster.add_metadata)
     remove_metadata = blocking(Cluster.remove_metadata)

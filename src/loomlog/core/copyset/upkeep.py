@@ -41,7 +41,7 @@ class LogNodes(Protocol):
     def alive(self, node: NodeId) -> bool: ...
 
     def leaves(self, node: NodeId | None) -> bool:
-        """Return whether it is drained, or no longer part of the cluster."""
+        """Return whether it is drained, restarted, or no longer part of the cluster."""
 
     def is_unfit(self, node: NodeId) -> bool:
         """Return whether it has to leave its nodesets."""
@@ -74,7 +74,7 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
     if not nodes.alive(state.sequencer):
         return f"node {state.sequencer}, which sequenced it, is gone"
     if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.next_sequencer()):
-        return f"node {state.sequencer}, which sequences it, is drained"
+        return f"node {state.sequencer}, which sequences it, is drained or restarted"
     nodeset = state.history[-1].nodeset
     unfit = [member.shard for member in nodeset if nodes.is_unfit(member.shard)]
     if unfit and nodes.next_nodeset() != nodeset:

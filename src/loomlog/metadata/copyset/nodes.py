@@ -49,7 +49,7 @@ class CopysetNodes:
     def known(self) -> list[KnownNode]:
         """Return all nodes of the cluster, in the form sent to nodes and clients."""
         return [
-            KnownNode(node_id, node.address, self.alive(node_id), _leaves(node))
+            KnownNode(node_id, node.address, self.alive(node_id), self.hands_over(node_id))
             for node_id, node in sorted(self._catalog.nodes.items())
         ]
 
@@ -65,6 +65,10 @@ class CopysetNodes:
         """Return whether a node is drained, or not part of the cluster any more."""
         record = None if node is None else self._catalog.nodes.get(node)
         return record is None or _leaves(record)
+
+    def hands_over(self, node: NodeId | None) -> bool:
+        """Return whether a node should sequence nothing: it leaves, or is about to be restarted."""
+        return self.leaves(node) or (node is not None and self._connected.restart_left_s(node) > 0)
 
     def lost_through(self, node: NodeId, loglet: LogId) -> Epoch:
         """Return the epoch up to which a node may have lost copies of a loglet; 0: none."""
@@ -108,7 +112,7 @@ class CopysetNodes:
         """Return which reachable node is to sequence a loglet, if possible none of `avoided`. Nodes
         and clients make the same choice."""
         there = [node for node in self._connected.all_reachable() if node in self._catalog.nodes]
-        staying = [node for node in there if not self.leaves(node)] or there
+        staying = [node for node in there if not self.hands_over(node)] or there
         others = [node for node in staying if node not in avoided] or staying
         return sequencer_of(loglet, dict.fromkeys(others, 1.0))
 

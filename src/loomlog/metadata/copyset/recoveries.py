@@ -185,7 +185,7 @@ class _LogletNodes:
         self._record = record
         self._segment = segment
         self.alive = nodes.alive
-        self.leaves = nodes.leaves
+        self.leaves = nodes.hands_over
         self.is_unfit = nodes.is_unfit
 
     def lost_through(self, node: NodeId) -> Epoch:

@@ -191,6 +191,7 @@ class Takeover:
                 reachable=standing[member].reachable,
                 lag=standing[member].lag,
                 leaving=member not in self.membership.members,
+                connected_s=standing[member].connected_s,
             )
             for member, address in sorted(self.membership.addresses.items())
             if member in standing

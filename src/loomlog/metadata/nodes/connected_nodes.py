@@ -69,6 +69,8 @@ class ConnectedNodes:
         self._held_back: dict[NodeId, tuple[str, float]] = {}  # address, when it asked last
         self._turned_away: dict[NodeId, tuple[str, float]] = {}  # why, when it asked last
 
+        self._restarting: dict[NodeId, float] = {}  # until when operators expect them back
+
     def start(self, known: Iterable[NodeId]) -> None:
         """Expect the nodes that were part of the cluster before."""
         now = self._loop.time()
@@ -95,6 +97,14 @@ class ConnectedNodes:
         """Return how long ago a node last sent something, or its connection was lost."""
         known = self._nodes.get(node)
         return self._loop.time() - known.heard_at if known else float("inf")
+
+    def expect_restart(self, node: NodeId, for_s: float) -> None:
+        """Wait for a node that is about to be restarted, until it registers again."""
+        self._restarting[node] = self._loop.time() + for_s
+
+    def restart_left_s(self, node: NodeId) -> float:
+        """Return for how long a node is still expected back from a restart; 0: it is not."""
+        return max(0.0, self._restarting.get(node, 0.0) - self._loop.time())
 
     def reachable(self, node: NodeId) -> bool:
         return self.connected(node) and self.alive(node)
@@ -154,6 +164,7 @@ class ConnectedNodes:
         self._node_of[connection] = node
         self._held_back.pop(node, None)
         self._turned_away.pop(node, None)
+        self._restarting.pop(node, None)
         if (timer := self._grace_timers.pop(node, None)) is not None:
             timer.cancel()
         if old is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from loomlog.core.outage import LogOutage, of_log
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
@@ -17,6 +18,8 @@ from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
+
+RESTART_S_MAX: Final = 86_400.0  # a day; replicas that are away longer should be replaced
 
 
 class NodeOperator:
@@ -33,6 +36,7 @@ class NodeOperator:
             change.REMOVE: self._remove,
             change.CLEANUP: self._cleanup,
             change.REPLACE: self._replace,
+            change.RESTART: self._restart,
         }
 
     async def change(self, request: pb.ChangeNode) -> pb.Changed:
@@ -111,6 +115,23 @@ class NodeOperator:
         return pb.Changed(
             done=f"node {node} is not drained any more",
             next=f"it keeps its {len(self._replicas_on(node))} replicas and takes new ones",
+        )
+
+    # ---- restart
+
+    async def _restart(self, request: pb.ChangeNode) -> pb.Changed:
+        node, for_s = request.storage_node_id, request.for_s
+        if not 0 <= for_s <= RESTART_S_MAX:
+            raise InvalidArgument(f"a restart takes at most {RESTART_S_MAX:g} s, not {for_s:g}")
+        if for_s and not self._nodes.reachable(node):
+            raise Unavailable(f"node {node} is not alive: start it")
+        self._nodes.expect_restart(node, for_s)
+        self._wishes_changed(node)
+        if not for_s:
+            return pb.Changed(done=f"node {node} is not restarted any more")
+        return pb.Changed(
+            done=f"node {node} hands over what it sequences",
+            next=f"restart it within {for_s:g} s; until then its replicas are not replaced",
         )
 
     # ---- replace

@@ -105,4 +105,5 @@ class LostNodes:
 
     def lost_in_s(self, node: NodeId) -> float:
         """Return how long a silent node still has to come back."""
-        return self._replace_after_s - self._nodes.silent_s(node)
+        left_s = self._replace_after_s - self._nodes.silent_s(node)
+        return max(left_s, self._nodes.restart_left_s(node) or left_s)

@@ -39,6 +39,7 @@ class MemberStanding(NamedTuple):
     member: MemberId
     reachable: bool
     lag: int  # records that it has not stored
+    connected_s: float  # for how long; of the leader itself: since it took over
 
 
 class QuorumRoundLog:
@@ -56,6 +57,7 @@ class QuorumRoundLog:
         self._confirming: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._flush_scheduled = False
+        self._connected_at = dict.fromkeys(configuration.everybody, self._loop.time())
         self._end: LoomError | None = None
         self._unwatch = local.watch(self._sealed_by)
         self.lost: asyncio.Future[LoomError] = self._loop.create_future()
@@ -145,9 +147,14 @@ class QuorumRoundLog:
             link.tell(frame)
 
     def standing(self) -> list[MemberStanding]:
-        last = self._core.last_index
+        last, now = self._core.last_index, self._loop.time()
         return [
-            MemberStanding(member, bool(progress.sealed), last - min(progress.stored_index, last))
+            MemberStanding(
+                member,
+                bool(progress.sealed),
+                last - min(progress.stored_index, last),
+                now - self._connected_at[member],
+            )
             for member, progress in self._core.members.items()
         ]
 
@@ -155,6 +162,7 @@ class QuorumRoundLog:
 
     def connected(self, member: MemberId) -> None:
         self._core.connected(member)
+        self._connected_at[member] = self._loop.time()
         self._schedule_flush()
 
     def disconnected(self, member: MemberId) -> None:

@@ -722,3 +722,42 @@ async def test_remains_of_a_log_go_with_it(tmp_path: Path) -> None:
         await cluster.delete()
         await nodes[2].restart(cluster.address)
         await nodes[2].until(lambda: not nodes[2].replicas)
+
+
+# ---- restart
+
+
+async def test_a_node_that_is_restarted_is_not_replaced_meanwhile(tmp_path: Path) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        changed = await cluster.restart_node(2, within_s=30)
+        assert "until then its replicas are not replaced" in changed.next
+        await nodes[1].crash()
+        stream = await cluster.until(lambda s: "waiting for node 2" in s.condition)
+        assert stream.joining_node == 0
+        assert (await cluster.node(2)).restarting
+        await nodes[1].restart(cluster.address)
+        nodes[1].start_heartbeat()
+        await cluster.runs_on(1, 2)
+        assert not (await cluster.node(2)).restarting
+        await nodes[1].crash()  # another time: nobody said that it is restarted
+        await cluster.until(lambda s: replicas(s) == (1, 3))
+
+
+async def test_a_restart_that_takes_too_long_or_is_called_off_does_not_keep_replicas_away(
+    tmp_path: Path,
+) -> None:
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 4)
+        await cluster.restart_node(2, within_s=30)
+        await nodes[1].crash()
+        await cluster.until(lambda s: "waiting for node 2" in s.condition)
+        await cluster.restart_node(2, within_s=0)
+        await cluster.until(lambda s: replicas(s) == (1, 3) and s.state == pb.RUNNING)
+        await cluster.restart_node(3, within_s=1)
+        await nodes[2].crash()
+        await cluster.until(lambda s: replicas(s) == (1, 4))
+        with pytest.raises(Unavailable, match="node 3 is not alive"):
+            await cluster.restart_node(3, within_s=1)
+        with pytest.raises(InvalidArgument, match="at most 86400 s"):
+            await cluster.restart_node(1, within_s=1e6)
