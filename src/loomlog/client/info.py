@@ -52,6 +52,11 @@ class StreamInfo:
         return self.copyset is not None and self.copyset.closed
 
     @property
+    def sequencer(self) -> NodeId | None:
+        """The storage node that sequences it, if any does."""
+        return None if self.copyset is None or self.copyset.closed else self.copyset.sequencer
+
+    @property
     def last_llsn(self) -> Llsn:
         """The LLSN of its last known entry; 0 if there is none."""
         return (self.entries if self.last is None else self.last) or 0

@@ -254,10 +254,8 @@ def _sequenced_by(status: ClusterStatus, node: NodeId) -> int:
     """Return how many logs a node sequences that another one could."""
     if sum(each.alive for each in status.nodes) < 2:
         return 0
-    streams = (stream.copyset for log in status.logs for stream in log.streams)
-    return sum(
-        found is not None and not found.closed and found.sequencer == node for found in streams
-    )
+    streams = (stream for log in status.logs for stream in log.streams)
+    return sum(stream.sequencer == node for stream in streams)
 
 
 async def _until(look: Callable[[], Awaitable[WaitProgress]], limit_s: Callable[[], float]) -> None:
