@@ -133,7 +133,7 @@ class StatusView:
             address=node.address,
             alive=self._nodes.reachable(node_id),
             last_report_s=self._loop.time()
-            - (connected.heard_at if connected else self._started_at),
+            - (connected.presence.heard_at if connected else self._started_at),
             sync_mode=node.sync_mode,
             replicas=sum(len(keeper.replicas_on(node_id)) for keeper in keepers),
             stored_bytes=stored_bytes + (connected.loglet_bytes if connected else 0),

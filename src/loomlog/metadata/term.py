@@ -13,8 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Final
 
 from loomlog.config import MetadataSettings
+from loomlog.core.backoff import Backoff
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.background import Background
@@ -24,7 +26,11 @@ from loomlog.metadata.logs.admin import Admin
 from loomlog.metadata.logs.retention import RetentionTrimmer
 from loomlog.metadata.logs.switch import LogSwitches
 from loomlog.metadata.nodes.clocks import Clocks
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.metadata.nodes.connected_nodes import (
+    RECONNECT_GRACE_S,
+    ConnectedNode,
+    ConnectedNodes,
+)
 from loomlog.metadata.nodes.node_operator import NodeOperator
 from loomlog.metadata.nodes.placement import LostNodes, ReplicaPlacement
 from loomlog.metadata.nodes.registration import Registration
@@ -35,12 +41,14 @@ from loomlog.metadata.rollback.gate import Gate, GatedStore
 from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.status import StatusView
 from loomlog.metadata.store.contract import MetaStore
+from loomlog.net.endpoints import is_refused
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
 
+PROBES: Final = Backoff(0.005, 0.2)  # of a node that disconnected and still seems to listen
 
 ChangeMembers = Callable[["Term", pb.ChangeMetadata], Awaitable[pb.Changed]]
 
@@ -221,10 +229,22 @@ class Term:
         self._background.spawn(noting, f"generation of node {node}")
 
     def connection_closed(self, connection: Connection) -> None:
-        node = self.nodes.node_of(connection)
-        if node is not None:
-            logger.info("node %d disconnected", node)
-            self.nodes.lost(connection)
+        known = self.nodes.lost(connection)
+        if known is not None:
+            logger.info("node %d disconnected", known.node_id)
+            self._background.spawn(self._probe(known), f"probe of node {known.node_id}")
+
+    async def _probe(self, known: ConnectedNode) -> None:
+        """Find out whether a node that disconnected has ended. It may be just about to."""
+        attempts = 0
+        while self.nodes.may_come_back(known) and known.node_id in self.catalog.nodes:
+            address = self.catalog.nodes[known.node_id].address
+            if await is_refused(address, RECONNECT_GRACE_S):
+                if self.nodes.may_come_back(known):
+                    self.nodes.refused(known)
+                return
+            await asyncio.sleep(PROBES.delay_s(attempts))
+            attempts += 1
 
 
 def explained(error: BaseException) -> LoomError:

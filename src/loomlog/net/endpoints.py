@@ -46,6 +46,22 @@ async def connect(
     raise error
 
 
+async def is_refused(address: str, timeout_s: float) -> bool:
+    """Return whether the machine answers that nothing listens at the address: a process that did
+    has ended. False if there is no such answer."""
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    transport.abort()
+    return False
+
+
 class Links(Generic[F]):
     """One connection per address; all share one handler."""
 

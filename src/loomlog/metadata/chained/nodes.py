@@ -37,7 +37,7 @@ class ChainNodes:
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
         """Return whether it was silent for long, or is disconnected and no client reaches it."""
-        if not self._connected.alive(node):
+        if self._connected.silent(node):
             return True
         return self._connected.was_lost(node) and (loglet, node) in self._reported
 

@@ -44,6 +44,7 @@ class CopysetNodes:
         self._request_timeout_s = request_timeout_s
         self._losses: dict[NodeId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
         self.alive = connected.alive
+        self.silent = connected.silent
         self.reachable = connected.reachable
 
     def known(self) -> list[KnownNode]:

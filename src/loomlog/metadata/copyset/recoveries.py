@@ -61,7 +61,7 @@ class Recoveries:
         if alive:
             self.look_at_all()
         else:
-            self._look_later(node, SEQUENCER_LOST_S)
+            self._look_later(node, 0.0 if self._nodes.silent(node) else SEQUENCER_LOST_S)
 
     def node_joined(self, node: NodeId) -> None:
         """Check the loglets that a node sequenced: it may have restarted."""

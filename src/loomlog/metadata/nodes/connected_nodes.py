@@ -2,8 +2,9 @@
 something.
 
 A node is alive if it is connected and sent something within `failure_detection_s`. A connection
-that is lost may come back within a short grace before its node counts as silent; after a start of
-the metadata repository all nodes that it knows have the whole detection time to come back.
+that is lost may come back within a short grace before its node counts as silent, and the node is
+probed meanwhile: if its process has ended, it is not alive any more (core/presence.py). After a
+start of the metadata repository all nodes that it knows have the whole detection time to come back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loomlog import limits
+from loomlog.core.presence import Presence, Standing
 from loomlog.core.retention import ClockReading
 from loomlog.errors import LoomError, Unavailable
 from loomlog.types import Buffer, NodeId
@@ -35,9 +37,8 @@ class ConnectedNode:
 
     node_id: NodeId
     connection: Connection | None
-    heard_at: float  # on the loop's clock; also when the connection was lost
-    silence_s: float  # that makes it silent, from `heard_at` on
-    alive: bool = True  # as last passed to `changed`
+    presence: Presence  # on the loop's clock
+    told: Standing = Standing.HERE  # that `changed` was last called for
     was_lost: bool = False  # its connection
     stored_bytes_total: int = 0  # of all protocols
     loglet_bytes: int = 0  # of those that do not report them by stream
@@ -75,7 +76,7 @@ class ConnectedNodes:
         """Expect the nodes that were part of the cluster before."""
         now = self._loop.time()
         for node in known:
-            self._nodes[node] = ConnectedNode(node, None, now, self._failure_detection_s)
+            self._nodes[node] = ConnectedNode(node, None, Presence(now, self._failure_detection_s))
         self._schedule()
 
     def stop(self) -> None:
@@ -87,16 +88,22 @@ class ConnectedNodes:
     # ---- queries
 
     def alive(self, node: NodeId) -> bool:
+        return self._standing(node) is Standing.HERE
+
+    def silent(self, node: NodeId) -> bool:
+        """Return whether a node is not alive, and not expected back in a moment."""
+        return self._standing(node) is Standing.SILENT
+
+    def _standing(self, node: NodeId) -> Standing:
         known = self._nodes.get(node)
         if known is None:
-            return False
-        silent_s = self._loop.time() - known.heard_at - self._slept_s()
-        return silent_s < known.silence_s
+            return Standing.SILENT
+        return known.presence.standing(self._loop.time() - self._slept_s())
 
     def silent_s(self, node: NodeId) -> float:
         """Return how long ago a node last sent something, or its connection was lost."""
         known = self._nodes.get(node)
-        return self._loop.time() - known.heard_at if known else float("inf")
+        return self._loop.time() - known.presence.heard_at if known else float("inf")
 
     def expect_restart(self, node: NodeId, for_s: float) -> None:
         """Wait for a node that is about to be restarted, until it registers again."""
@@ -158,9 +165,9 @@ class ConnectedNodes:
         """Note that a node registered; an older connection of it is closed."""
         known = self._nodes.get(node)
         old = known.connection if known else None
-        now = self._loop.time()
-        alive = known.alive if known else False
-        self._nodes[node] = ConnectedNode(node, connection, now, self._failure_detection_s, alive)
+        presence = Presence(self._loop.time(), self._failure_detection_s)
+        told = known.told if known else Standing.SILENT
+        self._nodes[node] = ConnectedNode(node, connection, presence, told)
         self._node_of[connection] = node
         self._held_back.pop(node, None)
         self._turned_away.pop(node, None)
@@ -172,24 +179,34 @@ class ConnectedNodes:
             old.close(Unavailable(f"node {node} registered again"))
         self._check(self._nodes[node])
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: Connection) -> ConnectedNode | None:
+        """Return the node that registered on a connection that was lost, if any."""
         node = self._node_of.pop(connection, None)
         if node is None:
-            return
+            return None
         known = self._nodes[node]
         known.connection = None
-        known.heard_at = self._loop.time()
-        known.silence_s = self._grace_s
+        known.presence.disconnected(self._loop.time(), self._grace_s)
         known.was_lost = True
         self._grace_timers[node] = self._loop.call_later(self._grace_s, self._grace_over, node)
+        return known
+
+    def may_come_back(self, known: ConnectedNode) -> bool:
+        """Return whether a node has not registered since this, nor counts as silent yet."""
+        return self._nodes.get(known.node_id) is known and known.node_id in self._grace_timers
+
+    def refused(self, known: ConnectedNode) -> None:
+        """Note that nothing listens at the address of a node that may come back."""
+        known.presence.refused()
+        self._check(known)
 
     def heard(self, node: NodeId) -> ConnectedNode:
         known = self._nodes[node]
         now = self._loop.time()
-        was_silent = not known.alive or now - known.heard_at >= known.silence_s
-        known.heard_at = now
-        if was_silent:  # listeners may not know yet, but the state may have been queried
-            known.alive = True
+        was_here = {known.told, known.presence.standing(now)} == {Standing.HERE}
+        known.presence.heard(now)
+        if not was_here:  # listeners may not know yet, but the state may have been queried
+            known.told = Standing.HERE
             self._changed(node, True)
         return known
 
@@ -199,7 +216,7 @@ class ConnectedNodes:
         known.stored_bytes_total += report.loglet_bytes - known.loglet_bytes
         known.loglet_bytes = report.loglet_bytes
         if report.clock_us:
-            known.clock = ClockReading(report.clock_us / MICROSECONDS, known.heard_at)
+            known.clock = ClockReading(report.clock_us / MICROSECONDS, known.presence.heard_at)
         if report.HasField("conditions"):
             self.take_conditions(node, report.conditions)
 
@@ -268,16 +285,16 @@ class ConnectedNodes:
         if slept_s:
             logger.warning("this process was held up for %.1f s", slept_s)
             for known in self._nodes.values():
-                known.heard_at = min(now, known.heard_at + slept_s)
+                known.presence.heard_at = min(now, known.presence.heard_at + slept_s)
         self._schedule()
         for known in list(self._nodes.values()):
             self._check(known)
 
     def _check(self, known: ConnectedNode) -> None:
-        alive = self.alive(known.node_id)
-        if alive is not known.alive:
-            known.alive = alive
-            self._changed(known.node_id, alive)
+        standing = self._standing(known.node_id)
+        if standing is not known.told:
+            known.told = standing
+            self._changed(known.node_id, standing is Standing.HERE)
 
     # ---- messages
 

@@ -73,7 +73,7 @@ class ReplicaPlacement:
         """Wait until this many nodes are usable, or none is missing that may just be about to
         register: after a restart and a takeover they come back one by one."""
         while (  # noqa: ASYNC110 - there is no event to wait for
-            len(self.usable_nodes()) < wanted and any(map(self._nodes.alive, self._away()))
+            len(self.usable_nodes()) < wanted and not all(map(self._nodes.silent, self._away()))
         ):
             await asyncio.sleep(LOOK_S)
 
@@ -101,7 +101,7 @@ class LostNodes:
         record = self._catalog.nodes.get(node)
         if record is None or record.removing:
             return True
-        return not self._nodes.alive(node) and self.lost_in_s(node) <= 0
+        return self._nodes.silent(node) and self.lost_in_s(node) <= 0
 
     def lost_in_s(self, node: NodeId) -> float:
         """Return how long a silent node still has to come back."""

@@ -23,7 +23,7 @@ class Story:
     def silence(self, node: int, seconds: float) -> None:
         member = self.members.get(node)
         assert member is not None
-        member.heard_at -= seconds
+        member.presence.heard_at -= seconds
 
 
 async def test_a_known_node_has_the_detection_time_to_come_back_after_a_start() -> None:
@@ -47,6 +47,38 @@ async def test_a_lost_connection_has_a_short_grace() -> None:
     assert story.members.all_reachable() == []
     story.silence(1, 1.1)
     assert not story.members.alive(1)
+    story.members.stop()
+
+
+async def test_a_node_that_ended_is_missed_at_once_and_given_up_after_the_grace() -> None:
+    story = Story()
+    link = connection()
+    story.members.joined(1, link)
+    known = story.members.lost(link)
+    assert known is not None
+    assert story.members.may_come_back(known)
+    story.members.refused(known)
+    assert not story.members.alive(1)
+    assert not story.members.silent(1)
+    story.silence(1, 1.1)
+    story.members._grace_over(1)
+    assert story.members.silent(1)
+    assert not story.members.may_come_back(known)
+    assert story.told == [(1, True), (1, False), (1, False)]
+    story.members.stop()
+
+
+async def test_a_node_that_ended_and_registers_again_is_alive_and_told_so() -> None:
+    story = Story()
+    link = connection()
+    story.members.joined(1, link)
+    known = story.members.lost(link)
+    assert known is not None
+    story.members.refused(known)
+    story.members.joined(1, connection())
+    assert story.members.alive(1)
+    assert not story.members.may_come_back(known)  # a late answer of its old address means nothing
+    assert story.told == [(1, True), (1, False), (1, True)]
     story.members.stop()
 
 

@@ -1,0 +1,153 @@
+"""A node whose process ends is done without at once, and nothing is copied if it is soon back. Each
+story goes wrong when the rule that it is about is taken away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
+
+import pytest
+from sim_cluster import Shape, SimCluster
+
+from loomlog import Log
+from loomlog.client.cluster import Cluster
+from loomlog.config import StorageSettings
+from loomlog.core.presence import Presence, Standing
+from loomlog.metadata import term
+from loomlog.metadata.nodes.connected_nodes import RECONNECT_GRACE_S
+from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
+from loomlog.testing.sim import Process, Simulation, SimulationError
+
+SEEDS = 5
+WITHIN_S = 60.0
+NODES = 4
+DETECTION_S = 3.0
+PROTOCOLS = [ORDERED, CHAINED, COPYSET]
+
+
+class Stage:
+    """Four nodes with the times of a real cluster, and a log of three replicas."""
+
+    def __init__(self, sim: Simulation, process: Process) -> None:
+        self.sim = sim
+        self._process = process
+        shape = Shape(
+            *(NODES, 1, 3, StorageSettings(), 4096),
+            failure_detection_s=DETECTION_S,
+            heartbeat_s=1.0,
+        )
+        self.servers = SimCluster(sim, shape)
+
+    async def set_up(self, protocol: str) -> tuple[Cluster, Log]:
+        self.servers.start()
+        cluster = await self.servers.connect(self._process)
+        while sum(n.alive for n in (await cluster.status()).nodes) < NODES:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        log = await cluster.create_log("log", protocol, replicas=3)
+        await log.append(b"before")
+        return cluster, log
+
+    def kill(self, node: int) -> None:
+        self.sim.host(f"vsn-{node}").kill()
+
+    async def streams(self, log: Log) -> dict[int, list[int]]:
+        """Return the nodes of each stream of the log."""
+        return {s.id: [r.node for r in s.replicas] for s in (await log.describe()).streams}
+
+    async def restart(self, node: int, cluster: Cluster) -> None:
+        name = f"vsn-{node}"
+        self.sim.host(name).start(self.servers.servers[name])
+        while not all(n.alive for n in (await cluster.status()).nodes):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+Story: TypeAlias = Callable[[Stage], Awaitable[None]]
+
+
+def went_wrong(story: Story, seed: int) -> str | None:
+    """Tell a story; return what went wrong, if anything did."""
+    with Simulation(seed) as sim:
+
+        async def main(process: Process) -> None:
+            await story(Stage(sim, process))
+
+        process = sim.host("client").start(main)
+        try:
+            sim.run(lambda: process.finished, timeout_s=WITHIN_S)
+        except SimulationError as error:
+            return str(error.__cause__ or error)
+    return None
+
+
+# ---- a node ends
+
+
+async def appends_continue(protocol: str, node: int, stage: Stage) -> None:
+    _, log = await stage.set_up(protocol)
+    loop = asyncio.get_running_loop()
+    killed_s = loop.time()
+    stage.kill(node)
+    at = await log.append(b"meanwhile")
+    took_s = loop.time() - killed_s
+    assert took_s < RECONNECT_GRACE_S / 2, f"appends waited for {took_s:.2f} s"
+    values = [entry.value async for entry in log.subscribe(start=1, stop=at.position)]
+    assert values == [b"before", b"meanwhile"]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("node", range(1, NODES + 1))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_appends_continue_at_once_when_a_process_ends(protocol: str, node: int, seed: int) -> None:
+    assert went_wrong(partial(appends_continue, protocol, node), seed) is None
+
+
+@pytest.mark.parametrize("protocol", [ORDERED, COPYSET])
+def test_without_a_probe_they_wait_until_the_node_is_silent(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unanswered(address: str, timeout_s: float) -> bool:
+        return False
+
+    monkeypatch.setattr(term, "is_refused", unanswered)
+    nodes = range(1, NODES + 1)
+    assert any(went_wrong(partial(appends_continue, protocol, node), 0) for node in nodes)
+
+
+# ---- it is soon back
+
+
+async def nothing_is_copied(protocol: str, node: int, stage: Stage) -> None:
+    """The node is back before it is silent, and nobody appends meanwhile."""
+    cluster, log = await stage.set_up(protocol)
+    before = await stage.streams(log)
+    stage.kill(node)
+    await asyncio.sleep(RECONNECT_GRACE_S / 2)
+    assert not stage.servers.repositories["vmr"].term.nodes.alive(node)  # type: ignore[union-attr]
+    await stage.restart(node, cluster)
+    await log.append(b"after")
+    await asyncio.sleep(2 * DETECTION_S)
+    after = await stage.streams(log)
+    for stream, replicas in before.items():
+        assert after[stream] == replicas, f"it has {after[stream]}, and had {replicas}"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("node", range(1, NODES + 1))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_quick_restart_copies_nothing(protocol: str, node: int, seed: int) -> None:
+    assert went_wrong(partial(nothing_is_copied, protocol, node), seed) is None
+
+
+def test_replicas_would_be_dropped_if_a_missed_node_counted_as_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing = Presence.standing
+
+    def hasty(presence: Presence, now_s: float) -> Standing:
+        return Standing.SILENT if presence.ended else standing(presence, now_s)
+
+    monkeypatch.setattr(Presence, "standing", hasty)
+    nodes = range(1, NODES + 1)
+    assert any(went_wrong(partial(nothing_is_copied, CHAINED, node), 0) for node in nodes)
