@@ -256,7 +256,8 @@ class StreamSubscription:
                 await asyncio.sleep(0)  # others have a turn between two chunks
             else:
                 await self._connection.drain()
-                self._report_standing()
+                if next_llsn > self._driver.core.last_committed_llsn:  # still: that took time
+                    self._report_standing()
                 await self._wake.wait()
         raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
 
@@ -293,7 +294,8 @@ class StreamSubscription:
         self._connection.send(frame, [chunk.buffer])
 
     def _report_standing(self) -> None:
-        """Report the high watermark when everything was sent, and whether the stream is sealed."""
+        """Report the high watermark and whether the stream is sealed. Called only when everything was
+        sent: the reader drops what follows below that watermark."""
         high = self._driver.core.context.high_watermark
         sealed = self._driver.core.state is not ReplicaState.RUNNING
         if self._credit > 0 and (high > self._reported or sealed != self._reported_sealed):
