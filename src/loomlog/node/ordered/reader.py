@@ -294,8 +294,8 @@ class StreamSubscription:
         self._connection.send(frame, [chunk.buffer])
 
     def _report_standing(self) -> None:
-        """Report the high watermark and whether the stream is sealed. Called only when everything was
-        sent: the reader drops what follows below that watermark."""
+        """Report the high watermark, and whether the stream is sealed. Called only when everything
+        was sent: the reader drops what follows below that watermark."""
         high = self._driver.core.context.high_watermark
         sealed = self._driver.core.state is not ReplicaState.RUNNING
         if self._credit > 0 and (high > self._reported or sealed != self._reported_sealed):

@@ -51,4 +51,5 @@ async def test_a_subscription_that_gets_credit_while_it_drains_is_not_called_com
         writable.set()
         await asyncio.wait_for(complete.wait(), 10)
 
-    assert all(answers) and answers[-1][-1] == last
+    assert all(answers)
+    assert answers[-1][-1] == last
