@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from keepers import stream_records
+from real_nodes import until
 
 from loomlog import connect
 from loomlog.cli.commands.rebuild import How, rebuild
@@ -49,6 +51,33 @@ async def test_readers_are_told_and_a_rebuild_brings_everything_back(tmp_path: P
         await local.start_metadata()
         assert await log.tail() == ENTRIES
         assert (await log.append(b"more")).position == ENTRIES + 1
+
+
+async def test_rounds_are_rebuilt_though_a_stream_was_removed(tmp_path: Path) -> None:
+    local = LocalCluster(nodes=2, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("events", streams=2, replicas=2)
+        first, second = (await log.describe()).streams
+        for number in range(1, ENTRIES + 1):
+            await log.append(b"%d" % number, stream=(first, second)[number % 2].id)
+        await cluster.remove_stream(first.id)
+        await log.trim(ENTRIES)
+        async with asyncio.timeout(30):
+            while len((await log.describe()).streams) > 1:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        await log.append(b"after it")
+        vmr = tmp_path / "vmr"
+        await local.stop_metadata()
+        (vmr / "rounds").rename(tmp_path / "lost")
+        await rebuild(How(str(vmr), local.address, timeout=30, as_json=True), EtcdAccess())
+        await local.start_metadata()
+        assert await log.tail() == ENTRIES + 1
+        assert (await log.read(ENTRIES + 1)).value == b"after it"
+        assert (await log.append(b"more")).position == ENTRIES + 2
+        await cluster.delete_log("events")
+        assert local.metadata is not None
+        records = stream_records(local.metadata)
+        await until(lambda: not records.abandoned)
 
 
 async def check_what_is_shown(local: LocalCluster) -> None:

@@ -150,7 +150,7 @@ def _why(stream: StreamEvidence) -> str:
     forgetful = [n for n, w in stream.witnesses.items() if not w.remembers(stream.last_run)]
     reasons = []
     if away:
-        reasons.append(f"node {_names(away)} did not answer")
+        reasons.append(f"node {_names(away)} did not answer, or has nothing of it")
     if forgetful:
         reasons.append(f"node {_names(forgetful)} may have forgotten, it was started again")
     if not stream.witnesses:

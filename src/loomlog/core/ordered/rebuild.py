@@ -4,7 +4,8 @@ It rests on three facts (docs/design/metadata.md has the reasoning):
 
     positions are dense   the entries of all streams of a log are as many as its high watermark,
                           but for positions that are `elsewhere`: of segments that are trimmed,
-                          or of another protocol
+                          or of another protocol; and for those that are `gone`, with streams
+                          that were removed
     all or nothing        a round covers only what ALL replicas of a stream had written
     replicas know first   clients learn a position only from a replica that received its commit
 
@@ -42,13 +43,13 @@ class Elsewhere(NamedTuple):
 
 
 def commits_after(
-    streams: Iterable[StreamEvidence], elsewhere: Sequence[Elsewhere] = ()
+    streams: Iterable[StreamEvidence], elsewhere: Sequence[Elsewhere] = (), gone: int = 0
 ) -> dict[StreamId, Glsn]:
     """Return above which high watermark the commits of each stream are needed, given reports alone.
     Only if positions are missing, that is more than the replicas lack."""
     streams = list(streams)
     high = _high_watermark(streams)
-    whole = _known_whole(streams) if _missing(streams, elsewhere) else high
+    whole = _known_whole(streams) if _missing(streams, elsewhere, gone) else high
     return {stream.stream_id: min(whole, stream.least_watermark()) for stream in streams}
 
 
@@ -57,16 +58,17 @@ def rebuild(
     trimmed: Glsn,
     streams: Sequence[StreamEvidence],
     elsewhere: Sequence[Elsewhere] = (),
+    gone: int = 0,
 ) -> Rebuilt:
     """Rebuild all that can be known of a log."""
     streams = sorted(streams, key=lambda stream: stream.stream_id)
     high = _high_watermark(streams)
     doubts = [doubt for stream in streams for doubt in doubts_about(stream)]
     if not doubts:
-        doubts = _contradictions(streams, trimmed, elsewhere)
+        doubts = _contradictions(streams, trimmed, elsewhere, gone)
     filled: dict[StreamId, list[CommitContext]] = {}
     if not doubts:
-        filled, doubts = _fill(streams, _gaps(streams, elsewhere))
+        filled, doubts = _fill(streams, _gaps(streams, elsewhere, gone))
     if doubts:
         return Rebuilt(high, (), tuple(doubts))
     return Rebuilt(high, tuple(_rounds(log_id, streams, filled)), ())
@@ -76,7 +78,7 @@ def rebuild(
 
 
 def _contradictions(
-    streams: Sequence[StreamEvidence], trimmed: Glsn, elsewhere: Sequence[Elsewhere]
+    streams: Sequence[StreamEvidence], trimmed: Glsn, elsewhere: Sequence[Elsewhere], gone: int
 ) -> list[Doubt]:
     high = _high_watermark(streams)
     if trimmed > max([high, *(place.last for place in elsewhere)]):
@@ -86,7 +88,8 @@ def _contradictions(
         if after.first <= before.last:
             both = f"in {before.where} and in {after.where}"
             return [Doubt(0, f"position {after.first} is {both}")]
-    if _missing(streams, elsewhere) != sum(gap.length for gap in _gaps(streams, elsewhere)):
+    gaps = _gaps(streams, elsewhere, gone)
+    if _missing(streams, elsewhere, gone) != sum(gap.length for gap in gaps):
         entries = sum(stream.committed_end - 1 for stream in streams)
         text = f"its streams have {entries} entries, which do not fit its last position, {high}"
         return [Doubt(0, text)]
@@ -114,11 +117,11 @@ def _high_watermark(streams: Iterable[StreamEvidence]) -> Glsn:
     return max((stream.high_watermark for stream in streams), default=0)
 
 
-def _missing(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> int:
+def _missing(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere], gone: int) -> int:
     """Return how many positions no stream knows to be its own."""
     high = _high_watermark(streams)
     others = sum(max(0, min(place.last, high) - place.first + 1) for place in elsewhere)
-    return high - others - sum(stream.committed_end - 1 for stream in streams)
+    return high - others - gone - sum(stream.committed_end - 1 for stream in streams)
 
 
 def _known_whole(streams: Iterable[StreamEvidence]) -> Glsn:
@@ -135,9 +138,11 @@ def _ranges(streams: Iterable[StreamEvidence], elsewhere: Iterable[Elsewhere]) -
     return ranges + [_Range(*place) for place in elsewhere]
 
 
-def _gaps(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere]) -> list[_Range]:
+def _gaps(
+    streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere], gone: int
+) -> list[_Range]:
     """Return the positions up to the high watermark that no stream knows to be its own."""
-    if _missing(streams, elsewhere) <= 0:
+    if _missing(streams, elsewhere, gone) <= 0:
         return []
     gaps = []
     end = _known_whole(streams)

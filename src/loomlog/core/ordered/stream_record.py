@@ -32,6 +32,7 @@ class StreamRecord:
     births: tuple[tuple[NodeId, int], ...] = ()  # of the replicas that were ordered, by node
     unregistered: tuple[NodeId, ...] = ()  # by an operator; what they keep is not taken up again
     taken_back: bool = False  # it never ran, or has nothing left
+    entries_gone: int = 0  # those it had when it was taken back, for a rebuild of the rounds
     relief: bool = False  # it was added because no other stream of its log ran
     removing: bool = False  # it takes nothing more, and goes when nothing of it is left
     sealed_at: Glsn = 0  # when it was sealed, its log ended here (or at 0); 0: not known

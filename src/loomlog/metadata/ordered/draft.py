@@ -67,7 +67,18 @@ class OrderedDraft(ProtocolDraft):
             if not held and _key(stream_id) in draft.changes:
                 continue
             if stream is not None and (stream.taken_back or log_id not in all_logs):
-                draft.changes[_key(stream_id)] = None  # what nodes have stays there, for cleanup
+                # What nodes have stays there, for cleanup.
+                counts = stream.entries_gone and log_id in logs
+                left = stream.without_holders(stream.holders) if counts else None
+                draft.changes[_key(stream_id)] = left
+                continue
+            has_run = stream is not None and (stream.epoch > 1 or not stream.sealed)
+            if has_run and not held and log_id in logs:
+                draft.reasons.append(
+                    f"stream {stream_id} of log {logs[log_id].name}: no node that came has "
+                    "anything of it; start those that have it; if it was removed or trimmed after "
+                    "the copy was made, only a newer copy of the metadata helps"
+                )
                 continue
             if log_id not in logs:
                 draft.notes.append(

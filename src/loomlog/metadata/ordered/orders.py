@@ -130,7 +130,8 @@ class Orders:
         rounds = self._committer.log_of(stream_id)
         self._committer.remove_stream(stream_id)  # before waiting: it must not begin to run
         try:
-            await self._records.update(stream_id, taken_back=True)
+            gone = stream.committed_llsn_end - 1
+            await self._records.update(stream_id, taken_back=True, entries_gone=gone)
         except BaseException:
             if rounds is not None and stream_id in self._records.streams:
                 self._committer.add_stream(rounds, stream)
@@ -150,8 +151,11 @@ class Orders:
         orders = (self._remove_replica(node, stream_id, stream.stamp) for node in there)
         done = await asyncio.gather(*orders)
         gone = [node for node, is_gone in zip(there, done, strict=True) if is_gone]
-        if len(gone) == len(holders):
+        if len(gone) == len(holders) and not self._records.counts(stream):
             await self._records.forget(stream_id)
+        elif len(gone) == len(holders):
+            everybody = stream.holders
+            await self._records.change(stream_id, lambda stream: stream.without_holders(everybody))
         elif gone:
             await self._records.change(stream_id, lambda stream: stream.without_holders(gone))
         return StepResult.IDLE if len(gone) == len(there) else StepResult.FAILED

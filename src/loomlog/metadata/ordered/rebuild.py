@@ -85,9 +85,11 @@ class OrderedRebuild(RoundRebuild):
 
     async def _examine(self, log: LogRecord) -> LogFinding:
         streams, elsewhere = self._records.of_log(log.log_id), _elsewhere(log)
+        gone = self._records.entries_gone(log.log_id)
         after = dict.fromkeys((stream.stream_id for stream in streams), _NO_COMMITS)
-        after = commits_after(await self._evidence(streams, after), elsewhere)
-        found = rebuild(log.log_id, log.trimmed, await self._evidence(streams, after), elsewhere)
+        after = commits_after(await self._evidence(streams, after), elsewhere, gone)
+        evidence = await self._evidence(streams, after)
+        found = rebuild(log.log_id, log.trimmed, evidence, elsewhere, gone)
         ends_elsewhere = any(place.last == POSITION_MAX for place in elsewhere)
         tail = None if ends_elsewhere else found.high_watermark
         rounds = tuple(round_.encode() for round_ in found.rounds)

@@ -2,7 +2,8 @@
 
 A stream's record exists before any node learns of the stream. A stream is abandoned when its log or
 its segment is gone, or when it was taken back; its record then says which nodes may still have
-something of it, and is deleted with the last of that.
+something of it, and is deleted with the last of that. If it had entries, it stays as long as its
+segment: a rebuild of the rounds has to know how many positions they took.
 """
 
 from __future__ import annotations
@@ -52,6 +53,15 @@ class StreamRecords(LogletRecords[StreamRecord]):
 
     def of_segment(self, log: LogRecord, loglet: LogId) -> list[StreamRecord]:
         return [stream for stream in self.of_log(log.log_id) if stream.loglet == loglet]
+
+    def counts(self, stream: StreamRecord) -> bool:
+        """Return whether an abandoned stream had entries of a segment that is still there."""
+        return stream.entries_gone > 0 and self.catalog.segment_of(stream) is not None
+
+    def entries_gone(self, log_id: LogId) -> int:
+        """Return how many entries streams had that were removed from the segments of a log."""
+        abandoned = (s for s in self.abandoned.values() if s.log_id == log_id)
+        return sum(stream.entries_gone for stream in abandoned if self.counts(stream))
 
     def on_node(self, node: NodeId) -> list[StreamRecord]:
         """Return the streams with a replica on a node, or with one that is being made there."""
@@ -141,11 +151,15 @@ class StreamRecords(LogletRecords[StreamRecord]):
     # ---- indexes
 
     def log_deleted(self, log_id: LogId) -> list[StreamId]:
-        """Abandon the streams of a log that is gone, and return them."""
-        streams = self.of_log(log_id)
-        for stream in streams:
+        """Abandon the streams of a log that is gone; return all that are to be removed."""
+        for stream in self.of_log(log_id):
             self._changed(stream, stream)
-        return [stream.stream_id for stream in streams]
+        return self.without_segment(log_id)
+
+    def without_segment(self, log_id: LogId) -> list[StreamId]:
+        """Return the abandoned streams of a log whose segments are gone."""
+        abandoned = (s for s in self.abandoned.values() if s.log_id == log_id)
+        return [s.stream_id for s in abandoned if self.catalog.segment_of(s) is None]
 
     def _show(self, record: StreamRecord) -> None:
         super()._show(record)

@@ -171,3 +171,5 @@ class OrderedStreams:
                 await self.take_back(record)
             elif record is not None and record.removing:
                 self._reconciler.wishes_changed(stream_id)
+        for stream_id in self._records.without_segment(log_id):
+            await self._orders.remove(stream_id)

@@ -174,6 +174,22 @@ def test_positions_of_other_protocols_are_nobodys() -> None:
     assert ends(rebuilt) == {1: 4, 2: 3}
 
 
+def test_positions_of_removed_streams_are_nobodys() -> None:
+    log = Log({1: (1,), 2: (2,), 3: (3,)})
+    log.append(1, 4)
+    log.append(2, 3)
+    log.write(1, 1)
+    log.write(3, 1)
+    log.decide()
+    log.tell(3, empty=True)  # it learns of position 9; 8 must be the other's
+    evidence = [stream for stream in log.evidence() if stream.stream_id != 2]
+    rebuilt = rebuild(LOG, 7, evidence, gone=3)
+    assert not rebuilt.doubts
+    assert (rebuilt.high_watermark, ends(rebuilt)) == (9, {1: 6, 3: 2})
+    assert rebuild(LOG, 7, evidence).doubts
+    assert rebuild(LOG, 7, evidence, gone=2).doubts
+
+
 def test_a_part_that_was_not_told_is_found_behind_positions_of_others() -> None:
     log = Log({1: (1,), 2: (2,)})
     log.append(1, 2)
@@ -253,7 +269,7 @@ def test_what_only_a_node_that_is_away_may_know_is_a_doubt() -> None:
     assert doubt.stream_id == 2
     assert doubt.text == (
         "LLSN 6 to 7 are written; whether they have positions above 10 is not known: "
-        "node 3 did not answer"
+        "node 3 did not answer, or has nothing of it"
     )
 
 
@@ -335,7 +351,7 @@ def test_a_stream_of_which_nobody_tells_is_a_doubt_unless_it_never_ran() -> None
     log = Log({1: (1, 2), 2: (3,)})
     log.append(1, 5)
     (doubt,) = log.rebuild(away=[3]).doubts
-    assert doubt == (2, "no replica reported anything: node 3 did not answer")
+    assert doubt == (2, "no replica reported anything: node 3 did not answer, or has nothing of it")
     evidence = log.evidence(away=[3])
     evidence[1] = replace(evidence[1], sealed=True)
     assert not rebuild(LOG, 0, evidence).doubts

@@ -188,7 +188,7 @@ async def test_what_only_a_missing_node_may_know_is_never_guessed(tmp_path: Path
         (doubt,) = found.logs[0].doubts
         assert doubt.text == (
             "LLSN 31 to 31 are written; whether they have positions above 30 is not known: "
-            "node 2 did not answer"
+            "node 2 did not answer, or has nothing of it"
         )
         assert await contents(tmp_path) == before
         with pytest.raises(Corrupt, match="holds no round log"):

@@ -100,6 +100,27 @@ def test_nothing_is_dropped_from_any_node_any_more() -> None:
     assert (brought.replicas, brought.epoch, brought.sealed) == ((1, 2), 3, False)
 
 
+def test_how_many_entries_removed_streams_had_is_not_forgotten() -> None:
+    removed = StreamRecord(
+        6, 1, 1, (1, 2), 3, sealed=True, stamp=79, taken_back=True, entries_gone=4
+    )
+    found = held()
+    found.streams[6] = {1: stream(1, 3, stamp=79)}
+    found.log_of[6] = 1
+    made = draft(found, {"stream/6": removed})
+    assert not made.reasons
+    kept = made.changes["stream/6"]
+    assert isinstance(kept, StreamRecord)
+    assert (kept.holders, kept.taken_back, kept.entries_gone) == ((), True, 4)
+
+
+def test_a_stream_that_was_removed_since_needs_a_newer_copy() -> None:
+    made = draft(held(), {"stream/6": StreamRecord(6, 1, 1, (1, 2), 3, sealed=False, stamp=79)})
+    (reason,) = made.reasons
+    assert "stream 6 of log a" in reason
+    assert "only a newer copy" in reason
+
+
 def test_numbers_are_above_all_that_nodes_know() -> None:
     found = held()
     found.streams[40] = {1: stream(1, 1)}
