@@ -102,7 +102,7 @@ class CatchUpRig:
 
     def conditions(self) -> str:
         status: dict[str, Any] = self.loom.json("status")
-        return " ".join(status["conditions"])
+        return " ".join(condition["text"] for condition in status["conditions"])
 
 
 @pytest_asyncio.fixture

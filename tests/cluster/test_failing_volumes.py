@@ -275,7 +275,7 @@ async def test_a_metadata_repository_with_a_full_disk_says_so_at_once(
                     await cluster.register("large").swap(bytes(100_000), 0)
                 with pytest.raises(DiskFailed, match=r"metadata\.sqlite"):
                     await log.checkpoint("reader").set(at.position)
-        assert any("metadata.sqlite" in found for found in (await cluster.status()).conditions)
+        assert any("metadata.sqlite" in c.text for c in (await cluster.status()).conditions)
         said = [r.getMessage() for r in caplog.records if "metadata.sqlite" in r.getMessage()]
         assert len(said) == 1
         await log.append(b"two")  # rounds have their space already

@@ -28,6 +28,7 @@ from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Run
 from loomlog.client.subscribe.part import Following, trimmed
 from loomlog.client.subscribe.pieces import Referred, Stored
+from loomlog.core.conditions import Condition
 from loomlog.core.segments import Segment, Successor
 from loomlog.errors import LoomError, NotFound, NotYetWritten, Retryable, Sealed, Unavailable
 from loomlog.metadata.catalog.records import LogRecord
@@ -179,6 +180,9 @@ class MemoryKeeper(ProtocolKeeper):
             if header.last_position >= first and header.max_timestamp_us >= timestamp_us:
                 return max(first, header.first_position)
         return max(first, shelf.tail + 1)
+
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        return []  # what is in the memory of one process has all the copies that it ever has
 
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         nodes = [self._catalog.nodes[node] for node in self._nodes.all_reachable()]

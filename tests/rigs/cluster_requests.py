@@ -11,6 +11,7 @@ from scripted_node import PATIENCE_S, Peer
 from loomlog.core.chained.messages import Answer, Request
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import sequencer_answer_from_wire, sequencer_request_to_wire
+from loomlog.wire.conditions import condition_from_wire
 
 
 class ClusterRequests:
@@ -121,6 +122,17 @@ class ClusterRequests:
         nodes = (await self.status()).nodes
         (found,) = (node for node in nodes if node.storage_node_id == node_id)
         return found
+
+    async def conditions(self, node_id: int) -> list[str]:
+        """What the metadata repository says is wrong with a node."""
+        found = map(condition_from_wire, (await self.status()).conditions)
+        return [condition.sentence for condition in found if condition.node == node_id]
+
+    async def conditions_are(self, node_id: int, *expected: str) -> None:
+        """Wait until the metadata repository says exactly this of a node."""
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.conditions(node_id) != list(expected):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
 
     async def replace_node(self, node_id: int) -> pb.Changed:
         """Let it come back with empty volumes, once its connection is gone."""

@@ -3,6 +3,7 @@ JSON-ready."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import protocol_names
@@ -114,7 +115,7 @@ class NodeInfo:
     draining: bool = False  # its data is being moved away, and it gets nothing new
     unknown_streams: tuple[StreamId, ...] = ()  # streams it has data of but is no replica of
     location: str = ""  # its failure domain; empty: one of its own
-    conditions: tuple[str, ...] = ()  # its problems, a sentence each
+    conditions: tuple[str, ...] = ()  # those of the cluster that are about it, a sentence each
     held_back: str | None = None  # why it may not take part, though it is there; None: it may
     process: str = ""  # that registered last: another one after every start
     restarting: bool = False  # an operator restarts it: its replicas are not replaced yet
@@ -134,6 +135,28 @@ class MemberInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionInfo:
+    """Something that is not as it should be. Without a node and a log, it is about the metadata
+    repository."""
+
+    kind: str  # for programs: docs/operations.md lists them
+    severity: str  # problem: act; warning: less safe than wanted; work: under way
+    text: str
+    help: str = ""  # what to do; empty: nothing, or `text` says it
+    node: NodeId | None = None
+    volume: str | None = None
+    log: str | None = None
+    stream: StreamId | None = None
+    records: int | None = None  # how many it concerns, at most; None: not known
+    bytes: int | None = None  # about
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong and what to do."""
+        return f"{self.text}: {self.help}" if self.help else self.text
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The whole cluster at one moment."""
 
@@ -146,7 +169,8 @@ class ClusterStatus:
     leader: int = 0  # the id of the leading metadata repository
     leader_epoch: int = 0
     members: tuple[MemberInfo, ...] = ()  # all metadata repositories
-    conditions: tuple[str, ...] = ()  # the leader's problems, a sentence each
+    # The most urgent first. None: every acknowledged entry has all its copies.
+    conditions: tuple[ConditionInfo, ...] = ()
 
 
 def log_info(log: pb.Log) -> LogInfo:
@@ -167,17 +191,18 @@ def log_info(log: pb.Log) -> LogInfo:
 
 
 def cluster_status(status: pb.Status) -> ClusterStatus:
+    conditions = tuple(map(_condition_info, status.conditions))
     return ClusterStatus(
         cluster_id=status.cluster_id,
         metadata_address=status.metadata_address,
         uptime_s=status.uptime_s,
         rounds=status.rounds,
-        nodes=tuple(map(_node_info, status.nodes)),
+        nodes=tuple(_node_info(node, conditions) for node in status.nodes),
         logs=tuple(map(log_info, status.logs)),
         leader=status.leader,
         leader_epoch=status.leader_epoch,
         members=tuple(_member_info(member, status.leader) for member in status.members),
-        conditions=tuple(status.conditions),
+        conditions=conditions,
     )
 
 
@@ -224,7 +249,22 @@ def _segment_info(segment: pb.Segment) -> SegmentInfo:
     )
 
 
-def _node_info(node: pb.NodeStatus) -> NodeInfo:
+def _condition_info(condition: pb.Condition) -> ConditionInfo:
+    return ConditionInfo(
+        kind=condition.kind,
+        severity=condition.severity,
+        text=condition.text,
+        help=condition.help,
+        node=condition.storage_node_id or None,
+        volume=condition.volume or None,
+        log=condition.log or None,
+        stream=condition.log_stream_id or None,
+        records=condition.records if condition.HasField("records") else None,
+        bytes=condition.bytes if condition.HasField("bytes") else None,
+    )
+
+
+def _node_info(node: pb.NodeStatus, conditions: Sequence[ConditionInfo]) -> NodeInfo:
     return NodeInfo(
         id=node.storage_node_id,
         address=node.address,
@@ -236,7 +276,7 @@ def _node_info(node: pb.NodeStatus) -> NodeInfo:
         draining=node.draining,
         unknown_streams=tuple(node.unknown_streams),
         location=node.location,
-        conditions=tuple(node.conditions),
+        conditions=tuple(c.sentence for c in conditions if c.node == node.storage_node_id),
         held_back=node.held_back or None,
         process=node.process,
         restarting=node.restarting,

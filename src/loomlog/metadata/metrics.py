@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from loomlog.core.conditions import Kind, severity_of
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -57,7 +59,7 @@ def cluster_metrics(status: pb.Status) -> list[Metric]:
         *_leader_metrics(1, status.leader_epoch),
         _of_members("metadata_member_reachable", status, "reachable"),
         _of_members("metadata_member_lag", status, "lag"),
-        gauge("metadata_conditions", len(status.conditions)),
+        _condition_metric(status),
         *_node_metrics(status),
         *_log_metrics(status),
     ]
@@ -69,6 +71,13 @@ def _of_members(name: str, status: pb.Status, field: str) -> Metric:
     return Metric(name, "gauge", samples)
 
 
+def _condition_metric(status: pb.Status) -> Metric:
+    """Return how many conditions there are of each kind, 0 for those that there are none of."""
+    counts = Counter(condition.kind for condition in status.conditions)
+    samples = [Sample(counts[kind], {"kind": kind, "severity": severity_of(kind)}) for kind in Kind]
+    return Metric("conditions", "gauge", samples)
+
+
 def _node_metrics(status: pb.Status) -> list[Metric]:
     def of_nodes(name: str, values: Iterable[int]) -> Metric:
         pairs = zip(values, status.nodes, strict=True)
@@ -76,12 +85,13 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
         return Metric(name, "gauge", samples)
 
     nodes = status.nodes
+    about = Counter(condition.storage_node_id for condition in status.conditions)
     return [
         of_nodes("node_alive", (int(n.alive) for n in nodes)),
         of_nodes("node_stored_bytes", (n.stored_bytes for n in nodes)),
         of_nodes("node_draining", (int(n.draining) for n in nodes)),
         of_nodes("node_unknown_streams", (len(n.unknown_streams) for n in nodes)),
-        of_nodes("node_conditions", (len(n.conditions) for n in nodes)),
+        of_nodes("node_conditions", (about[n.storage_node_id] for n in nodes)),
         gauge("nodes_silent", sum(not n.alive for n in nodes)),
     ]
 
@@ -91,6 +101,8 @@ def _log_metrics(status: pb.Status) -> list[Metric]:
     streams = streams_of(status)
     return [
         Metric("log_tail", "counter", tails),
+        Metric("log_underreplicated_records", "gauge", _short(status, "records")),
+        Metric("log_underreplicated_bytes", "gauge", _short(status, "bytes")),
         gauge("streams_sealed", sum(_is_missed(log, stream) for log, stream in streams)),
         Metric(
             "stream_running",
@@ -108,6 +120,18 @@ def _log_metrics(status: pb.Status) -> list[Metric]:
             [stream_sample(s.copied_entries, log, s) for log, s in streams if s.joining_node],
         ),
     ]
+
+
+def _short(status: pb.Status, field: str) -> list[Sample]:
+    """Return how much of each log has fewer copies than wanted; logs for which that is not known
+    have no sample."""
+    short = [c for c in status.conditions if c.kind == Kind.UNDER_REPLICATED]
+    unknown = {condition.log for condition in short if not condition.HasField(field)}
+    sums: Counter[str] = Counter()
+    for condition in short:
+        sums[condition.log] += getattr(condition, field)
+    names = (log.name for log in status.logs)
+    return [Sample(sums[name], {"log": name}) for name in names if name not in unknown]
 
 
 def streams_of(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias
 
 from loomlog.config import MetadataSettings
+from loomlog.core.conditions import Condition
 from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Unavailable
@@ -177,6 +178,11 @@ class ProtocolKeeper(ABC):
     @abstractmethod
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         """Return the streams of the segments of this protocol for clients, in order."""
+
+    @abstractmethod
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        """Return what is not as it should be with the segments of this protocol. None: every
+        acknowledged entry in them has all its copies."""
 
     def has_stream(self, stream_id: StreamId) -> bool:
         return False

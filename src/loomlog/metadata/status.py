@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from loomlog.core.quorum.member import Leader
 from loomlog.core.segments import Layout, Segment
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.conditions import ClusterConditions
 from loomlog.metadata.metrics import cluster_metrics, render
-from loomlog.metadata.nodes.clocks import Clocks
-from loomlog.metadata.nodes.connected_nodes import ConnectedNode, ConnectedNodes
-from loomlog.metadata.nodes.node_operator import NodeOperator
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.rollback.gate import Gate
-from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.conditions import condition_to_wire
 from loomlog.wire.translate import STATE_TO_WIRE
 
 
@@ -29,22 +28,18 @@ class StatusView:
         catalog: Catalog,
         nodes: ConnectedNodes,
         keepers: Keepers,
-        operator: NodeOperator,
-        clocks: Clocks,
         leader: Leader,
         metadata_members: Callable[[], Sequence[pb.MetadataMember]],
-        own_conditions: Callable[[], Iterable[str]],
+        conditions: ClusterConditions,
         gate: Gate,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
         self._nodes = nodes
         self._keepers = keepers
-        self._operator = operator
-        self._clocks = clocks
         self._leader = leader
         self._metadata_members = metadata_members
-        self._own_conditions = own_conditions
+        self._conditions = conditions
         self._gate = gate
         self._started_at = self._loop.time()
 
@@ -111,18 +106,11 @@ class StatusView:
             leader_epoch=epoch,
             leader=leader,
             members=members,
-            conditions=self._conditions(),
+            conditions=map(condition_to_wire, self._conditions.all(members)),
         )
         for keeper in self._keepers.values():
             keeper.extend_status(status)
         return status
-
-    def _conditions(self) -> list[str]:
-        """Return what is wrong with this metadata repository."""
-        is_retained = any(log.retention_s for log in self._catalog.logs.values())
-        waits = self._clocks.why_unknown() if is_retained and not self._gate.condition else ""
-        gate, clock = (self._gate.condition, self._gate.doubt), self._clocks.own_condition()
-        return [*filter(None, gate), *self._own_conditions(), *filter(None, (clock, waits))]
 
     def _node(self, node: NodeRecord) -> pb.NodeStatus:
         node_id, keepers = node.node_id, self._keepers.values()
@@ -140,19 +128,12 @@ class StatusView:
             draining=node.draining,
             unknown_streams=[s for keeper in keepers for s in keeper.unknown_streams(node_id)],
             location=node.location,
-            conditions=self._node_conditions(node_id, connected),
             process=node.process,
             restarting=self._nodes.restart_left_s(node_id) > 0,
             held_back=""
             if connected and connected.connection
             else self._nodes.turned_away(node_id),
         )
-
-    def _node_conditions(self, node: NodeId, connected: ConnectedNode | None) -> list[str]:
-        """Return what is wrong with a node; its own report counts while it is connected."""
-        reported = connected.conditions if connected and connected.connection else ()
-        clock = self._clocks.condition_of(node)
-        return [*self._operator.replacement(node), *reported, *filter(None, (clock,))]
 
     # ---- HTTP
 
@@ -209,10 +190,25 @@ def status_dict(status: pb.Status, details: Details) -> dict[str, Any]:
         "leader": status.leader,
         "members": [_member_dict(member, status.leader) for member in status.members],
         "uptime_s": round(status.uptime_s, 3),
-        "conditions": list(status.conditions),
+        "conditions": [_condition_dict(each) for each in status.conditions],
         "rounds": status.rounds,
         "nodes": [_node_dict(node) for node in status.nodes],
         "logs": [_log_dict(log, details) for log in status.logs],
+    }
+
+
+def _condition_dict(condition: pb.Condition) -> dict[str, Any]:
+    return {
+        "kind": condition.kind,
+        "severity": condition.severity,
+        "text": condition.text,
+        "help": condition.help,
+        "node": condition.storage_node_id or None,
+        "volume": condition.volume or None,
+        "log": condition.log or None,
+        "stream": condition.log_stream_id or None,
+        "records": condition.records if condition.HasField("records") else None,
+        "bytes": condition.bytes if condition.HasField("bytes") else None,
     }
 
 
@@ -240,7 +236,6 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
         "draining": node.draining,
         "unknown_streams": list(node.unknown_streams),
         "location": node.location,
-        "conditions": list(node.conditions),
         "held_back": node.held_back or None,
         "process": node.process,
         "restarting": node.restarting,

@@ -21,6 +21,7 @@ from loomlog.core.quorum.member import Leader
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.conditions import ClusterConditions
 from loomlog.metadata.leases import ClusterLeases
 from loomlog.metadata.logs.admin import Admin
 from loomlog.metadata.logs.retention import RetentionTrimmer
@@ -150,11 +151,17 @@ class Term:
             catalog=self.catalog,
             nodes=self.nodes,
             keepers=self.keepers,
-            operator=self.node_operator,
-            clocks=self.clocks,
             leader=mandate.leader,
             metadata_members=mandate.members,
-            own_conditions=mandate.conditions,
+            conditions=ClusterConditions(
+                self.catalog,
+                self.nodes,
+                self.keepers,
+                self.node_operator,
+                self.clocks,
+                mandate.conditions,
+                self.gate,
+            ),
             gate=self.gate,
         )
         self.registration = Registration(

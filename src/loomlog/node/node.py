@@ -25,6 +25,7 @@ from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Space, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.conditions import condition_to_wire
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
 from loomlog.wire.proofs import is_signed, node_proof
 
@@ -245,10 +246,12 @@ class StorageNode:
         return message
 
     def _conditions(self) -> pb.NodeConditions:
-        conditions = [volume.condition for volume in self._disks.volumes if volume.condition]
-        message = pb.NodeConditions(conditions=conditions, takes_nothing=self._disks.take_nothing)
+        message = pb.NodeConditions(takes_nothing=self._disks.take_nothing)
+        conditions = [each for volume in self._disks.volumes for each in volume.conditions]
         for protocol in self.protocols.values():
-            protocol.conditions(message)
+            conditions += protocol.conditions()
+            protocol.restrictions(message)
+        message.conditions.extend(map(condition_to_wire, conditions))
         return message
 
 

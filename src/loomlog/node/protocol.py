@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
+from loomlog.core.conditions import Condition
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
 from loomlog.node.metadata_link import MetadataLink
@@ -68,8 +69,12 @@ class NodeProtocol:
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
         """Add what changed; with `full`, also what only heartbeats report."""
 
-    def conditions(self, message: pb.NodeConditions) -> None:
-        """Add what operators should know."""
+    def conditions(self) -> list[Condition]:
+        """Return what operators should know."""
+        return []
+
+    def restrictions(self, message: pb.NodeConditions) -> None:
+        """Add what this node cannot do for now."""
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         """Add all that is stored here: asked when metadata is older than the nodes."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from loomlog import limits
+from loomlog.core.conditions import Condition, Kind
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Space, Worker
 
@@ -91,6 +92,14 @@ class Volume:
         if self.nearly_full and not self.error:
             return f"volume {self.name} is nearly full, nothing new is placed there: free space"
         return self.problem_of(self.path)
+
+    @property
+    def conditions(self) -> list[Condition]:
+        if not self.condition:
+            return []
+        kind = Kind.VOLUME_FULL if self.is_full else Kind.VOLUME_FAILED
+        kind = kind if self.error else Kind.VOLUME_NEARLY_FULL
+        return [Condition(kind, self.condition, volume=self.name)]
 
     @property
     def name(self) -> str:

@@ -405,6 +405,30 @@ class NodeProof(_message.Message):
     proof: bytes
     def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
+class Condition(_message.Message):
+    __slots__ = ("kind", "severity", "text", "help", "storage_node_id", "volume", "log", "log_stream_id", "records", "bytes")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    HELP_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    severity: str
+    text: str
+    help: str
+    storage_node_id: int
+    volume: str
+    log: str
+    log_stream_id: int
+    records: int
+    bytes: int
+    def __init__(self, kind: _Optional[str] = ..., severity: _Optional[str] = ..., text: _Optional[str] = ..., help: _Optional[str] = ..., storage_node_id: _Optional[int] = ..., volume: _Optional[str] = ..., log: _Optional[str] = ..., log_stream_id: _Optional[int] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class NodeConditions(_message.Message):
     __slots__ = ("conditions", "takes_nothing", "stores_no_copies", "unserved", "chains_unserved", "refuses_copies", "copies_fail")
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -414,14 +438,14 @@ class NodeConditions(_message.Message):
     CHAINS_UNSERVED_FIELD_NUMBER: _ClassVar[int]
     REFUSES_COPIES_FIELD_NUMBER: _ClassVar[int]
     COPIES_FAIL_FIELD_NUMBER: _ClassVar[int]
-    conditions: _containers.RepeatedScalarFieldContainer[str]
+    conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     takes_nothing: bool
     stores_no_copies: bool
     unserved: _containers.RepeatedScalarFieldContainer[int]
     chains_unserved: bool
     refuses_copies: bool
     copies_fail: bool
-    def __init__(self, conditions: _Optional[_Iterable[str]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ...) -> None: ...
+    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
     __slots__ = ("loglet_id", "chain", "birth", "epoch", "written")
@@ -1330,7 +1354,7 @@ class GetStatus(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "conditions", "rebuilds")
+    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "rebuilds", "conditions")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -1340,8 +1364,8 @@ class Status(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     REBUILDS_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     metadata_address: str
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
@@ -1351,9 +1375,9 @@ class Status(_message.Message):
     leader_epoch: int
     leader: int
     members: _containers.RepeatedCompositeFieldContainer[MetadataMember]
-    conditions: _containers.RepeatedScalarFieldContainer[str]
     rebuilds: _containers.RepeatedCompositeFieldContainer[RebuildStatus]
-    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., conditions: _Optional[_Iterable[str]] = ..., rebuilds: _Optional[_Iterable[_Union[RebuildStatus, _Mapping]]] = ...) -> None: ...
+    conditions: _containers.RepeatedCompositeFieldContainer[Condition]
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., rebuilds: _Optional[_Iterable[_Union[RebuildStatus, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ...) -> None: ...
 
 class RebuildStatus(_message.Message):
     __slots__ = ("shard", "status", "records", "size_bytes", "part_done", "left_s", "waiting")
@@ -1390,7 +1414,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ..., connected_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "conditions", "held_back", "process", "restarting")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1401,7 +1425,6 @@ class NodeStatus(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_STREAMS_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
-    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     RESTARTING_FIELD_NUMBER: _ClassVar[int]
@@ -1415,11 +1438,10 @@ class NodeStatus(_message.Message):
     draining: bool
     unknown_streams: _containers.RepeatedScalarFieldContainer[int]
     location: str
-    conditions: _containers.RepeatedScalarFieldContainer[str]
     held_back: str
     process: str
     restarting: bool
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., conditions: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)

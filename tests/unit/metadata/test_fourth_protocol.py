@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import pytest
 from small_cluster import SmallCluster
 
+from loomlog.core.conditions import Condition
 from loomlog.core.segments import Segment, Successor
 from loomlog.errors import InvalidArgument
 from loomlog.metadata import registry
@@ -51,6 +52,9 @@ class TinyKeeper(ProtocolKeeper):
 
     def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
         return self.tails[segment.loglet]
+
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        return []
 
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         mine = [s for s in log.segments if s.settings.protocol == self.protocol]

@@ -38,7 +38,7 @@ async def test_a_stream_that_was_copied_is_served_once(tmp_path: Path) -> None:
         assert [report.log_stream_id for report in registered.uncommit_reports] == [STREAM]
         assert registered.highest_stream_id == 99
         assert list(registered.conditions.unserved) == [STREAM, 97, 98, 99]
-        conditions = list(registered.conditions.conditions)
+        conditions = [each.text for each in registered.conditions.conditions]
         assert len(conditions) == 3
         for copy, condition in zip(copies, sorted(conditions, reverse=True), strict=True):
             assert f"{copy} is not served: it holds log stream 1, not" in condition
@@ -58,7 +58,7 @@ async def test_a_stream_that_is_there_twice_is_not_served_and_the_rest_is(tmp_pa
         registered = nodes.metadata.registrations[1]
         assert not registered.uncommit_reports
         assert list(registered.conditions.unserved) == [STREAM]
-        assert all("the same log stream is at" in c for c in registered.conditions.conditions)
+        assert all("the same log stream is at" in c.text for c in registered.conditions.conditions)
         assert not isinstance(await nodes.ask(Read(2, 1)), Refused)
 
 
@@ -81,7 +81,7 @@ async def test_chains_that_were_copied_are_not_served_and_the_rest_is(
         assert not registered.chain_replicas
         expected = "storage node 2, not to" if where == "of another node" else "copies of each"
         assert registered.conditions.conditions
-        assert all(expected in condition for condition in registered.conditions.conditions)
+        assert all(expected in condition.text for condition in registered.conditions.conditions)
         assert isinstance(await nodes.ask(Read(2, 1)), Refused)
         assert len(await nodes.read_stream(1, 1, last)) > 0
         assert (nodes.chains(1) / "CURRENT").exists()
@@ -101,7 +101,7 @@ async def test_copies_that_were_copied_are_not_served_and_the_rest_is(tmp_path: 
         assert registered.conditions.stores_no_copies
         assert not registered.copies_lost
         (condition,) = registered.conditions.conditions
-        assert f"{logs} and {copy} both have copies of copyset logs" in condition
+        assert f"{logs} and {copy} both have copies of copyset logs" in condition.text
         assert len(await nodes.read_stream(1, 1, last)) > 0
         assert not isinstance(await nodes.ask(Read(2, 1)), Refused)
         assert (logs / "CURRENT").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from node_rig import Nodes
 
+from loomlog.core.conditions import Condition, Kind
 from loomlog.errors import InvalidArgument
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.registry import PROTOCOLS
@@ -38,8 +39,8 @@ class Counter(NodeProtocol):
     def registered(self, answer: pb.Registered) -> None:
         self.events.append("registered")
 
-    def conditions(self, message: pb.NodeConditions) -> None:
-        message.conditions.append("it only counts")
+    def conditions(self) -> list[Condition]:
+        return [Condition(Kind.OTHER, "it only counts")]
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         message.copysets.add(loglet_id=77, epoch=1)
@@ -74,7 +75,7 @@ async def test_a_fourth_protocol_answers_registers_and_stops(tmp_path: Path) -> 
             assert answer.protocol_message.body == expected
         registration = nodes.metadata.registrations[1]
         assert registration.highest_log_id == 77
-        assert registration.conditions.conditions == ["it only counts"]
+        assert [c.text for c in registration.conditions.conditions] == ["it only counts"]
         held = await nodes.metadata.order(1, pb.Frame(list_holdings=pb.ListHoldings()))
         assert [holding.loglet_id for holding in held.holdings.copysets] == [77]
     assert protocol.events == ["registered", "begin_stop", "finish", "stop"]

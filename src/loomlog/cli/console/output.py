@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from loomlog.client.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
+    from loomlog.client.info import ClusterStatus, ConditionInfo, LogInfo, NodeInfo, StreamInfo
     from loomlog.client.loglets.copyset.info import EpochsInfo
     from loomlog.client.operator import NodesOutage, ReplicaScrub, StreamDescription
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
 _VISIBLE |= {10: "\\n", 13: "\\r"}
+
+CONDITIONS_SHOWN = 30  # to people, at once
+_SEVERITY_COLORS = {"problem": "red", "warning": "yellow", "work": "cyan"}
 
 
 def print_json(value: Any) -> None:
@@ -159,16 +162,37 @@ def status_view(status: ClusterStatus) -> RenderableType:
         f"{alive} of {len(status.nodes)} nodes alive{held_back}, "
         f"{status.rounds:,} commit rounds, up {duration(status.uptime_s)}"
     )
-    parts: list[RenderableType] = [head, node_table(status.nodes)]
-    parts += [f"[red]metadata repository:[/] {plain(each)}" for each in status.conditions]
-    parts += node_conditions(status.nodes)
+    parts: list[RenderableType] = [head, *health(status.conditions), node_table(status.nodes)]
     if len(status.members) > 1:
-        parts.insert(1, member_table(status))
+        parts.insert(-1, member_table(status))
     if status.logs:
         parts += [log_table(status.logs), stream_table(status.logs)]
     else:
         parts.append(Text("no logs yet: make one with `loom log create NAME`"))
     return Group(*parts)
+
+
+def health(conditions: Sequence[ConditionInfo]) -> list[RenderableType]:
+    """Return what is not as it should be, the most urgent first, or that all is well."""
+    if not conditions:
+        return ["[green]healthy:[/] every acknowledged entry has all its copies"]
+    table = new_table("", "what", "condition", "what to do")
+    for each in conditions[:CONDITIONS_SHOWN]:
+        color = _SEVERITY_COLORS.get(each.severity, "red")
+        words = plain(each.text) + (f" (about {size(each.bytes)})" if each.bytes else "")
+        table.add_row(f"[{color}]{each.severity}[/]", plain(subject(each)), words, plain(each.help))
+    more = len(conditions) - CONDITIONS_SHOWN
+    return [table, f"and {more:,} more: see `loom status --json`"] if more > 0 else [table]
+
+
+def subject(condition: ConditionInfo) -> str:
+    """Name what a condition is about."""
+    parts = [
+        f"log {condition.log}" if condition.log else "",
+        f"stream {condition.stream}" if condition.stream else "",
+        f"node {condition.node}" if condition.node else "",
+    ]
+    return ", ".join(filter(None, parts)) or "metadata"
 
 
 def member_table(status: ClusterStatus) -> Table:
@@ -334,7 +358,7 @@ def node_table(nodes: Sequence[NodeInfo]) -> Table:
 
 
 def node_conditions(nodes: Sequence[NodeInfo]) -> list[RenderableType]:
-    """Return a line for each thing that is wrong with a node."""
+    """Return a line for each condition that is about a node."""
     return [
         f"[red]node {node.id}:[/] {plain(condition)}"
         for node in nodes

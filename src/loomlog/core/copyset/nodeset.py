@@ -18,8 +18,9 @@ from enum import StrEnum
 from math import log as logarithm
 from typing import Any, Final, NamedTuple, Protocol
 
+from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.record import Lsn
-from loomlog.core.copyset.shards import node_of
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.types import LogId, NodeId, ShardId
 
 
@@ -257,6 +258,21 @@ class Exclusions:
         """Return the shards that are excluded, besides those of nodes that are `down`."""
         lists = (*self._black.items(), *self._gray.items())
         return {shard for shard, until in lists if until > now}
+
+    def conditions(self, sequencing: NodeId, now: float) -> list[Condition]:
+        """Return which shards the sequencers on a node avoid, and why."""
+        found = []
+        for listed, why in ((self._black, "refused copies"), (self._gray, "was too slow")):
+            for shard, until in sorted(listed.items()):
+                if until <= now or (node := node_of(shard)) in self.down:
+                    continue
+                text = (
+                    f"gets no copies from sequencers on node {sequencing} for {until - now:.0f} s "
+                    f"more, because shard {shard_name(shard)} {why}"
+                )
+                helps = "look at its disk and its load"
+                found.append(Condition(Kind.NODE_AVOIDED, text, helps, node=node))
+        return found
 
     def are_down(self, shards: Iterable[ShardId]) -> set[ShardId]:
         """Return those of the shards whose nodes are known to be away."""

@@ -116,10 +116,8 @@ def condition(
     take no copies, and why; `failing`: those of them that cannot take part in a recovery."""
     words = [] if state.closed else _missing(state, alive, refusing)
     if not is_recovered(state):
-        first, last = state.last_clean + 1, state.epoch - 1
-        span = f"epoch {first} is" if first == last else f"epochs {first} to {last} are"
-        words.append(f"{span} not recovered yet{_waiting(state, alive, failing)}")
-    words += _losses(state, lost)
+        words.append(unrecovered(state, alive, failing))
+    words += losses(state, lost)
     if reason:
         words.append(f"gets a new epoch: {reason}")
     if trouble:
@@ -127,30 +125,46 @@ def condition(
     return "; ".join(words)
 
 
+def unrecovered(state: LogState, alive: Collection[NodeId], failing: Mapping[NodeId, str]) -> str:
+    """Return which epochs are not recovered yet, and which nodes they wait for."""
+    first, last = state.last_clean + 1, state.epoch - 1
+    span = f"epoch {first} is" if first == last else f"epochs {first} to {last} are"
+    return f"{span} not recovered yet{_waiting(state, alive, failing)}"
+
+
 def _missing(
     state: LogState, alive: Collection[NodeId], refusing: Mapping[NodeId, str]
 ) -> list[str]:
-    nodes, replication = state.history[-1].shards, state.history[-1].replication
+    nodes = state.history[-1].shards
     there = set(nodes).intersection(alive)
     full = [node for node in nodes if node in there and node in refusing]
     words = [_refusal(node, refusing[node]) for node in full]
     if len(there) < len(nodes):
         words.append(f"{len(there)} of {len(nodes)} nodes of the nodeset are alive")
-    if len(there) - len(full) < replication:
-        away = sorted(set(nodes).difference(there))
-        words.append(
-            f"appends wait for {replication} of them: {_what_helps(away, {})}"
-            if not full
-            else f"appends wait for {replication} nodes that do"
-        )
+    words += filter(None, [why_appends_wait(state, alive, refusing)])
     return words
+
+
+def why_appends_wait(
+    state: LogState, alive: Collection[NodeId], refusing: Mapping[NodeId, str]
+) -> str:
+    """Return how many nodes appends wait for, and what helps; "" if they do not wait."""
+    nodes, replication = state.history[-1].shards, state.history[-1].replication
+    there = set(nodes).intersection(alive)
+    if len(there.difference(refusing)) >= replication:
+        return ""
+    if not there.intersection(refusing):
+        away = sorted(set(nodes).difference(there))
+        return f"appends wait for {replication} of them: {_what_helps(away, {})}"
+    return f"appends wait for {replication} nodes that do"
 
 
 def _refusal(node: NodeId, why: str) -> str:
     return f"node {node} takes no copies: {why}"
 
 
-def _losses(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[str]:
+def losses(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[str]:
+    """Return what may be lost for good."""
     words = []
     if epochs := uncertain(state):
         which = ", ".join(map(str, epochs))

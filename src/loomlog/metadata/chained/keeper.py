@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from loomlog.core.chained.chain import Chain, Projection, Replica, first_projection
+from loomlog.core.chained.conditions import ChainsView, conditions
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import (
     Create,
@@ -23,7 +24,8 @@ from loomlog.core.chained.outage import outage
 from loomlog.core.chained.read import find_tail
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.trim import find_time
-from loomlog.core.chained.upkeep import condition, why_appends_wait
+from loomlog.core.chained.upkeep import ChainsStanding, condition, why_appends_wait
+from loomlog.core.conditions import Condition
 from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
@@ -293,6 +295,32 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         """Return how many percent each newcomer has copied."""
         newcomers = self.upkeep.newcomers
         return {replica: newcomers.percent(record, replica) for replica in record.joining}
+
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        segments = {segment.loglet: segment for segment in log.layout.segments}
+        records = [record for record in self.records.of_log(log.log_id) if record.begun]
+        return [
+            condition
+            for record in records
+            if record.loglet in segments and (standing := self.upkeep.standing(record)) is not None
+            for condition in conditions(self._view(log, segments[record.loglet], standing))
+        ]
+
+    def _view(self, log: LogRecord, segment: Segment, standing: ChainsStanding) -> ChainsView:
+        record = standing.record
+        last = self.known_tail(log, segment) if segment.end is None else segment.end
+        return ChainsView(
+            log.name,
+            standing,
+            self._nodes,
+            self.upkeep.unverified,
+            positions=max(last - max(log.trimmed, segment.start - 1), 0),
+            trimmed=log.trimmed,
+            takes_appends=self._state(record) != pb.SEALING,
+            action=self.upkeep.decide(record),
+            filled=self._filled(record),
+            trouble=self.upkeep.trouble(record.loglet),
+        )
 
     # ---- nodes
 

@@ -18,6 +18,7 @@ from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.replica import DAMAGED
+from loomlog.core.requests import Lost
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.background import RetryLoop, StepResult, Timers
 from loomlog.metadata.chained.driver import Driver
@@ -64,6 +65,7 @@ class Upkeep:
         self.trimmer = ChainTrimmer(self.epochs, background)
         self._unfit: set[Replica] = set()
         self._damaged: set[Replica] = set()  # unfit, because blocks are not what was written
+        self.unverified: set[Replica] = set()  # their nodes are back, and not asked for them yet
         self._joining: set[Replica] = set()  # by this leader
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._timers = Timers()
@@ -107,6 +109,8 @@ class Upkeep:
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
         self._damaged.intersection_update(self._unfit)
         for record in filter(lambda record: record.made, self._chained.on_node(node)):
+            replicas = record.projection.replicas
+            self.unverified.update(replica for replica in replicas if replica.node_id == node)
             self._background.spawn(self._verify(record, node), f"look at node {node}")
         self.node_changed(node, alive=True)
 
@@ -119,7 +123,11 @@ class Upkeep:
                 continue
             async with self._checks:
                 answer = await self._driver.ask(replica, Check(record.projection.epoch))
+            self.unverified.discard(replica)
             match answer:
+                case Lost():
+                    self.unverified.add(replica)
+                    self._check_later(replica)
                 case Refused(reason):
                     if answer == DAMAGED:
                         self._damaged.add(replica)
@@ -132,6 +140,7 @@ class Upkeep:
                     self._is_fit(replica)
 
     def _is_fit(self, replica: Replica) -> None:
+        self.unverified.discard(replica)
         self._unfit.discard(replica)
         self._damaged.discard(replica)
 
@@ -144,12 +153,15 @@ class Upkeep:
         )
         self._unfit.add(replica)
         self.wake(replica.log_id)
+        self._check_later(replica)
+
+    def _check_later(self, replica: Replica) -> None:
         self._timers.set(replica, UNABLE_S, partial(self._look_again, replica))
 
     def _look_again(self, replica: Replica) -> None:
         """Try an unfit replica again: if no other has its chain, the log waits for it."""
-        record = self._chained.get(replica.log_id)
-        if record is None or replica not in self._unfit.intersection(record.projection.replicas):
+        record, doubtful = self._chained.get(replica.log_id), self._unfit | self.unverified
+        if record is None or replica not in doubtful.intersection(record.projection.replicas):
             self._is_fit(replica)
             return
 

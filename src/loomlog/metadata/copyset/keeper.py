@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
+from loomlog.core.conditions import Condition
+from loomlog.core.copyset.conditions import LogView, conditions
 from loomlog.core.copyset.landmarks import Ages, SequencerTail, last_to_go, tail
 from loomlog.core.copyset.log_state import awaited, first_state, holders, is_recovered
 from loomlog.core.copyset.messages import LogState
@@ -291,6 +293,31 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                 )
             )
         return described
+
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        segments = {segment.loglet: segment for segment in log.layout.segments}
+        records = [record for record in self.records.of_log(log.log_id) if record.begun]
+        return [
+            condition
+            for record in records
+            if record.loglet in segments
+            for condition in conditions(self._view(log, segments[record.loglet], record))
+        ]
+
+    def _view(self, log: LogRecord, segment: Segment, record: CopysetRecord) -> LogView:
+        state, nodes = record.state, self._nodes
+        return LogView(
+            log.name,
+            record.stream_id,
+            state,
+            self.known_tail(log, segment),
+            alive=list(filter(nodes.reachable, nodes.alive_of(state))),
+            lost={node: nodes.lost_through(node, record.loglet) for node in record.holders},
+            refusing=nodes.refusing(state),
+            failing=nodes.failing(state),
+            reason=self._recoveries.reason(record),
+            trouble=self._recoveries.trouble(record.loglet),
+        )
 
     def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
         state = stream.copyset if stream.HasField("copyset") else None

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Final
 
+from loomlog.core.conditions import Condition, Kind
 from loomlog.core.retention import Skews, SteadyTime, cluster_time, skews
 from loomlog.errors import Unavailable
 from loomlog.metadata.nodes.connected_nodes import MICROSECONDS, ConnectedNodes
@@ -47,13 +48,11 @@ class Clocks:
         """Return the time as far as it is known; 0 if it is not."""
         return int((self._time_s() or 0.0) * MICROSECONDS)
 
-    def condition_of(self, node: NodeId) -> str:
-        """Return what is wrong with a node's clock, or ""."""
-        return _words(self._skews().nodes_s.get(node, 0.0))
-
-    def own_condition(self) -> str:
-        """Return what is wrong with the clock of this machine, or ""."""
-        return _words(self._skews().own_s)
+    def conditions(self) -> list[Condition]:
+        """Return the clocks that are wrong: of nodes, and of this machine."""
+        found = self._skews()
+        wrong = {0: found.own_s, **found.nodes_s}
+        return [_condition(node, ahead_s) for node, ahead_s in wrong.items() if ahead_s]
 
     def why_unknown(self) -> str:
         """Return why nothing is deleted by time now, or ""."""
@@ -71,8 +70,7 @@ class Clocks:
         return {n: node.clock.at(now_s) for n, node in nodes if node and node.clock}
 
 
-def _words(ahead_s: float) -> str:
-    if not ahead_s:
-        return ""
+def _condition(node: NodeId, ahead_s: float) -> Condition:
     direction = "ahead of" if ahead_s > 0 else "behind"
-    return f"its clock is {abs(ahead_s):.0f} s {direction} most others: check NTP on that machine"
+    text = f"its clock is {abs(ahead_s):.0f} s {direction} most others"
+    return Condition(Kind.CLOCK_SKEW, text, "check NTP on that machine", node=node)

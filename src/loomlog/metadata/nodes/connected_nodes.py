@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from loomlog import limits
+from loomlog.core.conditions import Condition
 from loomlog.core.presence import Presence, Standing
 from loomlog.core.retention import ClockReading
 from loomlog.errors import LoomError, Unavailable
 from loomlog.types import Buffer, NodeId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.conditions import condition_from_wire
 from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
@@ -42,15 +44,26 @@ class ConnectedNode:
     was_lost: bool = False  # its connection
     stored_bytes_total: int = 0  # of all protocols
     loglet_bytes: int = 0  # of those that do not report them by stream
-    conditions: tuple[str, ...] = ()  # what it says is wrong with it
+    conditions: tuple[Condition, ...] = ()  # what it says is wrong with it
     clock: ClockReading | None = None
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
 
-def conditions_of(message: pb.NodeConditions) -> tuple[str, ...]:
-    """Return what a node says is wrong with it, bounded: any peer may send it."""
-    listed = message.conditions[: limits.NODE_CONDITIONS_MAX]
-    return tuple(condition[: limits.NODE_CONDITION_CHARS_MAX] for condition in listed)
+def conditions_of(node: NodeId, message: pb.NodeConditions) -> tuple[Condition, ...]:
+    """Return what a node says is wrong with it or another node, bounded: any peer may send it."""
+    chars_max = limits.NODE_CONDITION_CHARS_MAX
+    listed = map(condition_from_wire, message.conditions[: limits.NODE_CONDITIONS_MAX])
+    return tuple(
+        replace(
+            condition,
+            node=condition.node or node,
+            text=condition.text[:chars_max],
+            help=condition.help[:chars_max],
+            volume=condition.volume[:chars_max],
+            log="",
+        )
+        for condition in listed
+    )
 
 
 class ConnectedNodes:
@@ -223,7 +236,7 @@ class ConnectedNodes:
     def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:
         """Called when a node reports its conditions."""
         known, now = self._nodes[node], pb.NodeConditions()
-        known.conditions = conditions_of(message)
+        known.conditions = conditions_of(node, message)
         now.CopyFrom(message)
         now.ClearField("conditions")
         before, known.restrictions = known.restrictions, now
@@ -245,7 +258,7 @@ class ConnectedNodes:
     def complaints(self, node: NodeId) -> str:
         """Return what a node says is wrong with it, in one line."""
         known = self._nodes.get(node)
-        return "; ".join(known.conditions) if known else ""
+        return "; ".join(each.sentence for each in known.conditions) if known else ""
 
     def takes_more(self, node: NodeId) -> bool:
         """Return whether something new can be placed on a node."""

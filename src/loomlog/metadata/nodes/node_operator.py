@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from loomlog.core.conditions import Condition, Kind
 from loomlog.core.outage import LogOutage, of_log
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
@@ -193,17 +194,33 @@ class NodeOperator:
             )
         return words
 
-    def replacement(self, node: NodeId) -> list[str]:
+    def replacement(self, node: NodeId) -> Condition | None:
         """Return what operators should know of a node that is to be replaced."""
-        waiting = self._nodes.held_back(node)
+        kind, waiting = Kind.NODE_REPLACEMENT, self._nodes.held_back(node)
         if self._catalog.node(node).replaceable:
-            return [f"is to be replaced: start node {node} with empty volumes"]
+            helps = f"start node {node} with empty volumes"
+            return Condition(kind, "is to be replaced", helps, node=node)
         if waiting is None:
-            return []
-        return [
-            f"is away, and an empty node at {waiting} asks for its number: give that one the "
-            f"volumes of node {node}; or, if they are lost, run `loom node replace {node}`"
-        ]
+            return None
+        return Condition(
+            kind,
+            f"is away, and an empty node at {waiting} asks for its number",
+            f"give that one the volumes of node {node}; or, if they are lost, run "
+            f"`loom node replace {node}`",
+            node=node,
+        )
+
+    def drain(self, node: NodeId) -> Condition | None:
+        """Return how far the drain of a node is."""
+        if not self._catalog.node(node).draining:
+            return None
+        left = len(self._replicas_on(node))
+        stuck = [name for keeper in self._keepers.values() for name in keeper.stuck_on(node)]
+        text = f"is drained, {left} replicas are still there" if left else "is drained and empty"
+        helps = "" if left else f"stop it, then run `loom node remove {node}`"
+        if stuck:
+            helps = f"start another node: there is none that can take {stuck[0]}"
+        return Condition(Kind.NODE_DRAINING, text, helps, node=node)
 
     # ---- remove
 

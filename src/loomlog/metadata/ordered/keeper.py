@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Collection
 from typing import ClassVar, Final
 
+from loomlog.core.conditions import Condition
 from loomlog.core.ordered.outage import outage
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.core.ordered.stream_record import StreamRecord
@@ -226,6 +227,9 @@ class OrderedKeeper(ProtocolKeeper):
 
     def streams(self, log: LogRecord) -> list[pb.LogStream]:
         return self._status.of_log(log)
+
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        return self._status.conditions(log)
 
     def has_stream(self, stream_id: StreamId) -> bool:
         return stream_id in self.records.streams

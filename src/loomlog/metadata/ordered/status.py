@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from loomlog.core.ordered.repair import Loss, find_loss
+from collections.abc import Sequence
+from functools import partial
+
+from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
+from loomlog.core.ordered.repair import Loss, Wait, find_loss
 from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.ordered.shortage import is_readable, shortage
 from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.placement import ReplicaPlacement
@@ -89,7 +94,7 @@ class StreamStatus:
         if lost is not None:
             condition = self._describe_loss(stream, lost)
         if stream.sealed and stream.wanted_running:
-            condition = "; ".join(filter(None, (*self._refusals(stream), condition, advice)))
+            condition = self._sealed(stream, condition, advice)
         return pb.LogStream(
             log_stream_id=stream_id,
             state=STATE_TO_WIRE[self.state(stream)],
@@ -131,6 +136,60 @@ class StreamStatus:
             described.high_watermark = report.high_watermark
             described.lag = max(0, lacks)
         return described
+
+    # ---- conditions
+
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        """Return what is not as it should be with the streams of a log."""
+        if reason := self._committer.lost_rounds(log.log_id):
+            return [Condition(Kind.ROUNDS_LOST, reason, log=log.name)]
+        records = self._records.of_log(log.log_id)
+        streams = [s for r in records if (s := self._committer.stream(r.stream_id)) is not None]
+        shortages = filter(None, map(self._shortage, streams))
+        found = [condition for stream in streams for condition in self._conditions(log, stream)]
+        return [*under_replicated(log.name, list(shortages)), *self._stopped(log, streams), *found]
+
+    def _shortage(self, stream: StreamRounds) -> Shortage | None:
+        held = (self._held.get(node, stream.stream_id) for node in stream.replicas)
+        stored_bytes = max((replica.stored_bytes for replica in held if replica), default=0)
+        return shortage(stream, self._nodes.reachable, stored_bytes)
+
+    def _stopped(self, log: LogRecord, streams: Sequence[StreamRounds]) -> list[Condition]:
+        """Return the streams that should take appends and do not."""
+        in_use = [stream for stream in streams if stream.wanted_running]
+        stopped = [stream for stream in in_use if stream.sealed]
+        advice, runs = self._advice(log), len(stopped) < len(in_use)
+        kind = Kind.STREAM_STOPPED if runs else Kind.APPENDS_WAIT
+        return [
+            Condition(kind, text, "" if runs else advice, log=log.name, stream=stream.stream_id)
+            for stream in stopped
+            if (text := self._sealed(stream, self._reconciler.condition(stream)))
+        ]
+
+    def _conditions(self, log: LogRecord, stream: StreamRounds) -> list[Condition]:
+        """Return what else is not as it should be with a stream."""
+        of = partial(Condition, log=log.name, stream=stream.stream_id)
+        found, lost = [], self._losses.of(stream)
+        if lost is not None:
+            found.append(of(Kind.DATA_LOST, self._describe_loss(stream, lost)))
+        elif stream.has_entries and not stream.is_trimmed and not self._is_readable(stream):
+            text = "no node that is there has all its entries"
+            found.append(of(Kind.READS_WAIT, text, "start the nodes that are away"))
+        if not (stream.wanted_running or stream.closed or stream.removing):
+            helps = f"`loom stream unseal {stream.stream_id}`"
+            found.append(of(Kind.STREAM_HELD, "was sealed by an operator", helps))
+        is_idle = isinstance(self._reconciler.decide(stream), Wait) and not stream.wanted_running
+        if not (is_idle or (stream.wanted_running and stream.sealed)):
+            text = self._reconciler.condition(stream)
+            found += [of(Kind.REPAIR, text)] if text else []
+        return found
+
+    def _is_readable(self, stream: StreamRounds) -> bool:
+        return is_readable(stream, self._nodes.reachable)
+
+    def _sealed(self, stream: StreamRounds, *words: str) -> str:
+        """Return why a stream that should run does not."""
+        return "; ".join(filter(None, (*self._refusals(stream), *words)))
 
     def _refusals(self, stream: StreamRounds) -> list[str]:
         """Return which replicas wait for their disks, and what is wrong with those."""

@@ -39,6 +39,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.reconfigure import pull
 from loomlog.core.chained.replica import NOT_HERE
+from loomlog.core.conditions import Condition, Kind
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable
 from loomlog.node.chained.volumes import ChainVolume, ChainVolumes
@@ -110,8 +111,10 @@ class ChainedService(NodeProtocol):
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
         message.loglet_bytes += self.stored_bytes
 
-    def conditions(self, message: pb.NodeConditions) -> None:
-        message.conditions.extend(self._volumes.conditions)
+    def conditions(self) -> list[Condition]:
+        return [Condition(Kind.STORE_CLOSED, text) for text in self._volumes.problems]
+
+    def restrictions(self, message: pb.NodeConditions) -> None:
         message.chains_unserved = self._volumes.are_unserved
 
     async def list_holdings(self, message: pb.Holdings) -> None:
@@ -222,7 +225,7 @@ class ChainedService(NodeProtocol):
     def _not_here(self, request: Request) -> Answer:
         """Return the answer for a replica that was not found; it may be in a table that is not
         open."""
-        if problems := self._volumes.conditions:
+        if problems := self._volumes.problems:
             return Refused(problems[0])
         return Done() if isinstance(request, Remove) else NOT_HERE
 

@@ -81,7 +81,7 @@ class ChainVolumes:
         return sum(volume.stored_bytes for volume in self._volumes)
 
     @property
-    def conditions(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Sentences for operators about tables that cannot be opened."""
         return [volume.problem for volume in self._volumes if volume.problem]
 

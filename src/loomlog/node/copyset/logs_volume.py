@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from loomlog import limits
+from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.messages import Refused
 from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import Epoch
@@ -100,15 +101,16 @@ class LogsVolume:
         return self.fails or self._volume.nearly_full
 
     @property
-    def conditions(self) -> list[str]:
-        """Sentences for operators about a LogsDB that cannot be opened, or damaged copies."""
+    def conditions(self) -> list[Condition]:
+        """What operators should know: a LogsDB cannot be opened, or copies are damaged."""
         if self._problem:
-            return [self._problem]
+            return [Condition(Kind.STORE_CLOSED, self._problem)]
         if self._table is not None and (count := self._table.damaged_copies):
-            return [
+            text = (
                 f"{count} damaged copies were met at {self.path}: readers get others, or DataLoss "
-                "if there are none; check the disk"
-            ]
+                "if there are none"
+            )
+            return [Condition(Kind.DATA_DAMAGED, text, "check the disk", records=count)]
         return []
 
     @property

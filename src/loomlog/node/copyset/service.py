@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from loomlog.core.conditions import Condition
 from loomlog.core.copyset.messages import (
     Digest,
     Forget,
@@ -168,8 +169,11 @@ class CopysetService(NodeProtocol):
                 tails[log] = max(tails.get(log, 0), slot.sequencer.tail().tail)
         return tails
 
-    def conditions(self, message: pb.NodeConditions) -> None:
-        message.conditions.extend(self._copies.volume.conditions)
+    def conditions(self) -> list[Condition]:
+        avoided = self._exclusions.conditions(self._me, self._loop.time())
+        return [*self._copies.volume.conditions, *avoided]
+
+    def restrictions(self, message: pb.NodeConditions) -> None:
         message.stores_no_copies = self._copies.volume.is_closed
         message.refuses_copies = self._copies.volume.refuses_copies
         message.copies_fail = self._copies.volume.fails

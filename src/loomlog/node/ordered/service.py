@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from loomlog import limits
 from loomlog.core.backoff import Backoff
+from loomlog.core.conditions import Condition, Kind
 from loomlog.errors import (
     AlreadyExists,
     AppendUnknown,
@@ -204,17 +205,23 @@ class OrderedService(NodeProtocol):
             _report(held[stream_id].driver) for stream_id in changed if stream_id in held
         )
 
-    def conditions(self, message: pb.NodeConditions) -> None:
-        message.conditions.extend(self._stores.conditions)
-        message.conditions.extend(self._vanished())
+    def conditions(self) -> list[Condition]:
+        return [*self._stores.conditions, *self._vanished()]
+
+    def restrictions(self, message: pb.NodeConditions) -> None:
         message.unserved.extend(sorted(self._stores.unserved(self.held)))
 
-    def _vanished(self) -> Iterator[str]:
+    def _vanished(self) -> Iterator[Condition]:
         for held in self.held.values():
             path = held.driver.store.path
             volume = self._disks.volume_of(path)
             if path in volume.vanished and volume.path not in volume.vanished:
-                yield f"{volume.problem_of(path)}: bring it back, or restart this node"
+                yield Condition(
+                    Kind.DATA_REFUSED,
+                    volume.problem_of(path),
+                    "bring it back, or restart this node",
+                    stream=held.driver.stream_id,
+                )
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         message.streams.extend(

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from loomlog.core.conditions import Condition, Kind
 from loomlog.errors import LoomError
 from loomlog.node.disks import Disks
 from loomlog.node.volume import Volume, is_of_volume
@@ -38,13 +39,17 @@ class StreamStores:
         for stream_id, path in list(self._paths.streams.items()):
             self._open(stream_id, path)
         for condition in self._paths.found.conditions:
-            logger.error("%s", condition)
+            logger.error("%s", condition.sentence)
 
     @property
-    def conditions(self) -> list[str]:
-        """Sentences for operators about replicas that are damaged or not served."""
-        stores = self.open.values()
-        return [*self._paths.found.conditions, *(text for s in stores if (text := _describe(s)))]
+    def conditions(self) -> list[Condition]:
+        """What operators should know of replicas that are damaged or not served."""
+        damaged = [
+            Condition(Kind.DATA_DAMAGED, text, stream=store.meta.stream_id)
+            for store in self.open.values()
+            if (text := _describe(store))
+        ]
+        return [*self._paths.found.conditions, *damaged]
 
     def unserved(self, held: Collection[StreamId]) -> set[StreamId]:
         """Return the streams with data here that are not among those `held`, but may be later."""

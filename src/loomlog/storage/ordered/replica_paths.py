@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from loomlog.core.conditions import Condition, Kind
 from loomlog.errors import AlreadyExists, Corrupt, LoomError, NotFound, VersionMismatch
 from loomlog.storage import small_files
 from loomlog.storage.files import Files
@@ -82,17 +83,26 @@ class FoundReplicas:
     highest_stream_id: StreamId = 0
 
     @property
-    def conditions(self) -> list[str]:
-        """Return conditions for operators, one sentence each."""
+    def conditions(self) -> list[Condition]:
+        """Return what operators should know of them."""
         damaged = [
-            f"{path} is not served: {reason}; it is recreated if another node has all of the stream"
-            for path, (_, reason) in self.damaged.items()
+            Condition(
+                Kind.DATA_DAMAGED,
+                f"{path} is not served: {reason}; it is recreated if another node has all of the "
+                "stream",
+                stream=stream_id,
+            )
+            for path, (stream_id, reason) in self.damaged.items()
         ]
         aside = [
-            f"{path} is damaged and was set aside: delete it when its stream runs again"
+            Condition(
+                Kind.DATA_LEFT_OVER,
+                f"{path} is damaged and was set aside",
+                "delete it when its stream runs again",
+            )
             for path in self.aside
         ]
-        return [*self.refused, *damaged, *aside]
+        return [*(Condition(Kind.DATA_REFUSED, text) for text in self.refused), *damaged, *aside]
 
     @property
     def unserved(self) -> set[StreamId]:

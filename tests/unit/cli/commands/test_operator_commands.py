@@ -351,12 +351,14 @@ def test_lists_and_status_show_conditions_and_copies(vmr: ScriptedVmr, loom: Loo
     vmr.status.nodes[0].draining = True
     vmr.status.nodes[1].alive = False
     vmr.status.nodes[1].unknown_streams.extend([5, 6])
-    vmr.status.nodes[1].conditions.append("its [disk] burns")
+    vmr.status.conditions.add(
+        kind="volume-failed", severity="problem", text="its [disk] burns", storage_node_id=2
+    )
     vmr.stream.condition = "node 2 is [lost]"
     vmr.stream.joining_node = 3
     vmr.stream.copied_entries = 250
     shown = loom.says("status")
-    for word in ("draining", "dead", "5, 6", "node 2 is [lost] (25 %)", "node 2: its [disk] burns"):
+    for word in ("draining", "dead", "5, 6", "node 2 is [lost] (25 %)", "its [disk] burns"):
         assert word in shown
     assert "node 2: its [disk] burns" in loom.says("node", "list")
     assert "draining" in loom.says("node", "list")

@@ -26,9 +26,9 @@ async def test_a_store_that_cannot_be_opened_is_a_condition_and_the_node_starts(
         store.mkdir()
         (store / "CURRENT").write_text("no manifest\n")
         await cluster.start_node(2)
-        (condition,) = (await cluster.node(2)).conditions
+        (condition,) = await cluster.conditions(2)
         assert condition.startswith(f"{named} {store} cannot be opened")
-        assert not (await cluster.node(1)).conditions
+        assert not await cluster.conditions(1)
         assert cluster.repository.term is not None
         told = cluster.repository.term.nodes.restrictions(2)
         assert told.stores_no_copies is (directory == "logs")
@@ -51,7 +51,7 @@ async def test_chains_that_cannot_be_opened_are_made_anew_elsewhere(tmp_path: Pa
         )
         await cluster.log.append(b"whole again")
         assert await cluster.log.entries() == cluster.log.acknowledged
-        assert (await cluster.node(damaged)).conditions
+        assert await cluster.conditions(damaged)
         assert sorted(store.glob("*.[ls][os][gt]")) == kept, "what was there stays"
 
 
@@ -59,13 +59,15 @@ async def test_a_condition_that_is_over_is_not_shown_any_more(tmp_path: Path) ->
     async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
         node = cluster.storage[2]
         chained_on(node)._volumes._volumes[0].problem = "it does not work"
-        await cluster.node_is(2, lambda node: list(node.conditions) == ["it does not work"])
+        await cluster.conditions_are(2, "it does not work")
         chained_on(node)._volumes._volumes[0].problem = ""
-        await cluster.node_is(2, lambda node: not node.conditions)
+        await cluster.conditions_are(2)
 
 
 def test_conditions_are_bounded() -> None:
-    many = pb.NodeConditions(conditions=["x" * 10_000] * 10_000)
-    kept = conditions_of(many)
+    many = pb.NodeConditions(conditions=[pb.Condition(text="x" * 10_000, log="x")] * 10_000)
+    kept = conditions_of(3, many)
     assert len(kept) == limits.NODE_CONDITIONS_MAX
-    assert {len(condition) for condition in kept} == {limits.NODE_CONDITION_CHARS_MAX}
+    assert {len(condition.text) for condition in kept} == {limits.NODE_CONDITION_CHARS_MAX}
+    assert {condition.node for condition in kept} == {3}
+    assert not any(condition.log for condition in kept), "logs are not for nodes to judge"

@@ -227,14 +227,14 @@ async def test_an_empty_node_does_not_take_the_number_of_a_known_one(tmp_path: P
             assert "run `loom node replace 1`" in answer.held_back
             assert answer.cluster_secret == ""
             await twin.disconnect()
-        (condition,) = (await cluster.node(1)).conditions
+        (condition,) = await cluster.conditions(1)
         assert f"an empty node at {twin.address} asks for its number" in condition
         assert "run `loom node replace 1`" in condition
 
         node.node_secret, node.cluster_secret = known, secret
         await node.join(cluster.address)
         assert (await cluster.node(1)).alive, "its volumes are back"
-        assert not (await cluster.node(1)).conditions
+        assert not await cluster.conditions(1)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -249,13 +249,13 @@ async def test_an_operator_lets_an_empty_node_take_a_number_once(
         assert "the next node 1 with empty volumes" in changed.done
         if restarts:
             await cluster.restart_repository()
-        assert (await cluster.node(1)).conditions == [
+        assert (await cluster.conditions(1)) == [
             "is to be replaced: start node 1 with empty volumes"
         ]
         twin = ScriptedNode(1)
         twin.node_secret = "of empty volumes"
         assert (await twin.join(cluster.address)).cluster_secret == secret
-        assert not (await cluster.node(1)).conditions
+        assert not await cluster.conditions(1)
         await twin.disconnect()
         await cluster.node_is(1, lambda status: not status.alive)
         with pytest.raises(Unauthorized, match="another node secret"):

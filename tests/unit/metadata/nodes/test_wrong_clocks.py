@@ -11,6 +11,7 @@ import pytest
 from scripted_node import PATIENCE_S, ScriptedNode
 from small_cluster import SmallCluster, all_run, told, write_all
 
+from loomlog.core.conditions import Kind
 from loomlog.errors import Unavailable
 from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.term import Term
@@ -57,12 +58,12 @@ async def test_a_node_whose_clock_is_wrong_is_named(tmp_path: Path) -> None:
         nodes = await cluster.add_nodes(3)
         nodes[1].clock_ahead_s = -DAY_S
         await tell_clocks(cluster, nodes)
-        (condition,) = (await cluster.node(2)).conditions
+        (condition,) = await cluster.conditions(2)
         assert condition.startswith("its clock is 86400 s behind most others: check NTP")
-        assert not (await cluster.node(1)).conditions
+        assert not await cluster.conditions(1)
         nodes[1].clock_ahead_s = 0.0
         await tell_clocks(cluster, nodes)
-        assert not (await cluster.node(2)).conditions
+        assert not await cluster.conditions(2)
 
 
 async def test_a_metadata_repository_whose_clock_is_wrong_says_so_and_deletes_nothing_early(
@@ -75,8 +76,9 @@ async def test_a_metadata_repository_whose_clock_is_wrong_says_so_and_deletes_no
             node.clock_ahead_s = -DAY_S
         await tell_clocks(cluster, nodes)
         status = (await cluster.client.ask(pb.Frame(get_status=pb.GetStatus()))).status
-        (condition,) = status.conditions
-        assert condition.startswith("its clock is 86400 s ahead of most others: check NTP")
+        (condition,) = (each for each in status.conditions if each.kind == Kind.CLOCK_SKEW)
+        assert condition.text == "its clock is 86400 s ahead of most others"
+        assert not condition.storage_node_id, "it is about the metadata repository"
         await term_of(cluster).retention.trim_all()
         (kept_us,) = asked_us(nodes)
         assert abs(kept_us / 1e6 - (time.time() - DAY_S - HOUR_S)) < 60
@@ -94,7 +96,7 @@ async def test_nothing_is_deleted_while_most_nodes_are_away(tmp_path: Path) -> N
         await term_of(cluster).retention.trim_all()
         assert not asked_us(nodes)
         status = (await cluster.client.ask(pb.Frame(get_status=pb.GetStatus()))).status
-        assert "start those that are down" in " ".join(status.conditions)
+        assert "start those that are down" in " ".join(each.text for each in status.conditions)
         with pytest.raises(Unavailable):
             await cluster.client.ask(pb.Frame(find_expired=pb.FindExpired(name="events")))
 

@@ -199,7 +199,9 @@ async def test_a_loss_is_told_whatever_else_is_wrong_with_the_node(tmp_path: Pat
         await told(node, 1, 3)
         await lose_disk(node)
         await cluster.replace_node(1)
-        node.conditions = pb.NodeConditions(conditions=["a volume is nearly full"], unserved=[2])
+        node.conditions = pb.NodeConditions(
+            conditions=[pb.Condition(text="a volume is nearly full")], unserved=[2]
+        )
         await node.join(cluster.address)
         await cluster.until(lambda s: s.lost_from == 1)
 

@@ -12,6 +12,7 @@ import pytest_asyncio
 from scripted_node import ScriptedNode
 from small_cluster import SmallCluster
 
+from loomlog.core.conditions import Kind
 from loomlog.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -50,8 +51,9 @@ class RollbackCluster(SmallCluster):
         return int(answer.register_value.version)
 
     async def condition(self) -> str:
-        answer = await self.client.ask(pb.Frame(get_status=pb.GetStatus()))
-        return " ".join(answer.status.conditions)
+        """What is wrong with the metadata itself."""
+        conditions = (await self.status()).conditions
+        return " ".join(c.text for c in conditions if not c.storage_node_id and not c.log)
 
 
 @pytest_asyncio.fixture
@@ -78,6 +80,10 @@ REQUESTS = {
         change_node=pb.ChangeNode(storage_node_id=1, action=pb.ChangeNode.DRAIN)
     ),
 }
+
+
+def waits_for_nodes(status: pb.Status) -> bool:
+    return any(condition.kind == Kind.METADATA_WAITS for condition in status.conditions)
 
 
 async def test_a_restored_copy_serves_nobody(cluster: RollbackCluster) -> None:
@@ -114,7 +120,9 @@ async def test_the_status_of_a_restored_copy_claims_nothing_that_may_be_old(
             await node.join(cluster.address)
     status = (await cluster.client.ask(pb.Frame(get_status=pb.GetStatus()))).status
     assert ["went back in time" in node.held_back for node in status.nodes] == [True, True, False]
-    assert len(status.conditions) == 1, "it does not ask for nodes that are there"
+    kinds = [condition.kind for condition in status.conditions]
+    expected = [Kind.METADATA_ROLLED_BACK, *2 * [Kind.NODE_HELD_BACK], Kind.NODE_AWAY]
+    assert kinds == expected, "it does not ask for nodes that are there"
     (log,) = status.logs
     (stream,) = log.streams
     assert log.tail_unknown
@@ -242,9 +250,10 @@ async def test_absent_nodes_without_data_stop_counting(
             await newcomer.join(cluster.address)
             await newcomer.disconnect()
         await cluster.restart_repository()
-        (condition,) = (await cluster.status()).conditions
-        assert "of 10 storage nodes" in condition, "they may still come"
-        while (await cluster.status()).conditions:  # noqa: ASYNC110 - nobody tells
+        condition = (await cluster.status()).conditions[0]
+        assert condition.kind == Kind.METADATA_WAITS
+        assert "of 10 storage nodes" in condition.text, "they may still come"
+        while waits_for_nodes(await cluster.status()):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         swap = pb.SwapRegister(name="r", value=b"x")
         assert (await cluster.client.ask(pb.Frame(swap_register=swap))).register_value.version

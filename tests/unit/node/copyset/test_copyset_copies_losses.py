@@ -113,7 +113,7 @@ async def test_copies_that_were_emptied_are_not_taken_for_new_ones(
         assert isinstance(await rig.copies(third, Seal(LOG, 0, wave=0)), Refused)
         assert sorted(copies.iterdir()) == kept
         (condition,) = rig.epochs.registrations[third].conditions.conditions
-        assert f"{copies}/CURRENT is missing" in condition
+        assert f"{copies}/CURRENT is missing" in condition.text
         copies.rename(tmp_path / "moved away")
         copyset_on(rig.nodes[third])._copies.volume.volume_changed()
         assert isinstance(await rig.copies(third, Seal(LOG, 0, wave=0)), Refused), "not told yet"

@@ -78,4 +78,4 @@ async def test_copies_that_were_not_made_here_are_not_opened(tmp_path: Path, own
         assert isinstance(refused, Refused)
         assert ("storage node 2, not to" if owner != "unknown" else "no file") in refused.reason
         (condition,) = rig.epochs.registrations[1].conditions.conditions
-        assert str(logs) in condition
+        assert str(logs) in condition.text

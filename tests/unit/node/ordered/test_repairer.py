@@ -113,7 +113,7 @@ async def test_a_replica_that_is_damaged_when_its_volume_is_back_does_not_fail_t
             while not stores.conditions:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         (condition,) = stores.conditions
-        assert "it cannot be opened (damaged)" in condition
+        assert "it cannot be opened (damaged)" in condition.text
         assert volume.works
         assert failures == [first]
 

@@ -143,8 +143,8 @@ def test_a_replica_without_its_meta_is_kept_if_it_may_have_entries(tmp_path: Pat
     Path(f"{paths[1]}/meta").write_bytes(b"{}")
     again = Found(tmp_path)
     assert list(again.streams) == [3]
-    assert "lsid=1 is not served: its meta file is missing" in again.found.conditions[0]
-    assert "lsid=2 is not served: its meta file cannot be read" in again.found.conditions[1]
+    assert "lsid=1 is not served: its meta file is missing" in again.found.conditions[0].text
+    assert "lsid=2 is not served: its meta file cannot be read" in again.found.conditions[1].text
     assert again.found.highest_stream_id == 3
     for stream_id, path in enumerate(paths[:2], start=1):
         with pytest.raises(AlreadyExists):
@@ -164,7 +164,7 @@ def test_a_damaged_replica_is_set_aside_when_it_is_made_anew(tmp_path: Path) -> 
         replicas.found.were_set_aside({path: aside})
         assert aside == path + expected
         assert Path(aside, "meta").read_bytes() == b"{}"
-        assert f"{aside} is damaged and was set aside" in replicas.found.conditions[-1]
+        assert f"{aside} is damaged and was set aside" in replicas.found.conditions[-1].text
     replicas.close()
     again = Found(tmp_path)
     assert again.found.conditions == replicas.found.conditions

@@ -1,0 +1,109 @@
+"""What is not as it should be with the chains of a loglet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from loomlog.core.chained.chain import Chain, Replica
+from loomlog.core.chained.upkeep import (
+    Action,
+    ChainsStanding,
+    Join,
+    NewEpoch,
+    Nodes,
+    Wait,
+    why_appends_wait,
+)
+from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
+from loomlog.types import Glsn
+
+
+@dataclass(frozen=True, slots=True)
+class ChainsView:
+    """The chains of a loglet, and what their upkeep does."""
+
+    log: str
+    standing: ChainsStanding
+    nodes: Nodes
+    unverified: Collection[Replica]  # their nodes are back, and have not been asked for them yet
+    positions: int  # that are not trimmed
+    trimmed: Glsn
+    takes_appends: bool
+    action: Action
+    filled: Mapping[Replica, int]  # percent that newcomers have copied
+    trouble: str
+
+    def counting(self, chain: Chain) -> list[Replica]:
+        """Return the replicas of a chain that are there, with all its blocks."""
+        whole = self.standing.whole(chain[0].chain)
+        there = (replica for replica in whole if replica not in self.unverified)
+        return [replica for replica in there if self.nodes.reachable(replica.node_id)]
+
+
+def conditions(view: ChainsView) -> list[Condition]:
+    shortages = list(_shortages(view))
+    return [*under_replicated(view.log, shortages), *_waits(view), *_losses(view), *_work(view)]
+
+
+def _shortages(view: ChainsView) -> Iterator[Shortage]:
+    wanted, chains = view.standing.replicas_wanted, view.standing.projection.chains
+    records = -(-view.positions // len(chains))
+    for index, chain in enumerate(chains):
+        counting = view.counting(chain)
+        absent = [f"node {r.node_id} is away or not whole" for r in chain if r not in counting]
+        if len(chain) < wanted:
+            absent.append(f"chain {index} has {len(chain)} of {wanted} replicas")
+        if len(counting) < wanted:
+            helps = "" if len(chain) >= wanted else f"have {wanted} nodes running: `loom node list`"
+            yield Shortage(records, None, "; ".join(absent), helps)
+
+
+def _waits(view: ChainsView) -> Iterator[Condition]:
+    record, stream = view.standing.record, view.standing.record.stream_id
+    waiting = why_appends_wait(record, view.nodes)
+    reason = _reason(view.action)
+    if waiting or not view.takes_appends:
+        text = waiting or reason or "begins a new epoch"
+        yield Condition(Kind.APPENDS_WAIT, text, log=view.log, stream=stream)
+    unread = [i for i, chain in enumerate(record.projection.chains) if not view.counting(chain)]
+    if view.positions and unread:
+        text = f"nobody that is there has all of chain {', '.join(map(str, unread))}"
+        yield Condition(Kind.READS_WAIT, text, reason, log=view.log, stream=stream)
+
+
+def _losses(view: ChainsView) -> Iterator[Condition]:
+    record = view.standing.record
+    for chain, end in enumerate(record.projection.lost):
+        if end > view.trimmed + 1:
+            text = (
+                f"what chain {chain} had below position {end} is lost, but for what older copies "
+                "had of it"
+            )
+            yield Condition(Kind.DATA_LOST, text, log=view.log, stream=record.stream_id)
+
+
+def _work(view: ChainsView) -> Iterator[Condition]:
+    words = [
+        f"node {replica.node_id} is being filled, {percent} % copied"
+        for replica, percent in view.filled.items()
+    ]
+    if isinstance(view.action, Join):
+        words.append(_reason(view.action))
+    if isinstance(view.action, NewEpoch) and view.takes_appends:
+        words.append(_reason(view.action))
+    if view.trouble:
+        words.append(view.trouble)
+    stream = view.standing.record.stream_id
+    if words:
+        yield Condition(Kind.REPAIR, "; ".join(words), log=view.log, stream=stream)
+
+
+def _reason(action: Action) -> str:
+    match action:
+        case NewEpoch(reason):
+            return f"begins a new epoch: {reason}"
+        case Join(chain, node):
+            return f"node {node} joins chain {chain}"
+        case Wait(reason):
+            return reason

@@ -1,0 +1,151 @@
+"""What operators should know about a cluster: one type for all conditions. Pure.
+
+If there is no condition, every acknowledged entry has all its copies, on nodes that are there and
+have reported them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from loomlog.types import NodeId, StreamId
+
+
+class Severity(StrEnum):
+    """How urgent a condition is, the most urgent first."""
+
+    PROBLEM = "problem"  # entries are lost or cannot be read, or appends wait
+    WARNING = "warning"  # all works, with fewer copies or less safety than wanted
+    WORK = "work"  # is under way, and ends by itself
+
+
+class Kind(StrEnum):
+    """What a condition is about: names for programs, which do not change."""
+
+    # logs
+    UNDER_REPLICATED = "under-replicated"
+    APPENDS_WAIT = "appends-wait"
+    READS_WAIT = "reads-wait"
+    DATA_LOST = "data-lost"
+    ROUNDS_LOST = "rounds-lost"
+    STREAM_STOPPED = "stream-stopped"
+    STREAM_HELD = "stream-held"
+    NOT_RECOVERED = "not-recovered"
+    REPAIR = "repair"
+    # nodes
+    NODE_AWAY = "node-away"
+    NODE_HELD_BACK = "node-held-back"
+    NODE_REPLACEMENT = "node-replacement"
+    NODE_DRAINING = "node-draining"
+    NODE_AVOIDED = "node-avoided"
+    CLOCK_SKEW = "clock-skew"
+    VOLUME_FAILED = "volume-failed"
+    VOLUME_FULL = "volume-full"
+    VOLUME_NEARLY_FULL = "volume-nearly-full"
+    STORE_CLOSED = "store-closed"
+    DATA_DAMAGED = "data-damaged"
+    DATA_REFUSED = "data-refused"
+    DATA_LEFT_OVER = "data-left-over"
+    # the metadata repository
+    METADATA_WAITS = "metadata-waits"
+    METADATA_ROLLED_BACK = "metadata-rolled-back"
+    METADATA_DISK = "metadata-disk"
+    METADATA_MEMBER_AWAY = "metadata-member-away"
+    NODE_REFUSED = "node-refused"
+    RETENTION_WAITS = "retention-waits"
+    # a newer node reported something that this metadata repository does not know
+    OTHER = "other"
+
+
+_SEVERITIES: Final = {
+    Severity.PROBLEM: (
+        Kind.APPENDS_WAIT,
+        Kind.READS_WAIT,
+        Kind.DATA_LOST,
+        Kind.ROUNDS_LOST,
+        Kind.NODE_HELD_BACK,
+        Kind.VOLUME_FAILED,
+        Kind.VOLUME_FULL,
+        Kind.STORE_CLOSED,
+        Kind.METADATA_WAITS,
+        Kind.METADATA_ROLLED_BACK,
+        Kind.METADATA_DISK,
+    ),
+    Severity.WORK: (Kind.REPAIR, Kind.NODE_DRAINING),
+}
+_SEVERITY_OF: Final = {kind: severity for severity, kinds in _SEVERITIES.items() for kind in kinds}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that is not as it should be, and with what. Without a node and a log, it is about
+    the metadata repository."""
+
+    kind: Kind
+    text: str  # one sentence, without its subject
+    help: str = ""  # what to do, with the command if there is one; empty: nothing, or `text` says
+    node: NodeId = 0
+    volume: str = ""
+    log: str = ""
+    stream: StreamId = 0
+    records: int | None = None  # how many it concerns; None: not known, or not about records
+    bytes: int | None = None
+
+    @property
+    def severity(self) -> Severity:
+        return severity_of(self.kind)
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong and what to do."""
+        return f"{self.text}: {self.help}" if self.help else self.text
+
+
+def severity_of(kind: Kind) -> Severity:
+    return _SEVERITY_OF.get(kind, Severity.WARNING)
+
+
+def in_order(conditions: Iterable[Condition]) -> list[Condition]:
+    """Return the conditions, the most urgent first."""
+    order = list(Severity)
+    return sorted(conditions, key=lambda each: order.index(each.severity))
+
+
+class Shortage(NamedTuple):
+    """Entries of a stream that have fewer copies than wanted."""
+
+    records: int | None  # at most; positions, where nobody counts entries. None: not known
+    bytes: int | None  # about; None: not known
+    reason: str
+    help: str = ""
+
+
+def under_replicated(log: str, shortages: Sequence[Shortage]) -> list[Condition]:
+    """Return the condition of a log with these shortages in its streams, which have no entry in
+    common; none if there is no entry that lacks copies."""
+    short = [shortage for shortage in shortages if shortage.records != 0]
+    if not short:
+        return []
+    size, records = _sum(s.bytes for s in short), _sum(s.records for s in short)
+    entries = "entries" if records is None else f"up to {records:,} entries"
+    reasons = "; ".join(dict.fromkeys(shortage.reason for shortage in short))
+    return [
+        Condition(
+            Kind.UNDER_REPLICATED,
+            f"{entries} have fewer copies than wanted: {reasons}",
+            "; ".join(dict.fromkeys(shortage.help for shortage in short if shortage.help)),
+            log=log,
+            records=records,
+            bytes=size,
+        )
+    ]
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None if a number is not known."""
+    listed = list(numbers)
+    known = [number for number in listed if number is not None]
+    return sum(known) if len(known) == len(listed) else None

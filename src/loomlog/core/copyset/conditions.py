@@ -1,0 +1,85 @@
+"""What is not as it should be with a copyset log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
+from loomlog.core.copyset.log_state import awaited, is_recovered
+from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, offset_of
+from loomlog.core.copyset.upkeep import losses, unrecovered, why_appends_wait
+from loomlog.types import NodeId, StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A log, its nodes, and what its upkeep does."""
+
+    log: str
+    stream: StreamId
+    state: LogState
+    tail: Lsn  # as far as it is known
+    alive: Collection[NodeId]
+    lost: Mapping[NodeId, Epoch]  # nodes that lost copies, and up to which epoch
+    refusing: Mapping[NodeId, str]  # nodes that take no copies, and why
+    failing: Mapping[NodeId, str]  # those of them that cannot take part in a recovery
+    reason: str  # for another epoch
+    trouble: str
+
+    def of(self, kind: Kind, text: str) -> Condition:
+        return Condition(kind, text, log=self.log, stream=self.stream)
+
+
+def conditions(view: LogView) -> list[Condition]:
+    shortages = list(_shortages(view))
+    lost = [view.of(Kind.DATA_LOST, text) for text in losses(view.state, view.lost)]
+    return [*under_replicated(view.log, shortages), *_waits(view), *lost, *_work(view)]
+
+
+def _shortages(view: LogView) -> Iterator[Shortage]:
+    for epoch in _epochs(view.state):
+        nodes = view.state.metadata_of(epoch).shards
+        emptied = [node for node in nodes if view.lost.get(node, 0) >= epoch]
+        away = [node for node in nodes if node not in view.alive and node not in emptied]
+        reasons = [f"node {node} lost its copies" for node in emptied]
+        reasons += [f"node {node} is away" for node in away]
+        if reasons:
+            yield Shortage(_records(view, epoch), None, "; ".join(reasons))
+
+
+def _epochs(state: LogState) -> list[Epoch]:
+    """Return the epochs that may have entries that are not trimmed."""
+    recovered = [end.epoch for end in state.ends]
+    newest = state.epoch + (not state.closed)  # a closed log takes nothing in its last epoch
+    epochs = (*recovered, *range(state.last_clean + 1, newest))
+    return [epoch for epoch in epochs if epoch >= epoch_of(state.trimmed)]
+
+
+def _records(view: LogView, epoch: Epoch) -> int | None:
+    """Return how many positions of an epoch are not trimmed; None if that is not known."""
+    state, end = view.state, view.state.end_of(epoch)
+    told = offset_of(view.tail) if epoch_of(view.tail) == epoch else 0
+    last = max(told, state.acknowledged_in(epoch).last)
+    if end is not None and end.exact:
+        last = end.last
+    trimmed = offset_of(state.trimmed) if epoch_of(state.trimmed) == epoch else 0
+    return max(last - trimmed, 0) if last else None
+
+
+def _waits(view: LogView) -> Iterator[Condition]:
+    state = view.state
+    if not state.closed and (text := why_appends_wait(state, view.alive, view.refusing)):
+        yield view.of(Kind.APPENDS_WAIT, text)
+    if not is_recovered(state):
+        waits = awaited(state, set(view.alive).difference(view.failing), state.epoch - 1)
+        kind = Kind.READS_WAIT if waits else Kind.NOT_RECOVERED
+        yield view.of(kind, unrecovered(state, view.alive, view.failing))
+
+
+def _work(view: LogView) -> Iterator[Condition]:
+    words = [f"gets a new epoch: {view.reason}"] if view.reason else []
+    words += [view.trouble] if view.trouble else []
+    if words:
+        yield view.of(Kind.REPAIR, "; ".join(words))

@@ -1,0 +1,52 @@
+"""Which committed entries of a stream have fewer copies than wanted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loomlog.core.conditions import Shortage
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.types import NodeId
+
+
+def shortage(
+    stream: StreamRounds, reachable: Callable[[NodeId], bool], stored_bytes: int
+) -> Shortage | None:
+    """Return the shortage of a stream that has about `stored_bytes` on each replica. A replica of a
+    node that is away, or that has not reported it, does not count. How many entries of the stream
+    are trimmed is not known here, unless all are."""
+    entries = stream.committed_llsn_end - 1
+    if not entries or stream.is_trimmed:
+        return None
+    lacking = {node: missing_on(stream, node, reachable) for node in stream.replicas}
+    reasons = [reason for count, reason in lacking.values() if count]
+    records = max((count for count, _ in lacking.values()), default=entries)
+    has, wanted = len(stream.replicas), stream.wanted_replicas
+    helps = ""
+    if has < wanted:
+        records = entries
+        reasons.append(f"stream {stream.stream_id} has {has} of {wanted} replicas")
+        helps = f"have {wanted} nodes running: `loom node list`"
+    if not records:
+        return None
+    return Shortage(records, stored_bytes * records // entries, "; ".join(reasons), helps)
+
+
+def missing_on(
+    stream: StreamRounds, node: NodeId, reachable: Callable[[NodeId], bool]
+) -> tuple[int, str]:
+    """Return how many committed entries a replica lacks, and why."""
+    entries, report = stream.committed_llsn_end - 1, stream.reports.get(node)
+    if not reachable(node):
+        return entries, f"node {node} is away"
+    if report is None:
+        return entries, f"node {node} has no replica of stream {stream.stream_id}"
+    if report.damaged:
+        return entries, f"the replica of stream {stream.stream_id} on node {node} is damaged"
+    behind = max(stream.committed_llsn_end - report.written_end, 0)
+    return behind, f"node {node} lacks the end of stream {stream.stream_id}"
+
+
+def is_readable(stream: StreamRounds, reachable: Callable[[NodeId], bool]) -> bool:
+    """Return whether a replica that is there has all committed entries."""
+    return any(not missing_on(stream, node, reachable)[0] for node in stream.replicas)

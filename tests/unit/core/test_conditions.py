@@ -1,0 +1,190 @@
+"""Conditions: their order, and which entries count as having fewer copies than wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from loomlog.core.conditions import (
+    Condition,
+    Kind,
+    Severity,
+    Shortage,
+    in_order,
+    severity_of,
+    under_replicated,
+)
+from loomlog.core.copyset.conditions import LogView
+from loomlog.core.copyset.conditions import conditions as of_copysets
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
+from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Member, Trouble
+from loomlog.core.copyset.record import make
+from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.ordered.shortage import is_readable, shortage
+from loomlog.types import ReplicaState, Report
+from loomlog.wire.conditions import condition_from_wire, condition_to_wire
+
+
+def test_the_most_urgent_comes_first() -> None:
+    kinds = (Kind.REPAIR, Kind.NODE_AWAY, Kind.DATA_LOST, Kind.CLOCK_SKEW)
+    ordered = in_order(Condition(kind, "") for kind in kinds)
+    assert [condition.kind for condition in ordered] == [
+        Kind.DATA_LOST,
+        Kind.NODE_AWAY,
+        Kind.CLOCK_SKEW,
+        Kind.REPAIR,
+    ]
+    assert {severity_of(kind) for kind in Kind} == set(Severity)
+
+
+def test_every_kind_is_documented_with_its_severity() -> None:
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    for kind in Kind:
+        assert f"| `{kind}` | {severity_of(kind)} |" in page, kind
+
+
+def test_conditions_survive_the_wire_and_unknown_kinds_are_kept() -> None:
+    condition = Condition(
+        Kind.VOLUME_FULL, "is full", "free space", node=2, volume="/a", stream=4, records=0, bytes=7
+    )
+    message = condition_to_wire(condition)
+    assert condition_from_wire(message) == condition
+    message.kind = "of a newer version"
+    assert condition_from_wire(message).kind is Kind.OTHER
+
+
+def test_shortages_of_a_log_are_summed() -> None:
+    assert under_replicated("events", [Shortage(0, 0, "nothing lacks copies")]) == []
+    short = [Shortage(2, 100, "node 1 is away"), Shortage(3, 50, "node 1 is away", "start it")]
+    (condition,) = under_replicated("events", short)
+    assert (condition.log, condition.records, condition.bytes) == ("events", 5, 150)
+    assert condition.sentence == (
+        "up to 5 entries have fewer copies than wanted: node 1 is away: start it"
+    )
+    (condition,) = under_replicated("events", [*short, Shortage(None, None, "node 2 is away")])
+    assert (condition.records, condition.bytes) == (None, None)
+
+
+# ---- ordered
+
+
+def stream(*ends: int, committed: int = 11, wanted: int = 3) -> StreamRounds:
+    """A stream with ten entries whose replicas have written up to these LLSNs, exclusively."""
+    nodes = tuple(range(1, len(ends) + 1))
+    found = StreamRounds(7, nodes, 1, sealed=False, wanted_replicas=wanted)
+    found.committed_llsn_end = committed
+    found.reports = {
+        node: Report(7, 1, end - 1, 0, 1, ReplicaState.RUNNING, 0, resend=False)
+        for node, end in zip(nodes, ends, strict=True)
+    }
+    return found
+
+
+def everywhere(node: int) -> bool:
+    return True
+
+
+def test_an_ordered_stream_with_all_replicas_has_all_copies() -> None:
+    assert shortage(stream(11, 11, 12), everywhere, 1000) is None
+    assert shortage(stream(1, 1, committed=1), everywhere, 0) is None, "it has no entries"
+
+
+@pytest.mark.parametrize(
+    ("found", "away", "records"),
+    [
+        (stream(11, 11), (), 10),  # of two instead of three replicas
+        (stream(11, 11, 11), (2,), 10),
+        (stream(11, 8, 11), (), 3),
+        (stream(11, 8, 9), (), 3),
+    ],
+)
+def test_entries_of_an_ordered_stream_that_a_replica_lacks_are_counted(
+    found: StreamRounds, away: Collection[int], records: int
+) -> None:
+    short = shortage(found, lambda node: node not in away, 1000)
+    assert short is not None
+    assert (short.records, short.bytes) == (records, 100 * records)
+    assert is_readable(found, lambda node: node not in away)
+
+
+def test_replicas_that_are_damaged_or_not_reported_do_not_count() -> None:
+    found = stream(11, 11, 11)
+    found.reports[1] = found.reports[1]._replace(damaged=True)
+    short = shortage(found, everywhere, 0)
+    assert short is not None
+    assert "on node 1 is damaged" in short.reason
+    found = stream(11, 11, 11)
+    del found.reports[1]
+    short = shortage(found, everywhere, 0)
+    assert short is not None
+    assert "node 1 has no replica" in short.reason
+    assert not is_readable(found, lambda node: node == 1)
+
+
+def test_a_stream_that_is_trimmed_lacks_nothing() -> None:
+    found = stream(11, 11)
+    found.sealed_at, found.trimmed = 50, 50
+    assert shortage(found, everywhere, 0) is None
+
+
+# ---- copyset
+
+NODESET = tuple(map(Member, (1, 2, 3)))
+
+
+def of_copyset(state: LogState, alive: Collection[int] = (1, 2, 3), **lost: int) -> list[Condition]:
+    """The conditions of a log; `n2=4`: node 2 lost its copies up to epoch 4."""
+    losses = {int(node[1:]): epoch for node, epoch in lost.items()}
+    return of_copysets(LogView("events", 7, state, state.tail, alive, losses, {}, {}, "", ""))
+
+
+def state(*, last_clean: int = 2, trimmed: int = 0) -> LogState:
+    """A log with 5 entries in epoch 1, 4 in epoch 2, and 3 so far in epoch 3."""
+    ends = (EpochEnd(1, 5, 5, 2, 0), EpochEnd(2, 4, 4, 3, 0))[:last_clean]
+    told = (Acknowledged(3, 3, final=False),)
+    history = (EpochMetadata(1, NODESET, 2),)
+    return LogState(3, 1, history, last_clean, make(2, 4), trimmed=trimmed, ends=ends, told=told)
+
+
+def test_a_copyset_log_with_all_nodes_has_all_copies() -> None:
+    assert of_copyset(state()) == []
+
+
+def test_entries_of_epochs_with_nodes_that_are_away_or_empty_are_counted() -> None:
+    (condition,) = of_copyset(state(), alive=(1, 2))
+    assert (condition.kind, condition.records) == (Kind.UNDER_REPLICATED, 12)
+    (condition,) = of_copyset(state(), n2=1)
+    assert (condition.records, condition.text[-22:]) == (5, "node 2 lost its copies")
+    (condition,) = of_copyset(state(trimmed=make(1, 3)), n2=2)
+    assert condition.records == 2 + 4
+
+
+def test_losses_that_are_trimmed_or_of_older_epochs_than_any_entry_are_over() -> None:
+    assert of_copyset(state(trimmed=make(1, 5)), n2=1) == []
+
+
+def test_a_copyset_log_with_too_few_nodes_waits() -> None:
+    kinds = {condition.kind for condition in of_copyset(state(), alive=(1,))}
+    assert kinds == {Kind.UNDER_REPLICATED, Kind.APPENDS_WAIT}
+    kinds = {condition.kind for condition in of_copyset(state(last_clean=1), alive=(1,))}
+    assert kinds == {Kind.UNDER_REPLICATED, Kind.APPENDS_WAIT, Kind.READS_WAIT}
+
+
+def test_two_lost_nodes_may_have_had_all_copies() -> None:
+    kinds = {condition.kind for condition in of_copyset(state(), n1=1, n2=1)}
+    assert kinds == {Kind.UNDER_REPLICATED, Kind.DATA_LOST}
+
+
+def test_shards_that_sequencers_avoid_are_conditions_of_their_nodes() -> None:
+    exclusions = Exclusions()
+    exclusions.refused(2, Trouble.NO_SPACE, now=100.0)
+    exclusions.silent([3], EpochMetadata(1, NODESET, 2), now=100.0)
+    black, gray = exclusions.conditions(1, now=130.0)
+    assert (black.kind, black.node, gray.node) == (Kind.NODE_AVOIDED, 2, 3)
+    assert "on node 1 for 30 s more, because shard 2 refused copies" in black.text
+    (gray,) = exclusions.conditions(1, now=161.0)
+    assert gray.text.endswith("was too slow")
+    exclusions.down = frozenset([3])
+    assert exclusions.conditions(1, now=161.0) == [], "that it is away is a condition already"
