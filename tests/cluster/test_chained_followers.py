@@ -14,7 +14,7 @@ from loglets_of import chains_of
 import loomlog
 from loomlog import columns
 from loomlog.client.log import Log
-from loomlog.client.loglets.chained.chains import View
+from loomlog.client.loglets.chained.chains import ChainView
 from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
 from loomlog.client.loglets.contract import Fixed
 from loomlog.core.chained.chain import Replica
@@ -84,7 +84,9 @@ def questions_to_replicas(log: Log) -> list[str]:
     ask = chains.ask_replica
     asked: list[str] = []
 
-    async def noted(view: View, replica: Replica, request: Request, *, wait_ms: int = 0) -> Answer:
+    async def noted(
+        view: ChainView, replica: Replica, request: Request, *, wait_ms: int = 0
+    ) -> Answer:
         asked.append(type(request).__name__)
         return await ask(view, replica, request, wait_ms=wait_ms)
 

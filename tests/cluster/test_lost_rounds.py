@@ -13,7 +13,7 @@ from loomlog import connect
 from loomlog.cli.commands.rebuild import How, rebuild
 from loomlog.cli.console.options import EtcdAccess
 from loomlog.errors import Corrupt, NotLeader, RolledBack
-from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.contract import StoredItem
 from loomlog.testing import LocalCluster
 
 ENTRIES = 60
@@ -147,7 +147,7 @@ async def test_while_a_record_is_damaged_no_vmr_leads(tmp_path: Path) -> None:
         await log.append(b"x")
         assert local._store is not None
         whole = local._store._items["log/events"]
-        local._store._items["log/events"] = Versioned(whole.value[:-1] + b"!", whole.version)
+        local._store._items["log/events"] = StoredItem(whole.value[:-1] + b"!", whole.version)
         before = dict(local._store._items)
         await local.stop_metadata(local.leader or 0)
         async with await connect(local.address, request_timeout_s=2.0) as impatient:

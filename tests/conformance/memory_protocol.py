@@ -26,7 +26,7 @@ from loomlog.client.loglets.registry import FACTORIES
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Run
-from loomlog.client.subscribe.part import Following, trimmed
+from loomlog.client.subscribe.part import FollowedPart, trimmed
 from loomlog.client.subscribe.pieces import Referred, Stored
 from loomlog.core.conditions import Condition
 from loomlog.core.segments import Segment, Successor
@@ -359,7 +359,7 @@ class MemoryAttempt(Attempt):
                 return
 
 
-class MemoryPart(Following):
+class MemoryPart(FollowedPart):
     def __init__(
         self,
         loglet: MemoryLoglet,

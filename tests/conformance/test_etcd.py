@@ -13,7 +13,7 @@ from etcd_proxy import EtcdProxy
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Fenced, InvalidArgument, NotLeader, SwapUnknown, Unavailable
 from loomlog.metadata.leases import ClusterLeases
-from loomlog.metadata.store.contract import Change, Fence, FencedStore, Versioned
+from loomlog.metadata.store.contract import Fence, FencedStore, ItemChange, StoredItem
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import EtcdConnection, rpc
 from loomlog.testing import LocalEtcd
@@ -89,10 +89,10 @@ async def test_a_swap_whose_answer_was_lost_happened_once(
     proxy.keep_answers()
     swap = asyncio.create_task(store.compare_and_swap("a", first, b"two"))
     async with asyncio.timeout(30):
-        while (found := await direct.get("a")) == Versioned(b"one", first):
+        while (found := await direct.get("a")) == StoredItem(b"one", first):
             pass
     proxy.reset()
-    assert await direct.get("a") == found == Versioned(b"two", await swap)
+    assert await direct.get("a") == found == StoredItem(b"two", await swap)
 
 
 async def test_a_deletion_whose_answer_was_lost_is_known_to_be_ours(
@@ -132,7 +132,7 @@ async def test_a_swap_that_never_arrived_is_sent_again(
     assert await direct.get("a") is None
     proxy.reset()
     version = await swap
-    assert await direct.get("a") == Versioned(b"x", version)
+    assert await direct.get("a") == StoredItem(b"x", version)
 
 
 async def test_a_lost_swap_that_another_was_faster_than_is_a_conflict(
@@ -146,7 +146,7 @@ async def test_a_lost_swap_that_another_was_faster_than_is_a_conflict(
     proxy.reset()
     with pytest.raises(Conflict):
         await swap
-    assert await direct.get("a") == Versioned(b"theirs", theirs)
+    assert await direct.get("a") == StoredItem(b"theirs", theirs)
 
 
 async def test_a_request_that_arrives_long_after_it_was_given_up_changes_nothing(
@@ -224,7 +224,7 @@ async def test_a_cancelled_swap_leaves_no_trap_for_the_next(
     await asyncio.gather(swap, return_exceptions=True)
     proxy.pass_all()
     version = await store.compare_and_swap("b", 0, b"x")
-    assert await store.get("b") == Versioned(b"x", version)
+    assert await store.get("b") == StoredItem(b"x", version)
 
 
 async def test_a_fence_that_fell_while_the_answer_was_lost_is_noticed(
@@ -262,7 +262,7 @@ async def test_without_etcd_everything_is_unavailable_in_time_and_heals_by_itsel
                 with pytest.raises(Unavailable):
                     await EtcdStore.open(EtcdSettings(etcd.endpoints, prefix, timeout_s=0.2))
             await back(etcd, 1)
-            assert await store.get("a") == Versioned(b"x", version)
+            assert await store.get("a") == StoredItem(b"x", version)
             await store.compare_and_swap("a", version, b"y")
 
 
@@ -285,7 +285,7 @@ async def test_without_a_majority_of_etcd_nothing_is_read_or_written_until_it_is
             await asyncio.to_thread(three.wait_healthy, member)
     async with opened(EtcdSettings(three.endpoints, prefix)) as store:
         await store.compare_and_swap("c", 0, b"x")
-        assert await store.get("a") == Versioned(b"x", version)
+        assert await store.get("a") == StoredItem(b"x", version)
 
 
 def member_at(etcd: LocalEtcd, address: str) -> int:
@@ -300,7 +300,7 @@ async def test_another_member_takes_over_from_one_that_is_killed(
         killed = member_at(three, store.endpoint)
         three.kill(killed)
         version = await store.compare_and_swap("a", version, b"2")
-        assert await store.get("a") == Versioned(b"2", version)
+        assert await store.get("a") == StoredItem(b"2", version)
         assert member_at(three, store.endpoint) != killed
     await back(three, killed)
 
@@ -309,7 +309,7 @@ async def test_another_member_takes_over_from_one_that_is_frozen(
     three: LocalEtcd, prefix: str
 ) -> None:
     async with opened(EtcdSettings(three.endpoints, prefix)) as store:
-        heard: list[Change] = []
+        heard: list[ItemChange] = []
         store.watch("", heard.append)
         version = await store.compare_and_swap("a", 0, b"1")
         await eventually(lambda: len(heard) == 1)
@@ -317,7 +317,7 @@ async def test_another_member_takes_over_from_one_that_is_frozen(
         three.pause(frozen)
         try:
             version = await store.compare_and_swap("a", version, b"2")
-            assert await store.get("a") == Versioned(b"2", version)
+            assert await store.get("a") == StoredItem(b"2", version)
             await eventually(lambda: len(heard) == 2)
         finally:
             three.resume(frozen)
@@ -328,7 +328,7 @@ async def test_writers_and_watchers_see_one_story_while_leaders_of_etcd_die(
     three: LocalEtcd, prefix: str
 ) -> None:
     """A counter that two writers move on, each swap exactly once, told once and in order."""
-    heard: list[Change] = []
+    heard: list[ItemChange] = []
     async with (
         opened(EtcdSettings(three.endpoints, prefix)) as watching,
         opened(EtcdSettings(three.endpoints, prefix)) as one,
@@ -358,7 +358,7 @@ async def count(store: EtcdStore, stop: asyncio.Event) -> list[int]:
     """Add one to the counter again and again; the versions of what was written."""
     written = []
     while not stop.is_set():
-        found = await store.get("counter") or Versioned(b"0", 0)
+        found = await store.get("counter") or StoredItem(b"0", 0)
         value = str(int(found.value) + 1).encode()
         try:
             written.append(await store.compare_and_swap("counter", found.version, value))
@@ -378,7 +378,7 @@ async def back(etcd: LocalEtcd, member: int) -> None:
 async def test_a_watcher_misses_nothing_while_it_is_cut_off(
     proxy: EtcdProxy, store: EtcdStore, direct: EtcdStore
 ) -> None:
-    heard: list[Change] = []
+    heard: list[ItemChange] = []
     store.watch("", heard.append)
     first = await direct.compare_and_swap("a", 0, b"1")
     await eventually(lambda: len(heard) == 1)
@@ -390,10 +390,10 @@ async def test_a_watcher_misses_nothing_while_it_is_cut_off(
     third = await direct.compare_and_swap("b", 0, b"3")
     await eventually(lambda: len(heard) == 4)
     assert heard == [
-        Change("a", Versioned(b"1", first)),
-        Change("a", Versioned(b"2", second)),
-        Change("a", None),
-        Change("b", Versioned(b"3", third)),
+        ItemChange("a", StoredItem(b"1", first)),
+        ItemChange("a", StoredItem(b"2", second)),
+        ItemChange("a", None),
+        ItemChange("b", StoredItem(b"3", third)),
     ]
 
 
@@ -404,7 +404,7 @@ async def test_a_watcher_is_told_the_differences_if_etcd_forgot_the_changes(
     gone = await direct.compare_and_swap("gone", 0, b"")
     changed = await direct.compare_and_swap("changed", 0, b"1")
     await store.get("changed")
-    heard: list[Change] = []
+    heard: list[ItemChange] = []
     store.watch("", heard.append)
     mark = await direct.compare_and_swap("mark", 0, b"")
     await eventually(lambda: len(heard) == 1)
@@ -419,11 +419,11 @@ async def test_a_watcher_is_told_the_differences_if_etcd_forgot_the_changes(
     last = await direct.compare_and_swap("same", same, b"!")
     await eventually(lambda: len(heard) == 5)
     assert heard == [
-        Change("mark", Versioned(b"", mark)),
-        Change("gone", None),
-        Change("changed", Versioned(b"3", changed)),
-        Change("new", Versioned(b"", new)),
-        Change("same", Versioned(b"!", last)),
+        ItemChange("mark", StoredItem(b"", mark)),
+        ItemChange("gone", None),
+        ItemChange("changed", StoredItem(b"3", changed)),
+        ItemChange("new", StoredItem(b"", new)),
+        ItemChange("same", StoredItem(b"!", last)),
     ]
 
 
@@ -437,9 +437,9 @@ async def compact(etcd: LocalEtcd, revision: int) -> None:
 async def test_a_watcher_that_fails_is_told_the_next_change_all_the_same(
     store: EtcdStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[Change] = []
+    heard: list[ItemChange] = []
 
-    def changed(change: Change) -> None:
+    def changed(change: ItemChange) -> None:
         heard.append(change)
         raise RuntimeError("a mistake")
 
@@ -458,13 +458,13 @@ async def test_clusters_with_other_prefixes_do_not_see_each_other(etcd: LocalEtc
         opened(EtcdSettings(etcd.endpoints, "clusters/a")) as a,
         opened(EtcdSettings(etcd.endpoints, "clusters/a2")) as b,
     ):
-        heard: list[Change] = []
+        heard: list[ItemChange] = []
         b.watch("", heard.append)
         await a.compare_and_swap("k", 0, b"a")
         version = await b.compare_and_swap("k", 0, b"b")
         assert [item.value for item in (await a.list("")).values()] == [b"a"]
         await eventually(lambda: bool(heard))
-        assert heard == [Change("k", Versioned(b"b", version))]
+        assert heard == [ItemChange("k", StoredItem(b"b", version))]
 
 
 async def test_a_store_that_is_closed_leaves_only_its_data(etcd: LocalEtcd, prefix: str) -> None:
@@ -487,7 +487,7 @@ async def test_a_lane_that_etcd_cleared_is_replaced(
     await connection.ask_now(lambda endpoint: endpoint.lease.LeaseRevoke, lease)
     await connection.close()
     version = await direct.compare_and_swap("b", 0, b"x")
-    assert await direct.get("b") == Versioned(b"x", version)
+    assert await direct.get("b") == StoredItem(b"x", version)
 
 
 async def test_leases_of_loomlog_live_in_etcd(direct: EtcdStore) -> None:

@@ -15,7 +15,7 @@ import trustme
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Unauthorized, Unavailable
-from loomlog.metadata.store.contract import Change, Versioned
+from loomlog.metadata.store.contract import ItemChange, StoredItem
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import rpc
 from loomlog.testing import LocalEtcd
@@ -64,7 +64,7 @@ def settings(etcd: LocalEtcd) -> EtcdSettings:
     return EtcdSettings(etcd.endpoints, PREFIX, USER, PASSWORD)
 
 
-async def heard_of(heard: list[Change], count: int) -> None:
+async def heard_of(heard: list[ItemChange], count: int) -> None:
     async with asyncio.timeout(30):
         while len(heard) < count:  # noqa: ASYNC110 - it happens in etcd
             await asyncio.sleep(0.01)
@@ -75,10 +75,10 @@ async def heard_of(heard: list[Change], count: int) -> None:
 
 async def test_a_user_reads_writes_and_watches_under_its_prefix(settings: EtcdSettings) -> None:
     async with opened(settings) as store:
-        heard: list[Change] = []
+        heard: list[ItemChange] = []
         store.watch("", heard.append)
         version = await store.compare_and_swap("a", 0, b"x")
-        assert await store.list("") == {"a": Versioned(b"x", version)}
+        assert await store.list("") == {"a": StoredItem(b"x", version)}
         await store.compare_and_swap("a", version, None)
         await heard_of(heard, 2)
 
@@ -86,14 +86,14 @@ async def test_a_user_reads_writes_and_watches_under_its_prefix(settings: EtcdSe
 async def test_a_token_that_is_void_is_replaced(etcd: LocalEtcd, settings: EtcdSettings) -> None:
     """Tokens live in etcd's memory: after a restart it does not know them any more."""
     async with opened(settings) as store:
-        heard: list[Change] = []
+        heard: list[ItemChange] = []
         store.watch("", heard.append)
         version = await store.compare_and_swap("b", 0, b"1")
         etcd.kill(1)
         await asyncio.to_thread(etcd.start, 1)
         await asyncio.to_thread(etcd.wait_healthy, 1)
         version = await store.compare_and_swap("b", version, b"2")
-        assert await store.get("b") == Versioned(b"2", version)
+        assert await store.get("b") == StoredItem(b"2", version)
         await heard_of(heard, 2)
 
 
@@ -159,7 +159,7 @@ def encrypted(secure: LocalEtcd, certificates: Path) -> EtcdSettings:
 async def test_both_sides_show_their_certificates(encrypted: EtcdSettings) -> None:
     async with opened(encrypted) as store:
         version = await store.compare_and_swap("a", 0, b"x")
-        assert await store.get("a") == Versioned(b"x", version)
+        assert await store.get("a") == StoredItem(b"x", version)
 
 
 async def test_an_etcd_that_our_ca_did_not_sign_is_not_used(

@@ -12,7 +12,7 @@ import pytest
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Corrupt, NotLeader, Unavailable, VersionMismatch
-from loomlog.metadata.store.contract import Change, Fence, FencedStore, MetaStore, Versioned
+from loomlog.metadata.store.contract import Fence, FencedStore, ItemChange, MetaStore, StoredItem
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import rpc
 from loomlog.metadata.store.memory import MemoryStore
@@ -35,7 +35,7 @@ class Place:
         """Flip a bit of a stored value, behind the store's back."""
         if self.kind == "memory":
             stored, version = self.memory._items[key]
-            self.memory._items[key] = Versioned(flipped(stored), version)
+            self.memory._items[key] = StoredItem(flipped(stored), version)
         elif self.kind == "sqlite":
             connection = self.sqlite._connection
             query = "SELECT value FROM items WHERE key = ?"
@@ -100,7 +100,7 @@ async def test_an_absent_key_is_none(store: MetaStore) -> None:
 async def test_what_was_swapped_in_is_read_back_with_its_version(store: MetaStore) -> None:
     version = await store.compare_and_swap("log/a", 0, b"one")
     assert version > 0
-    assert await store.get("log/a") == Versioned(b"one", version)
+    assert await store.get("log/a") == StoredItem(b"one", version)
 
 
 async def test_a_damaged_value_is_neither_returned_nor_absent(
@@ -114,7 +114,7 @@ async def test_a_damaged_value_is_neither_returned_nor_absent(
     with pytest.raises(Corrupt, match="'log/a' is damaged"):
         _ = found.value
     listed = await store.list("log/")
-    assert listed["log/b"] == Versioned(b"two", intact)
+    assert listed["log/b"] == StoredItem(b"two", intact)
     with pytest.raises(Corrupt, match="'log/a' is damaged"):
         _ = listed["log/a"].value
     with pytest.raises(Conflict):
@@ -128,7 +128,7 @@ async def test_only_the_expected_version_is_replaced(store: MetaStore) -> None:
     second = await store.compare_and_swap("k", first, b"two")
     with pytest.raises(Conflict, match="'k'"):
         await store.compare_and_swap("k", first, b"three")
-    assert await store.get("k") == Versioned(b"two", second)
+    assert await store.get("k") == StoredItem(b"two", second)
 
 
 async def test_of_many_who_swap_at_once_one_wins(store: MetaStore) -> None:
@@ -164,7 +164,7 @@ async def test_list_takes_a_prefix_literally_and_sorts(store: MetaStore) -> None
 
 
 async def test_watchers_hear_of_changes_under_their_prefix(store: MetaStore) -> None:
-    heard: list[Change] = []
+    heard: list[ItemChange] = []
     unwatch = store.watch("log/", heard.append)
     first = await store.compare_and_swap("log/a", 0, b"x")
     await store.compare_and_swap("node/1", 0, b"y")
@@ -172,11 +172,11 @@ async def test_watchers_hear_of_changes_under_their_prefix(store: MetaStore) -> 
     await eventually(lambda: len(heard) == 2)
     unwatch()
     await store.compare_and_swap("log/b", 0, b"z")
-    assert heard == [Change("log/a", Versioned(b"x", first)), Change("log/a", None)]
+    assert heard == [ItemChange("log/a", StoredItem(b"x", first)), ItemChange("log/a", None)]
 
 
 async def test_watchers_hear_of_all_changes_in_order(store: MetaStore) -> None:
-    heard: list[Change] = []
+    heard: list[ItemChange] = []
     await store.compare_and_swap("before", 0, b"")
     store.watch("", heard.append)
     versions = await asyncio.gather(*(store.compare_and_swap(f"{i}", 0, b"") for i in range(30)))
@@ -188,7 +188,7 @@ async def test_a_fenced_store_writes_while_its_fence_stands(store: MetaStore) ->
     leads = await store.compare_and_swap("leader", 0, b"1")
     fenced = FencedStore(store, Fence("leader", leads))
     version = await fenced.compare_and_swap("a", 0, b"x")
-    assert await fenced.get("a") == Versioned(b"x", version)
+    assert await fenced.get("a") == StoredItem(b"x", version)
     assert list(await fenced.list("")) == ["a", "leader"]
     with pytest.raises(Conflict):
         await fenced.compare_and_swap("a", 0, b"y")
@@ -205,7 +205,7 @@ async def test_nothing_is_written_once_the_fence_fell(
     for expected, value in ((version, b"y"), (version, None), (0, b"y")):
         with pytest.raises(NotLeader, match="'leader'"):
             await fenced.compare_and_swap("a", expected, value)
-    assert await fenced.get("a") == Versioned(b"x", version)
+    assert await fenced.get("a") == StoredItem(b"x", version)
 
 
 async def test_every_fence_around_a_store_has_to_stand(store: MetaStore) -> None:
@@ -229,7 +229,7 @@ async def test_who_holds_the_fence_may_move_it_once(store: MetaStore) -> None:
 async def test_a_fenced_view_that_is_closed_leaves_the_store_open(store: MetaStore) -> None:
     leads = await store.compare_and_swap("leader", 0, b"1")
     await FencedStore(store, Fence("leader", leads)).close()
-    assert await store.get("leader") == Versioned(b"1", leads)
+    assert await store.get("leader") == StoredItem(b"1", leads)
 
 
 async def test_content_and_versions_survive_a_restart(place: Place) -> None:
@@ -239,7 +239,7 @@ async def test_content_and_versions_survive_a_restart(place: Place) -> None:
     await store.compare_and_swap("b", second, None)
     await store.close()
     store = await place.open()
-    assert await store.get("a") == Versioned(b"\x00\xff", first)
+    assert await store.get("a") == StoredItem(b"\x00\xff", first)
     assert await store.compare_and_swap("c", 0, b"") > second + 1
     await store.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from loomlog.errors import SwapUnknown
-from loomlog.metadata.store.contract import Fence, Versioned
+from loomlog.metadata.store.contract import Fence, StoredItem
 from loomlog.metadata.store.memory import MemoryStore
 
 
@@ -33,7 +33,7 @@ class FaultyStore(MemoryStore):
     def damage(self, key: str) -> None:
         """Flip a bit of what is stored."""
         stored, version = self._items[key]
-        self._items[key] = Versioned(stored[:-1] + bytes([stored[-1] ^ 1]), version)
+        self._items[key] = StoredItem(stored[:-1] + bytes([stored[-1] ^ 1]), version)
 
 
 class PowerLoss(Exception):  # noqa: N818 - what happens, not what is wrong

@@ -14,7 +14,7 @@ from delivery_world import DeliveryWorld, Step
 from loomlog import batch as batches
 from loomlog.client.append.carriers import Outcomes
 from loomlog.client.loglets.chained.carrier import ChainedAppend, ChainedCarrier
-from loomlog.client.loglets.chained.chains import Chains, View
+from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.chained.requests import Answered, PendingRequest
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Answer, ChainedAsk, Refused, Renew, Write
@@ -55,8 +55,8 @@ class Flight(PendingRequest):
 class Renewal:
     """A search for a newer projection."""
 
-    def __init__(self, renewed: Callable[[View | Exception], None]) -> None:
-        self.renewed: Callable[[View | Exception], None] | None = renewed
+    def __init__(self, renewed: Callable[[ChainView | Exception], None]) -> None:
+        self.renewed: Callable[[ChainView | Exception], None] | None = renewed
 
     def cancel(self) -> None:
         self.renewed = None
@@ -97,20 +97,20 @@ class ChainedWorld(DeliveryWorld):
             log_stream_id=1, seal_epoch=self.known.epoch, replicas=[pb.Replica(address="head")]
         )
 
-    def _newest(self) -> View:
-        return View(1, self.rig.projection, {})
+    def _newest(self) -> ChainView:
+        return ChainView(1, self.rig.projection, {})
 
     # ---- in place of the client's chains
 
-    def view(self, stream: StreamId) -> View:
+    def view(self, stream: StreamId) -> ChainView:
         return self.known
 
-    def ask(self, view: View, ask: ChainedAsk, answered: Answered) -> Flight:
+    def ask(self, view: ChainView, ask: ChainedAsk, answered: Answered) -> Flight:
         self.flights.append(Flight(ask, answered))
         return self.flights[-1]
 
     def renew(
-        self, view: View, request: Renew, renewed: Callable[[View | Exception], None]
+        self, view: ChainView, request: Renew, renewed: Callable[[ChainView | Exception], None]
     ) -> Renewal:
         self.renewals.append(Renewal(renewed))
         return self.renewals[-1]

@@ -10,7 +10,7 @@ import asyncio
 from typing import NamedTuple
 
 from loomlog.errors import LoomError, SwapUnknown, Unavailable
-from loomlog.metadata.store.contract import Fence, Versioned
+from loomlog.metadata.store.contract import Fence, StoredItem
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.testing.sim.world import World
 
@@ -23,7 +23,7 @@ LATE_MAX_S = 0.5  # ... within this
 class Copy(NamedTuple):
     """All that was in a store."""
 
-    items: dict[str, Versioned]
+    items: dict[str, StoredItem]
     version: int
 
 
@@ -62,11 +62,11 @@ class SharedStore(MemoryStore):
 
     # ---- MetaStore
 
-    async def get(self, key: str) -> Versioned | None:
+    async def get(self, key: str) -> StoredItem | None:
         await self._reached()
         return await super().get(key)
 
-    async def list(self, prefix: str) -> dict[str, Versioned]:
+    async def list(self, prefix: str) -> dict[str, StoredItem]:
         await self._reached()
         return await super().list(prefix)
 

@@ -9,7 +9,7 @@ import pytest
 from run_seeds import Choice, run_seed
 
 from loomlog.client.loglets.chained import part
-from loomlog.client.loglets.chained.chains import Chains, View
+from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.chained.requests import Answered, PendingRequest
 from loomlog.client.loglets.contract import Fixed
 from loomlog.client.loglets.copyset.fixed_append import FixedAppend
@@ -123,7 +123,7 @@ def test_a_reader_that_believes_a_head_is_found(monkeypatch: pytest.MonkeyPatch)
     ask = Chains.ask
 
     def hasty(
-        self: Chains, view: View, question: ChainedAsk, answered: Answered, *, wait_ms: int = 0
+        self: Chains, view: ChainView, question: ChainedAsk, answered: Answered, *, wait_ms: int = 0
     ) -> PendingRequest:
         target, request = question
         if isinstance(target, Replica) and isinstance(request, Fetch | Read):

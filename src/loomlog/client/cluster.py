@@ -16,7 +16,7 @@ from typing import Self, Unpack
 
 from loomlog import limits, protocol_names
 from loomlog.client.append.appender import Producer
-from loomlog.client.append.spin import CPUS_MIN, Spinning, usable_cpus
+from loomlog.client.append.spin import CPUS_MIN, Spinner, usable_cpus
 from loomlog.client.arguments import check_name, retention_s
 from loomlog.client.context import Client
 from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
@@ -78,7 +78,7 @@ class Cluster(Operator, Registers, Leases):
             settings=settings,
             rng=rng,
             loop=loop,
-            spinning=Spinning(loop, settings.spin_s if usable_cpus() >= CPUS_MIN else 0.0),
+            spinning=Spinner(loop, settings.spin_s if usable_cpus() >= CPUS_MIN else 0.0),
             subscriptions=OpenSubscriptions(),
         )
         self._publications = Publications(self._client, self._parts_of, self._make_staging_log)

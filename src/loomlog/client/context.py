@@ -11,7 +11,7 @@ from loomlog.core.backoff import Backoff
 
 if TYPE_CHECKING:
     from loomlog.client.append.appender import Producer
-    from loomlog.client.append.spin import Spinning
+    from loomlog.client.append.spin import Spinner
     from loomlog.client.servers import Connections, Metadata
     from loomlog.client.subscribe.subscription import OpenSubscriptions
 
@@ -28,7 +28,7 @@ class Client(NamedTuple):
     settings: ClientSettings
     rng: random.Random
     loop: asyncio.AbstractEventLoop
-    spinning: Spinning
+    spinning: Spinner
     subscriptions: OpenSubscriptions
 
 

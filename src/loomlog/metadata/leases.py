@@ -19,7 +19,7 @@ from loomlog import limits
 from loomlog.core.leases import LeaseStanding, next_epoch
 from loomlog.errors import Corrupt, Fenced, InvalidArgument, SwapUnknown, Unavailable
 from loomlog.metadata.catalog.records import HISTORY, HistoryRecord, LeaseRecord, decode, encode
-from loomlog.metadata.store.contract import Fence, MetaStore, Versioned
+from loomlog.metadata.store.contract import Fence, MetaStore, StoredItem
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class _Lease:
     def renew(self) -> None:
         self.renewed_s = _now_s()
 
-    def take(self, item: Versioned) -> None:
+    def take(self, item: StoredItem) -> None:
         """Take a lease from the store; its holder has its full time from now on."""
         self.record = decode(LeaseRecord, _PREFIX + self.record.name, item.value)
         self.version = item.version

@@ -23,7 +23,7 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.metadata.leases import ClusterLeases, check_name, part_of
-from loomlog.metadata.store.contract import Fence, MetaStore, Versioned
+from loomlog.metadata.store.contract import Fence, MetaStore, StoredItem
 from loomlog.wire import loomlog_pb2 as pb
 
 _PREFIX: Final = "register/"
@@ -55,7 +55,7 @@ class RegisterRecord:
 class _Found:
     """A register as found in the store."""
 
-    def __init__(self, key: str, item: Versioned | None) -> None:
+    def __init__(self, key: str, item: StoredItem | None) -> None:
         self.stored_version = item.version if item else 0
         self.record = RegisterRecord.decode(key, item.value) if item else None
 

@@ -15,7 +15,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 def test_the_blocking_client_has_the_same_names_and_arguments() -> None:
     names = [name for name in vars(Operator) if not name.startswith("_")]
-    assert len(names) == 16
+    assert "drain_node" in names
     for name in names:
         blocking = inspect.signature(getattr(loomlog.BlockingCluster, name))
         assert blocking == inspect.signature(getattr(loomlog.Cluster, name)), name

@@ -19,7 +19,7 @@ _CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 _YIELD: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
-class Spinning:
+class Spinner:
     """Spins for all logs of one client."""
 
     def __init__(

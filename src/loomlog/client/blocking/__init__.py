@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from loomlog.client.blocking.loop_thread import Blocking, LoopThread, blocking, blocking_as
+from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking, blocking_as
 from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.kv.checkpoints import Checkpoint
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class BlockingCheckpoint(Blocking[Checkpoint]):
+class BlockingCheckpoint(BlockingFace[Checkpoint]):
     """A named reader position in one log. It exists once it is set."""
 
     def __init__(self, thread: LoopThread, checkpoint: Checkpoint) -> None:
@@ -42,7 +42,7 @@ class BlockingCheckpoint(Blocking[Checkpoint]):
     delete = blocking(Checkpoint.delete)
 
 
-class BlockingLease(Blocking[Lease]):
+class BlockingLease(BlockingFace[Lease]):
     """A lease as it was acquired; it may have expired since."""
 
     def __init__(self, thread: LoopThread, lease: Lease) -> None:
@@ -60,7 +60,7 @@ class BlockingLease(Blocking[Lease]):
     release = blocking(Lease.release)
 
 
-class BlockingRegister(Blocking[Register]):
+class BlockingRegister(BlockingFace[Register]):
     """A handle for one register, which need not exist."""
 
     def __init__(self, thread: LoopThread, register: Register) -> None:
@@ -78,7 +78,7 @@ class BlockingRegister(Blocking[Register]):
         return self._thread.run(self._target.swap(value, expected, held))
 
 
-class BlockingWriter(Blocking[Writer]):
+class BlockingWriter(BlockingFace[Writer]):
     """A durable identity that publishes to one log, in the order of its sequence numbers."""
 
     def __init__(self, thread: LoopThread, writer: Writer) -> None:
@@ -93,7 +93,7 @@ class BlockingWriter(Blocking[Writer]):
     forget = blocking(Writer.forget)
 
 
-class BlockingLog(Blocking[Log]):
+class BlockingLog(BlockingFace[Log]):
     """One log of a cluster; `Log` without an event loop."""
 
     def __init__(self, thread: LoopThread, log: Log) -> None:
@@ -247,7 +247,7 @@ class BlockingLog(Blocking[Log]):
         return self._thread.run(make())
 
 
-class BlockingCluster(Blocking[Cluster]):
+class BlockingCluster(BlockingFace[Cluster]):
     """A connection to a cluster; a context manager that closes it on exit."""
 
     def __enter__(self) -> Self:

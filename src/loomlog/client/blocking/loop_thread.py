@@ -63,7 +63,7 @@ class LoopThread:
             self._loop.close()
 
 
-class Blocking(Generic[A_co]):
+class BlockingFace(Generic[A_co]):
     """A wrapper of an async client's object that any thread may use."""
 
     def __init__(self, thread: LoopThread, target: A_co) -> None:
@@ -73,11 +73,11 @@ class Blocking(Generic[A_co]):
 
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Blocking[A], P], T]:
+) -> Callable[Concatenate[BlockingFace[A], P], T]:
     """Return a method that runs an async one on the loop and waits for its result."""
 
     @functools.wraps(method)
-    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: BlockingFace[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.run(method(self._target, *args, **kwargs))
 
     return call
@@ -86,11 +86,11 @@ def blocking(
 def blocking_as(
     kind: Callable[[LoopThread, T], B],
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Blocking[A], P], B]:
+) -> Callable[Concatenate[BlockingFace[A], P], B]:
     """Like `blocking`, but wrap the result in a blocking class."""
 
     @functools.wraps(method)
-    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> B:
+    def call(self: BlockingFace[A], /, *args: P.args, **kwargs: P.kwargs) -> B:
         return kind(self._thread, self._thread.run(method(self._target, *args, **kwargs)))
 
     return call

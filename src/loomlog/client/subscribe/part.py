@@ -25,7 +25,7 @@ class Part(Pieces[Stored], Protocol):
         """Stop; `error` is raised in a waiting consumer."""
 
 
-class Following(ABC):
+class FollowedPart(ABC):
     """Follows the numbers from `start` to `stop` inclusive, or to the end of the run."""
 
     def __init__(self, start: int, stop: int | None) -> None:

@@ -21,7 +21,7 @@ from loomlog.errors import AlreadyExists, Corrupt, NotFound, VersionMismatch
 from loomlog.metadata.catalog.records import ClusterRecord, decode
 from loomlog.metadata.leader.membership import LEADER
 from loomlog.metadata.store.checked_value import DamagedItem
-from loomlog.metadata.store.contract import MetaStore, Versioned
+from loomlog.metadata.store.contract import MetaStore, StoredItem
 
 FORMAT: Final = 2
 
@@ -132,7 +132,7 @@ async def dump(
     return Dump(epoch, await store.last_version(), kept, rounds, left_out)
 
 
-def _may_skip(key: str, item: Versioned) -> bool:
+def _may_skip(key: str, item: StoredItem) -> bool:
     """Return whether an item is damaged and nothing else in the cluster depends on it."""
     return isinstance(item, DamagedItem) and key.startswith(_OF_USERS)
 

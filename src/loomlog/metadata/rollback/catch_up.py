@@ -30,7 +30,7 @@ from loomlog.metadata.offline.transfer import MovableStore
 from loomlog.metadata.registry import DRAFTS, REBUILD
 from loomlog.metadata.rollback.draft import Draft
 from loomlog.metadata.rollback.gate import fields_of, history_of, seen_from_wire
-from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import LogId, NodeId
 
 VERSIONS_ABOVE: Final = 1_000_000  # changes that no node knows of
@@ -55,7 +55,7 @@ class MetadataCatchUp:
     """Plans and writes the update of restored metadata. Created by `catching_up`."""
 
     def __init__(
-        self, store: MovableStore, items: dict[str, Versioned], collector: Collector
+        self, store: MovableStore, items: dict[str, StoredItem], collector: Collector
     ) -> None:
         self._store = store
         self._items = items

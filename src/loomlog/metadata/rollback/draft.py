@@ -24,7 +24,7 @@ from loomlog.metadata.catalog.records import (
     node_key,
 )
 from loomlog.metadata.offline.collector import Caller
-from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -39,7 +39,7 @@ class Draft:
 
     def __init__(
         self,
-        items: Mapping[str, Versioned],
+        items: Mapping[str, StoredItem],
         protocols: Sequence[ProtocolDraft],
         nodes: Collection[NodeId],
     ) -> None:

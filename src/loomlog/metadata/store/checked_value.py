@@ -15,7 +15,7 @@ from typing import Final
 from crc32c import crc32c
 
 from loomlog.errors import Corrupt
-from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.contract import StoredItem
 
 FORMAT: Final = 3
 
@@ -24,7 +24,7 @@ _VERSION: Final = struct.Struct("<Q")
 _VERSION_MAX: Final = (1 << 64) - 1
 
 
-class DamagedItem(Versioned):
+class DamagedItem(StoredItem):
     """An item whose checksum is wrong. It is there and has a version, but no value."""
 
     __slots__ = ()
@@ -48,11 +48,11 @@ def unpack(key: str, stored: bytes, version: int = 0) -> bytes:
     )
 
 
-def versioned(key: str, stored: bytes, version: int, *, covered: int = 0) -> Versioned:
+def versioned(key: str, stored: bytes, version: int, *, covered: int = 0) -> StoredItem:
     """Return what a store found under `key`. Reading the value of a damaged one raises Corrupt, so
     that it is never taken for absent and leaves all others readable."""
     try:
-        return Versioned(unpack(key, stored, covered), version)
+        return StoredItem(unpack(key, stored, covered), version)
     except Corrupt as error:
         return DamagedItem(str(error).encode(), version)
 

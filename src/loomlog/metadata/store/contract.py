@@ -21,18 +21,18 @@ class StoreFailed(Unavailable):
     """The disk of an embedded store refuses to be written to."""
 
 
-class Versioned(NamedTuple):
+class StoredItem(NamedTuple):
     """A value and the version that a compare-and-swap has to name."""
 
     value: bytes
     version: int
 
 
-class Change(NamedTuple):
+class ItemChange(NamedTuple):
     """A change of a key; `item` is None if the key was deleted."""
 
     key: str
-    item: Versioned | None
+    item: StoredItem | None
 
 
 class Fence(NamedTuple):
@@ -58,14 +58,14 @@ def fence_fell(fence: Fence, found: int) -> NotLeader:
     )
 
 
-Changed = Callable[[Change], None]
+Changed = Callable[[ItemChange], None]
 Unwatch = Callable[[], None]
 
 
 class MetaStore(Protocol):
     """A store of versioned values. A swap survives a crash of the process and of the machine."""
 
-    async def get(self, key: str) -> Versioned | None: ...
+    async def get(self, key: str) -> StoredItem | None: ...
 
     async def compare_and_swap(
         self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
@@ -74,7 +74,7 @@ class MetaStore(Protocol):
 
         All `fences` have to stand in that moment, else NotLeader. Returns the new version."""
 
-    async def list(self, prefix: str) -> dict[str, Versioned]:
+    async def list(self, prefix: str) -> dict[str, StoredItem]:
         """Return all items whose key begins with `prefix`, in key order."""
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
@@ -136,7 +136,7 @@ class Watchers:
 
         return unwatch
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: ItemChange) -> None:
         for prefix, changed in list(self._watchers):
             if change.key.startswith(prefix):
                 changed(change)
@@ -160,7 +160,7 @@ class LateStore:
                 self._store = await self._open()
             return self._store
 
-    async def get(self, key: str) -> Versioned | None:
+    async def get(self, key: str) -> StoredItem | None:
         return await (await self.open()).get(key)
 
     async def compare_and_swap(
@@ -169,7 +169,7 @@ class LateStore:
         store = await self.open()
         return await store.compare_and_swap(key, expected, value, fences=fences)
 
-    async def list(self, prefix: str) -> dict[str, Versioned]:
+    async def list(self, prefix: str) -> dict[str, StoredItem]:
         return await (await self.open()).list(prefix)
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:

@@ -11,11 +11,11 @@ import asyncio
 
 from loomlog.metadata.store.checked_value import pack, versioned
 from loomlog.metadata.store.contract import (
-    Change,
     Changed,
     Fence,
+    ItemChange,
+    StoredItem,
     Unwatch,
-    Versioned,
     Watchers,
     conflict,
     fence_fell,
@@ -26,11 +26,11 @@ class MemoryStore:
     """A MetaStore in memory."""
 
     def __init__(self) -> None:
-        self._items: dict[str, Versioned] = {}  # values as a disk would have them
+        self._items: dict[str, StoredItem] = {}  # values as a disk would have them
         self._version = 0
         self._watchers = Watchers()
 
-    async def get(self, key: str) -> Versioned | None:
+    async def get(self, key: str) -> StoredItem | None:
         await asyncio.sleep(0)
         return self._item(key)
 
@@ -51,10 +51,10 @@ class MemoryStore:
             raise conflict(key, expected, found)
         self._version += 1
         version = self._version
-        self._put(key, None if value is None else Versioned(pack(key, value, version), version))
+        self._put(key, None if value is None else StoredItem(pack(key, value, version), version))
         return version
 
-    def _item(self, key: str) -> Versioned | None:
+    def _item(self, key: str) -> StoredItem | None:
         item = self._items.get(key)
         return item and versioned(key, item.value, item.version, covered=item.version)
 
@@ -62,14 +62,14 @@ class MemoryStore:
         item = self._items.get(key)
         return item.version if item else 0
 
-    def _put(self, key: str, item: Versioned | None) -> None:
+    def _put(self, key: str, item: StoredItem | None) -> None:
         if item is None:
             self._items.pop(key, None)
         else:
             self._items[key] = item
-        self._watchers.tell(Change(key, self._item(key)))
+        self._watchers.tell(ItemChange(key, self._item(key)))
 
-    async def list(self, prefix: str) -> dict[str, Versioned]:
+    async def list(self, prefix: str) -> dict[str, StoredItem]:
         await asyncio.sleep(0)
         keys = [key for key in sorted(self._items) if key.startswith(prefix)]
         return {key: item for key in keys if (item := self._item(key)) is not None}

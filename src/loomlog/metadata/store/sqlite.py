@@ -26,12 +26,12 @@ from crc32c import crc32c
 from loomlog.errors import Corrupt, NotFound, Unavailable, VersionMismatch
 from loomlog.metadata.store.checked_value import checksum_in, is_whole, pack, versioned
 from loomlog.metadata.store.contract import (
-    Change,
     Changed,
     Fence,
+    ItemChange,
+    StoredItem,
     StoreFailed,
     Unwatch,
-    Versioned,
     Watchers,
     conflict,
     fence_fell,
@@ -88,7 +88,7 @@ class SqliteStore:
         )
         return cls(path, worker, connection)
 
-    async def get(self, key: str) -> Versioned | None:
+    async def get(self, key: str) -> StoredItem | None:
         return await self._run(lambda: _get(self._connection, key))
 
     async def compare_and_swap(
@@ -100,11 +100,11 @@ class SqliteStore:
         if self.trouble:
             logger.warning("%s can be written again", self._path)
             self.trouble = ""
-        item = None if value is None else Versioned(value, version)
-        self._watchers.tell(Change(key, item))
+        item = None if value is None else StoredItem(value, version)
+        self._watchers.tell(ItemChange(key, item))
         return version
 
-    async def list(self, prefix: str) -> dict[str, Versioned]:
+    async def list(self, prefix: str) -> dict[str, StoredItem]:
         return await self._run(lambda: _list(self._connection, prefix))
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
@@ -304,7 +304,7 @@ def _raise_versions(connection: sqlite3.Connection, path: str, version: int) -> 
     _write_last(connection, last._replace(version=max(last.version, version)))
 
 
-def _get(connection: sqlite3.Connection, key: str) -> Versioned | None:
+def _get(connection: sqlite3.Connection, key: str) -> StoredItem | None:
     row = _row(connection, key)
     return versioned(key, *row, covered=row[1]) if row else None
 
@@ -315,7 +315,7 @@ def _row(connection: sqlite3.Connection, key: str) -> tuple[Any, int] | None:
     return found
 
 
-def _list(connection: sqlite3.Connection, prefix: str) -> dict[str, Versioned]:
+def _list(connection: sqlite3.Connection, prefix: str) -> dict[str, StoredItem]:
     rows = connection.execute(
         "SELECT key, value, version FROM items WHERE substr(key, 1, ?) = ? ORDER BY key",
         (len(prefix), prefix),

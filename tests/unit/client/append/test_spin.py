@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from loomlog.client.append.spin import Spinning, usable_cpus
+from loomlog.client.append.spin import Spinner, usable_cpus
 
 SPIN_S = 0.002
 
@@ -38,11 +38,11 @@ def turns() -> Turns:
     return Turns()
 
 
-def spinning(turns: Turns, spin_s: float = SPIN_S) -> Spinning:
-    return Spinning(cast(asyncio.AbstractEventLoop, turns), spin_s, lambda: turns.now_s)
+def spinning(turns: Turns, spin_s: float = SPIN_S) -> Spinner:
+    return Spinner(cast(asyncio.AbstractEventLoop, turns), spin_s, lambda: turns.now_s)
 
 
-def one_batch(spins: Spinning, turns: Turns, took_s: float) -> bool:
+def one_batch(spins: Spinner, turns: Turns, took_s: float) -> bool:
     """Whether the loop was awake all the time."""
     spins.began()
     end_s = turns.now_s + took_s

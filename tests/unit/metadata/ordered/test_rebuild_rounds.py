@@ -17,7 +17,7 @@ from loomlog.metadata.offline import embedded
 from loomlog.metadata.offline.rebuild import Findings
 from loomlog.metadata.ordered.rebuild import OrderedRebuild
 from loomlog.metadata.ordered.records import StreamRecords
-from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.contract import StoredItem
 from loomlog.testing import LocalCluster
 from loomlog.types import NodeId, Position
 
@@ -63,7 +63,7 @@ async def written_beyond(cluster: LocalCluster, entries: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def contents(directory: Path) -> dict[str, Versioned]:
+async def contents(directory: Path) -> dict[str, StoredItem]:
     async with embedded.opened(str(directory / "vmr")) as store:
         return await store.list("")
 

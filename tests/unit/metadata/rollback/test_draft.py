@@ -24,7 +24,7 @@ from loomlog.metadata.copyset.records import CopysetDraft, CopysetRecord
 from loomlog.metadata.ordered.draft import OrderedDraft
 from loomlog.metadata.ordered.held_replicas import HeldReplica
 from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft
-from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import ReplicaState, Report
 
 NODES = {
@@ -78,7 +78,7 @@ def draft(
     leave: Collection[int] = (),
     deleted: Collection[str] = (),
 ) -> Draft:
-    items = {key: Versioned(encode(record), 1) for key, record in {**COPY, **(more or {})}.items()}
+    items = {key: StoredItem(encode(record), 1) for key, record in {**COPY, **(more or {})}.items()}
     made = Draft(items, found.drafts, NODES)
     made.make(NODES, leave, deleted)
     made.seal_changed()
@@ -207,7 +207,7 @@ def test_nobody_holds_a_lease() -> None:
 
 def test_a_node_that_was_added_or_replaced_is_taken_in() -> None:
     came = {**NODES, 4: replace(NODES[1], node_id=4), 1: replace(NODES[1], node_secret="new")}
-    items = {key: Versioned(encode(record), 1) for key, record in COPY.items()}
+    items = {key: StoredItem(encode(record), 1) for key, record in COPY.items()}
     made = Draft(items, held().drafts, came)
     made.make(came, (), ())
     assert made.changes["node/4"] == came[4]

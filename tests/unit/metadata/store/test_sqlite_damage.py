@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from loomlog.errors import Corrupt, LoomError, Retryable, VersionMismatch
-from loomlog.metadata.store.contract import Versioned
+from loomlog.metadata.store.contract import StoredItem
 from loomlog.metadata.store.sqlite import SqliteStore
 from loomlog.storage.disk import ThreadWorker
 
 HEADER_BITS = 100 * 8  # of the database; the most dangerous ones
 RANDOM_FLIPS = 500
 
-Content = tuple[int, dict[str, Versioned]]
+Content = tuple[int, dict[str, StoredItem]]
 
 
 @asynccontextmanager

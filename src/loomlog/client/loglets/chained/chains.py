@@ -45,7 +45,7 @@ LOOK_S: Final = 0.2  # the same for an operation that may continue in the old ep
 _NONE_YET: Final = Lost()
 
 
-class View(NamedTuple):
+class ChainView(NamedTuple):
     """The known state of a segment: the location of its blocks in one epoch."""
 
     stream: StreamId
@@ -61,7 +61,7 @@ class View(NamedTuple):
         return self.epoch
 
 
-class Chains(SegmentViews[View]):
+class Chains(SegmentViews[ChainView]):
     """All chained segments of one log."""
 
     def __init__(self, log: CachedLog, client: Client) -> None:
@@ -83,10 +83,10 @@ class Chains(SegmentViews[View]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _view_of(self, stream: pb.LogStream) -> View | None:
+    def _view_of(self, stream: pb.LogStream) -> ChainView | None:
         if not stream.HasField("projection"):
             return None
-        view = View(stream.log_stream_id, *codec.projection_from_wire(stream.projection))
+        view = ChainView(stream.log_stream_id, *codec.projection_from_wire(stream.projection))
         self._interrupt(view.stream, view.epoch)
         return view
 
@@ -99,7 +99,7 @@ class Chains(SegmentViews[View]):
 
     # ---- operations
 
-    async def run(self, view: View, steps: Steps[Outcome]) -> Outcome:
+    async def run(self, view: ChainView, steps: Steps[Outcome]) -> Outcome:
         """Drive an operation to its end, starting in this view."""
         end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         drive = Drive(self, view, steps, partial(_resolve, end))
@@ -110,7 +110,7 @@ class Chains(SegmentViews[View]):
             drive.cancel()
 
     def ask(
-        self, view: View, ask: ChainedAsk, answered: Answered, *, wait_ms: int = 0
+        self, view: ChainView, ask: ChainedAsk, answered: Answered, *, wait_ms: int = 0
     ) -> PendingRequest:
         """Send a request; `wait_ms` is how long a Fetch may wait for blocks."""
         target, request = ask
@@ -119,7 +119,7 @@ class Chains(SegmentViews[View]):
         return ReplicaRequest(self, view, target, request, answered, wait_ms)
 
     async def ask_replica(
-        self, view: View, replica: Replica, request: Request, *, wait_ms: int = 0
+        self, view: ChainView, replica: Replica, request: Request, *, wait_ms: int = 0
     ) -> Answer:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         answered = partial(_resolve, answer)
@@ -153,7 +153,7 @@ class Chains(SegmentViews[View]):
     # ---- after an interruption
 
     def renew(
-        self, view: View, request: Renew, renewed: Callable[[View | Exception], None]
+        self, view: ChainView, request: Renew, renewed: Callable[[ChainView | Exception], None]
     ) -> asyncio.Task[None]:
         """Call `renewed` with the newest view; after a pause if it is not newer than `view`."""
 
@@ -168,7 +168,7 @@ class Chains(SegmentViews[View]):
 
         return asyncio.get_running_loop().create_task(look())
 
-    async def recover(self, view: View, interrupted: Interrupted, attempts: int) -> View:
+    async def recover(self, view: ChainView, interrupted: Interrupted, attempts: int) -> ChainView:
         """Return the newest view; pause first if there is none newer than `view`."""
         self._check_open()
         newest = self.view(view.stream)
@@ -179,7 +179,7 @@ class Chains(SegmentViews[View]):
             await asyncio.sleep(BACKOFF.delay_s(attempts, self._rng))
         return newest
 
-    async def _look_together(self, view: View, *, wait: bool) -> None:
+    async def _look_together(self, view: ChainView, *, wait: bool) -> None:
         looking = self._looking.get(view.stream)
         if looking is None:
             looking = asyncio.get_running_loop().create_task(self._look(view, wait))
@@ -199,7 +199,7 @@ class Chains(SegmentViews[View]):
         if not looking.cancelled():
             looking.exception()  # marks it as retrieved: callers that waited got it
 
-    async def _look(self, view: View, wait: bool) -> None:
+    async def _look(self, view: ChainView, wait: bool) -> None:
         """Fetch the newest projection. Wait some time for a newer one if `wait` is set, or if a
         node did not answer, since a new epoch interrupts all other requests to that node."""
         wait = wait or view.stream in self.missed
@@ -213,7 +213,7 @@ class Chains(SegmentViews[View]):
             if self.view(view.stream).epoch > view.epoch or not await retries.pause():
                 return
 
-    async def _report(self, view: View, node_id: NodeId) -> None:
+    async def _report(self, view: ChainView, node_id: NodeId) -> None:
         loglet = view.projection.log_id
         report = pb.ReportChain(loglet_id=loglet, epoch=view.epoch, storage_node_id=node_id)
         try:
@@ -240,7 +240,7 @@ class Drive(Generic[Outcome]):
     def __init__(
         self,
         chains: Chains,
-        view: View,
+        view: ChainView,
         steps: Steps[Outcome],
         ended: Callable[[Outcome | Exception], None],
         renewing: Callable[[], None] | None = None,
@@ -308,7 +308,7 @@ class Drive(Generic[Outcome]):
         if not self._missing:
             self._step(self._answers)
 
-    def _renewed(self, view: View | Exception) -> None:
+    def _renewed(self, view: ChainView | Exception) -> None:
         if isinstance(view, Exception):
             self._end(view)
         else:

@@ -14,7 +14,7 @@ import asyncio
 from typing import Final
 
 from loomlog.batch import read_header
-from loomlog.client.loglets.chained.chains import Chains, View
+from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.pieces import Referred, decode, refers
@@ -84,7 +84,7 @@ class ChainedFinder:
             view = await self._chains.recover(view, outcome, attempts)
             attempts += 1
 
-    async def _lost(self, view: View, block: Block, position: Glsn) -> DataLoss:
+    async def _lost(self, view: ChainView, block: Block, position: Glsn) -> DataLoss:
         end = await self._chains.run(view, find_end_of_loss(view.projection, block))
         return DataLoss(
             f"position {position} of log {self._name!r} is lost with all its replicas: "

@@ -22,11 +22,11 @@ from typing import Final
 
 from loomlog import limits
 from loomlog.batch import read_header
-from loomlog.client.loglets.chained.chains import Chains, View
+from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe import pieces
-from loomlog.client.subscribe.part import Following, trimmed
+from loomlog.client.subscribe.part import FollowedPart, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.follow import STALL_S, Absence, Inquiry, Patience
@@ -48,7 +48,7 @@ WAIT_MS: Final = 2000  # for a tail that has no more blocks; then it is asked ag
 LATE_BYTES: Final = 64 * limits.KIB  # fetched by a peek; most of it has arrived before
 
 
-class ChainedPart(Following):
+class ChainedPart(FollowedPart):
     """The positions from `start` to `stop` inclusive, or to the end of the segment."""
 
     def __init__(
@@ -165,7 +165,7 @@ class ChainedPart(Following):
         except Exception as error:
             self.fail(error)
 
-    def _is_past(self, view: View, position: Glsn) -> bool:
+    def _is_past(self, view: ChainView, position: Glsn) -> bool:
         """Return whether no block at or after `position` is wanted or can still arrive."""
         projection = view.projection
         wanted = self._stop is None or position <= self._stop
@@ -252,7 +252,7 @@ class ChainedPart(Following):
             return
         self._adopt(self._chains.view(self._view.stream))
 
-    def _adopt(self, view: View) -> None:
+    def _adopt(self, view: ChainView) -> None:
         """Adopt newer metadata."""
         if view.epoch >= self._view.epoch:  # nodes may have other addresses
             self._view = view

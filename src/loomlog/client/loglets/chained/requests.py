@@ -20,7 +20,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
 
 if TYPE_CHECKING:
-    from loomlog.client.loglets.chained.chains import Chains, View
+    from loomlog.client.loglets.chained.chains import Chains, ChainView
 
 ANSWER_S: Final = 2.0  # a replica silent for this long is reported, and asked again
 BYTES_PER_S_MIN: Final = 4 * limits.MIB  # large blocks are given more time
@@ -68,7 +68,7 @@ class ReplicaRequest(PendingRequest):
     def __init__(
         self,
         chains: Chains,
-        view: View,
+        view: ChainView,
         replica: Replica,
         request: Request,
         answered: Answered,
@@ -171,7 +171,9 @@ class SequencerRequest(PendingRequest):
 
     __slots__ = ("_call", "_frame", "_metadata")
 
-    def __init__(self, chains: Chains, view: View, request: Request, answered: Answered) -> None:
+    def __init__(
+        self, chains: Chains, view: ChainView, request: Request, answered: Answered
+    ) -> None:
         super().__init__(answered)
         self._metadata = chains.metadata
         message = codec.sequencer_request_to_wire(view.projection.log_id, request)

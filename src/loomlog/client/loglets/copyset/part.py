@@ -14,7 +14,7 @@ from loomlog.client.loglets.copyset.reader_driver import RunningReader
 from loomlog.client.loglets.copyset.segments import Segments
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.subscribe import pieces
-from loomlog.client.subscribe.part import Following, trimmed
+from loomlog.client.subscribe.part import FollowedPart, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.effects import Deliver, GapKind, ReadGap
@@ -25,7 +25,7 @@ from loomlog.wire import loomlog_pb2 as pb
 LOOKS: Final = Backoff(0.05, 5.0)  # between polls for the recorded end of a closed segment
 
 
-class CopysetPart(Following):
+class CopysetPart(FollowedPart):
     """The positions from `start` to `stop` inclusive, or to the end of the segment."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Final
 
 from loomlog.client.loglets.ordered.feed import Arrived, Feed, Source
 from loomlog.client.subscribe import pieces
-from loomlog.client.subscribe.part import Following, trimmed
+from loomlog.client.subscribe.part import FollowedPart, trimmed
 from loomlog.client.subscribe.pieces import Piece, Referred, Stored
 from loomlog.core.backoff import Backoff
 from loomlog.errors import DataLoss, LoomError, Retryable, Unavailable
@@ -27,7 +27,7 @@ IDLE_S: Final = 5.0  # between checks while no further number is known to exist
 SILENT_S: Final = 1.0  # until a feed that does not deliver the next number changes its replica
 
 
-class OrderedPart(Following):
+class OrderedPart(FollowedPart):
     """The numbers from `start` to `stop` inclusive, or to the end of the run."""
 
     def __init__(self, source: Source, log: pb.Log, start: int, stop: int | None) -> None:

@@ -16,11 +16,11 @@ from loomlog.config import EtcdSettings
 from loomlog.errors import LoomError
 from loomlog.metadata.store.checked_value import pack, versioned
 from loomlog.metadata.store.contract import (
-    Change,
     Changed,
     Fence,
+    ItemChange,
+    StoredItem,
     Unwatch,
-    Versioned,
 )
 from loomlog.metadata.store.etcd.connection import (
     AnswerLost,
@@ -44,7 +44,7 @@ class EtcdStore:
         self._keys = Keys(settings.prefix)
         self._connection = EtcdConnection(settings)
         self._swaps = Swaps(self._connection, self._keys)
-        self._watches: set[Watch] = set()
+        self._watches: set[EtcdWatch] = set()
         self._above = 0
 
     @classmethod
@@ -64,7 +64,7 @@ class EtcdStore:
         """Return the address of the member in use."""
         return self._connection.endpoint.address
 
-    async def get(self, key: str) -> Versioned | None:
+    async def get(self, key: str) -> StoredItem | None:
         request = rpc.RangeRequest(key=self._keys.key(key))
         answer = await self._connection.ask_now(lambda e: e.kv.Range, request)
         for item in answer.kvs:
@@ -79,7 +79,7 @@ class EtcdStore:
         revision = await self._swaps.swap(key, self._revision(expected), stored, raw_fences)
         return self._version(revision)
 
-    async def list(self, prefix: str) -> dict[str, Versioned]:
+    async def list(self, prefix: str) -> dict[str, StoredItem]:
         first, end = self._keys.range(prefix)
         request = rpc.RangeRequest(key=first, range_end=end)
         answer = await self._connection.ask_now(lambda e: e.kv.Range, request)
@@ -92,11 +92,13 @@ class EtcdStore:
         """Watch from the newest revision seen here on: nothing since the last read is missed."""
         revision = self._connection.revision
 
-        def tell(change: Change) -> None:
+        def tell(change: ItemChange) -> None:
             key, item = change
-            changed(Change(key, item and versioned(key, item.value, self._version(item.version))))
+            changed(
+                ItemChange(key, item and versioned(key, item.value, self._version(item.version)))
+            )
 
-        watch = Watch(self._connection, self._keys, prefix, revision, tell)
+        watch = EtcdWatch(self._connection, self._keys, prefix, revision, tell)
         self._watches.add(watch)
 
         def unwatch() -> None:
@@ -133,7 +135,7 @@ class EtcdStore:
 logger = logging.getLogger(__name__)
 
 
-class Watch:
+class EtcdWatch:
     """Calls `changed` for every key under `prefix` that changes after `revision`, until `end`."""
 
     def __init__(
@@ -211,9 +213,9 @@ class Watch:
     def _tell_event(self, event: Any) -> None:
         key, version = self._keys.name(event.kv.key), event.kv.mod_revision
         if event.type == rpc.Event.DELETE:
-            self._report(Change(key, None), version)
+            self._report(ItemChange(key, None), version)
         else:
-            self._report(Change(key, Versioned(event.kv.value, version)), version)
+            self._report(ItemChange(key, StoredItem(event.kv.value, version)), version)
 
     # ---- when it does not
 
@@ -229,15 +231,15 @@ class Watch:
         answer = await self._connection.ask_now(lambda e: e.kv.Range, request)
         found = {self._keys.name(item.key): item for item in answer.kvs}
         for key in sorted((self._present or set()) - set(found)):
-            self._report(Change(key, None), self._reported)
+            self._report(ItemChange(key, None), self._reported)
         for key, item in sorted(found.items(), key=lambda pair: pair[1].mod_revision):
             if item.mod_revision > self._reported:
                 version = item.mod_revision
-                self._report(Change(key, Versioned(item.value, version)), version)
+                self._report(ItemChange(key, StoredItem(item.value, version)), version)
         self._present = set(found)
         self._reported = answer.header.revision
 
-    def _report(self, change: Change, version: int) -> None:
+    def _report(self, change: ItemChange, version: int) -> None:
         self._reported = version
         if self._present is not None:
             (self._present.discard if change.item is None else self._present.add)(change.key)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from loomlog.client.loglets.chained.chains import Chains, Drive, View
+from loomlog.client.loglets.chained.chains import Chains, ChainView, Drive
 from loomlog.client.loglets.chained.requests import Answered, PendingRequest
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.messages import Answer, ChainedAsk, Check, Done, FindEnd, Refused, Steps
 from loomlog.core.requests import Ask, Lost
 from loomlog.errors import Corrupt, LoomError
 
-VIEW = View(1, Projection(1, 1, 1, 1, (), 1), {})
+VIEW = ChainView(1, Projection(1, 1, 1, 1, (), 1), {})
 HEAD, TAIL = Replica(1, 1, 0, 1), Replica(2, 1, 0, 1)
 
 
@@ -38,7 +38,7 @@ class Desk:
         self.drive = Drive(cast(Chains, self), VIEW, steps, self.ends.append)
         self.drive.start()
 
-    def ask(self, view: View, ask: ChainedAsk, answered: Answered) -> PendingRequest:
+    def ask(self, view: ChainView, ask: ChainedAsk, answered: Answered) -> PendingRequest:
         self.questions.append(ByHand(ask, answered))
         return self.questions[-1]
 
