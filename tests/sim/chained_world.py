@@ -250,7 +250,11 @@ class ChainedWorld:
             return
         goal = Goal()
         if self.random.random() < 0.2:
-            goal = Goal(leaving=frozenset([self.random.choice(chains[index]).node_id]))
+            replica = self.random.choice(chains[index])
+            if self.projection.epoch % 2:  # the node leaves, or only this replica of it
+                goal = Goal(leaving=frozenset([replica.node_id]))
+            else:
+                goal = Goal(moved=frozenset([replica]))
         self._call(repository, repository.reconfigure(goal))
 
     # ---- harm
@@ -364,7 +368,9 @@ class ChainedWorld:
     def leaving(self, node: NodeId) -> bool:
         return False
 
-    def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
+    def spare(
+        self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
+    ) -> NodeId | None:
         used = {replica.node_id for replica in record.projection.chains[chain]}
         spare = [node for node in self.nodes if node not in used and self.reachable(node)]
         return self.random.choice(spare) if spare else None

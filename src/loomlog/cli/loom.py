@@ -14,6 +14,7 @@ from loomlog.cli.commands import (
     metadata,
     node,
     pipeline,
+    rebalance,
     status,
     stream,
     tail,
@@ -47,6 +48,7 @@ for work in (
     tail.tail,
     status.status,
     maintenance.maintenance,
+    rebalance.rebalance,
     bench.bench,
 ):
     command(app)(work)

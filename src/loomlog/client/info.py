@@ -52,6 +52,12 @@ class StreamInfo:
         """Whether draining a node leaves this stream's data there instead of moving it."""
         return self.copyset is not None and self.copyset.closed
 
+    def nodes_of(self, part: int = 0) -> tuple[NodeId, ...]:
+        """Return the nodes with its replicas; of a stream that has several parts, of one."""
+        if self.chains:
+            return self.chains[part] if part < len(self.chains) else ()
+        return tuple(replica.node for replica in self.replicas)
+
     @property
     def sequencer(self) -> NodeId | None:
         """The storage node that sequences it, if any does."""

@@ -96,6 +96,50 @@ class StreamDescription:
     replicas: tuple[ReplicaDescription, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """A replica that would go to another node."""
+
+    log: str
+    stream: StreamId
+    part: int  # of a stream that has several, such as chains
+    from_node: NodeId
+    to_node: NodeId
+    stored_bytes: int  # 0: not known
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRenewal:
+    """A stream whose new entries would be stored on other nodes."""
+
+    log: str
+    stream: StreamId
+    nodes_before: tuple[NodeId, ...]
+    nodes_after: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLoad:
+    """The load of a node before and after a plan, in replicas that can be moved."""
+
+    node: NodeId
+    replicas_before: int
+    replicas_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """Changes that would spread the load more evenly; none: it is even enough."""
+
+    moves: tuple[PlannedMove, ...]
+    renewals: tuple[PlannedRenewal, ...]
+    loads: tuple[PlannedLoad, ...]
+    imbalance_before: float  # how much more than the average the node with the most load has
+    imbalance_after: float
+
+
 class Operator:
     """The part of a Cluster that operators use. Idempotent requests are retried automatically; the
     others raise an error that says so when their outcome is unknown."""
@@ -125,11 +169,35 @@ class Operator:
         return await self._change_stream(pb.ChangeStream.REMOVE, stream, repeatable=False)
 
     async def move_stream(
-        self, stream: StreamId, from_node: NodeId, to_node: NodeId | None = None
+        self, stream: StreamId, from_node: NodeId, to_node: NodeId | None = None, part: int = 0
     ) -> Change:
-        """Move a replica from `from_node` to `to_node`, or to the best node if that is None."""
+        """Move a replica from `from_node` to `to_node`, or to the best node if that is None. Of a
+        stream that has several parts, such as chains, one is moved."""
         return await self._change_stream(
-            pb.ChangeStream.MOVE, stream, from_node, to_node, repeatable=False
+            pb.ChangeStream.MOVE, stream, from_node, to_node, part=part, repeatable=False
+        )
+
+    async def renew_stream(self, stream: StreamId) -> Change:
+        """Store new entries of a stream on the nodes that are best now; those that it has stay
+        where they are. For protocols whose entries may be on any nodes."""
+        return await self._change_stream(pb.ChangeStream.RENEW, stream)
+
+    # ---- load
+
+    async def plan_rebalance(self) -> RebalancePlan:
+        """Return what would spread the load more evenly over the nodes: moves for `move_stream`
+        and renewals for `renew_stream`. Nothing is changed."""
+        question = pb.Frame(plan_rebalance=pb.PlanRebalance())
+        plan = (await self._metadata.request(question, repeatable=True)).rebalance_plan
+        return RebalancePlan(
+            moves=tuple(map(_planned_move, plan.moves)),
+            renewals=tuple(
+                PlannedRenewal(r.log, r.log_stream_id, tuple(r.nodes_before), tuple(r.nodes_after))
+                for r in plan.renewals
+            ),
+            loads=tuple(map(_planned_load, plan.loads)),
+            imbalance_before=plan.imbalance_before,
+            imbalance_after=plan.imbalance_after,
         )
 
     async def unregister_replica(self, stream: StreamId, node: NodeId) -> Change:
@@ -265,6 +333,7 @@ class Operator:
         to_node: NodeId | None = None,
         *,
         tell_only: bool = False,
+        part: int = 0,
         repeatable: bool = True,
     ) -> Change:
         request = pb.ChangeStream(
@@ -273,6 +342,7 @@ class Operator:
             from_node=0 if from_node is None else _number("node", from_node),
             to_node=0 if to_node is None else _number("node", to_node),
             tell_only=tell_only,
+            part=part,
         )
         return await self._change(pb.Frame(change_stream=request), repeatable)
 
@@ -298,6 +368,22 @@ def _change_of(changed: pb.Changed) -> Change:
         next=changed.next,
         stream=changed.log_stream_id or None,
         scrubs=tuple(map(_replica_scrub, changed.scrubs)),
+    )
+
+
+def _planned_move(move: pb.PlannedMove) -> PlannedMove:
+    return PlannedMove(
+        move.log, move.log_stream_id, move.part, move.from_node, move.to_node, move.stored_bytes
+    )
+
+
+def _planned_load(load: pb.PlannedLoad) -> PlannedLoad:
+    return PlannedLoad(
+        load.storage_node_id,
+        load.replicas_before,
+        load.replicas_after,
+        load.bytes_before,
+        load.bytes_after,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias
 from loomlog.config import MetadataSettings
 from loomlog.core.conditions import Condition
 from loomlog.core.outage import PartOutage
+from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.metadata.background import Background
@@ -61,6 +62,14 @@ class ReplicaSet(NamedTuple):
 
     name: str  # for people, such as "stream 3"
     nodes: tuple[NodeId, ...]  # that have a complete replica
+
+
+class Renewal(NamedTuple):
+    """The nodes of a stream, and those that a new one would have."""
+
+    stream_id: StreamId
+    before: tuple[NodeId, ...]
+    after: tuple[NodeId, ...]
 
 
 class Cleanup(NamedTuple):
@@ -212,7 +221,7 @@ class ProtocolKeeper(ABC):
             )
         raise InvalidArgument(
             f"stream {request.log_stream_id} is of protocol {self.protocol!r}, whose streams are "
-            "not changed one by one: drain a node that should take nothing new, or give the log "
+            "not changed in this way: drain a node that should take nothing new, or give the log "
             "other settings with `loom log switch`"
         )
 
@@ -240,6 +249,14 @@ class ProtocolKeeper(ABC):
 
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
         """Return what it costs a log if these nodes are away, for each part of this protocol."""
+        return []
+
+    def replica_groups(self) -> list[ReplicaGroup]:
+        """Return the sets of replicas of which one may be moved to another node now."""
+        return []
+
+    def renewals(self) -> list[Renewal]:
+        """Return the streams whose new entries would be spread better over other nodes."""
         return []
 
     def kept_on(self, node: NodeId) -> list[str]:

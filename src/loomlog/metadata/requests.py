@@ -35,6 +35,7 @@ class Requests(Service):
             "change_node": self._change_node,
             "check_nodes": self._check_nodes,
             "describe_stream": self._describe_stream,
+            "plan_rebalance": self._plan_rebalance,
         }
         commands: dict[str, Answer] = {
             "switch_log": self._switch_log,
@@ -206,6 +207,10 @@ class Requests(Service):
         term, stream = self._term, frame.describe_stream.log_stream_id
         described = await describe_stream(stream, term.view, term.keepers, term.nodes)
         return pb.Frame(stream_description=described)
+
+    async def _plan_rebalance(self, connection: Connection, frame: Frame) -> Frame:
+        await self._term.gate.wait_for_command()
+        return pb.Frame(rebalance_plan=await self._term.rebalancer.plan())
 
     async def _change_node(self, connection: Connection, frame: Frame) -> Frame:
         change, gate = frame.change_node, self._term.gate

@@ -34,6 +34,7 @@ from loomlog.metadata.nodes.connected_nodes import (
 )
 from loomlog.metadata.nodes.node_operator import NodeOperator
 from loomlog.metadata.nodes.placement import LostNodes, ReplicaPlacement
+from loomlog.metadata.nodes.rebalancer import Rebalancer
 from loomlog.metadata.nodes.registration import Registration
 from loomlog.metadata.protocol import KeeperContext, Keepers
 from loomlog.metadata.registers import ClusterRegisters
@@ -135,6 +136,7 @@ class Term:
     def _wire_logs(self, settings: MetadataSettings) -> None:
         self.admin = Admin(self.catalog, self.keepers, self._placement)
         self.switching = LogSwitches(self.catalog, self.keepers, self._background)
+        self.rebalancer = Rebalancer(self.catalog, self.keepers, self._placement)
         self.retention = RetentionTrimmer(
             self.catalog,
             self.admin,

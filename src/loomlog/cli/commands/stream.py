@@ -127,14 +127,17 @@ def move(
         int | None,
         typer.Option("--to", min=1, metavar="NODE", show_default="the best node", help="Where to."),
     ] = None,
+    part: Annotated[
+        int, typer.Option(min=0, help="Of a stream that has several, such as chains: which one.")
+    ] = 0,
     *,
     how: Invocation,
 ) -> None:
     """Move a replica of a stream to another node."""
     with connected_sync(how.cluster) as client:
         before = _stream(client, stream)
-        change = client.move_stream(stream, from_node, to_node)
-        moved = _settled(before, lambda now: all(r.node != from_node for r in now.replicas))
+        change = client.move_stream(stream, from_node, to_node, part)
+        moved = _settled(before, lambda now: from_node not in now.nodes_of(part))
         changes.say_and_wait(change, how, _until(client, stream, moved))
 
 

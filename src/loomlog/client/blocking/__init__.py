@@ -304,6 +304,8 @@ class BlockingCluster(BlockingFace[Cluster]):
     unseal_stream = blocking(Cluster.unseal_stream)
     add_stream = blocking(Cluster.add_stream)
     move_stream = blocking(Cluster.move_stream)
+    renew_stream = blocking(Cluster.renew_stream)
+    plan_rebalance = blocking(Cluster.plan_rebalance)
     remove_stream = blocking(Cluster.remove_stream)
     add_replica = blocking(Cluster.add_replica)
     unregister_replica = blocking(Cluster.unregister_replica)

@@ -25,12 +25,15 @@ class ChainedRecord:
     dropping: tuple[Replica, ...] = ()  # left; are to be removed from their nodes
     trimmed: Glsn = 0  # on all replicas
     given_up: tuple[Replica, ...] = ()  # did not join; are to be removed, too
+    moving: tuple[tuple[Replica, NodeId], ...] = ()  # operators want them there; 0: anywhere else
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""
         object.__setattr__(self, "projection", _projection(self.projection))
         for name in ("joining", "dropping", "given_up"):
             object.__setattr__(self, name, tuple(Replica(*r) for r in getattr(self, name)))
+        moving = tuple((Replica(*replica), node) for replica, node in self.moving)
+        object.__setattr__(self, "moving", moving)
 
     @property
     def begun(self) -> bool:
@@ -62,7 +65,7 @@ class ChainedRecord:
 
     def make_again(self, projection: Projection) -> ChainedRecord:
         """Start over after its creation was interrupted: remove what there may be of it."""
-        return replace(self, projection=projection, dropping=self.replicas, given_up=())
+        return replace(self, projection=projection, dropping=self.replicas, given_up=(), moving=())
 
     def begin(self, start: Glsn, sequencer: int) -> ChainedRecord:
         """Hand out positions from the start of its segment."""
@@ -86,7 +89,16 @@ class ChainedRecord:
             dropping=(*self.dropping, *left),
             given_up=(*self.given_up, *(r for r in waiting if r.chain in again)),
             trimmed=self.trimmed if projection.lost == self.projection.lost else 0,
+            moving=tuple(move for move in self.moving if move[0] in staying),
         )
+
+    def move(self, replica: Replica, target: NodeId) -> ChainedRecord:
+        """Note that another node is to take the place of a replica."""
+        others = tuple(move for move in self.moving if move[0] != replica)
+        return replace(self, moving=(*others, (replica, target)))
+
+    def is_moving(self, replica: Replica) -> bool:
+        return any(moving == replica for moving, _ in self.moving)
 
     def admit(self, *newcomers: Replica) -> ChainedRecord:
         """Note newcomers before they are created."""
@@ -109,14 +121,16 @@ class ChainedRecord:
         newest = newest_projection(self.projection, epochs)
         if isinstance(newest, Unknowable):
             return newest
-        return replace(self, projection=newest, joining=(), dropping=(), given_up=())
+        return replace(self, projection=newest, joining=(), dropping=(), given_up=(), moving=())
 
     def abandon(self) -> ChainedRecord:
         """Mark all replicas for removal: the loglet belongs to no log any more."""
         if not self.nodes_used:
             return self
         empty = self.projection._replace(chains=())
-        return replace(self, projection=empty, joining=(), dropping=self.replicas, given_up=())
+        return replace(
+            self, projection=empty, joining=(), dropping=self.replicas, given_up=(), moving=()
+        )
 
 
 def _projection(fields: Projection) -> Projection:

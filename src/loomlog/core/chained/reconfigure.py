@@ -196,6 +196,7 @@ class Goal(NamedTuple):
     fresh: tuple[Replica, ...] = ()  # one for each chain without a whole replica
     older: tuple[Replica, ...] = ()  # of those chains and not in force; believed in this order
     damaged: frozenset[Replica] = frozenset()  # unfit, but they know which blocks there were
+    moved: frozenset[Replica] = frozenset()  # leave, too: others have taken their places
     filling: Callable[[], None] = lambda: None  # called before the newcomer gets the last part
 
 
@@ -424,7 +425,9 @@ def _seals(replicas: list[Replica], answers: list[Answer]) -> Seals:
 
 
 def _staying(chain: Chain, seals: Seals, goal: Goal) -> Chain:
-    gone = goal.unfit | {r for r in chain if r.node_id in goal.leaving or r not in seals}
+    gone = (
+        goal.unfit | goal.moved | {r for r in chain if r.node_id in goal.leaving or r not in seals}
+    )
     return tuple(replica for replica in chain if replica not in gone)
 
 

@@ -2,8 +2,9 @@
 
 A replica whose node is silent leaves at once: appends continue with the others, if they are as many
 as appends need. A spare is filled, and joins: at once if appends wait for it, else when the node
-has been away for long. A drained node leaves when others have taken its place in all its chains. A
-chain without a whole replica begins again with what all of them, and older replicas, have.
+has been away for long. A drained node leaves when others have taken its place in all its chains, a
+replica that is moved when another has taken its place. A chain without a whole replica begins again
+with what all of them, and older replicas, have.
 
 A replica that left may be the last to have a block: it is removed from its node when its chain has
 all its replicas again.
@@ -56,8 +57,10 @@ class Nodes(Protocol):
     def leaving(self, node: NodeId) -> bool:
         """Return whether it is drained."""
 
-    def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
-        """Return a node that can take another replica of a chain."""
+    def spare(
+        self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
+    ) -> NodeId | None:
+        """Return a node that can take another replica of a chain, if possible a preferred one."""
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
         """Return a node where a chain that lost all its replicas can begin again."""
@@ -73,6 +76,7 @@ class NewEpoch:
     fresh: tuple[tuple[int, NodeId], ...] = ()  # chains that are lost, and where they begin again
     older: tuple[Replica, ...] = ()  # may have blocks of those chains, too
     damaged: frozenset[Replica] = frozenset()
+    moved: frozenset[Replica] = frozenset()
 
     def goal(self, *fresh: Replica) -> Goal:
         """Return the goal of the epoch, given the replicas with which lost chains begin again."""
@@ -82,6 +86,7 @@ class NewEpoch:
             fresh=fresh,
             older=self.older,
             damaged=self.damaged,
+            moved=self.moved,
         )
 
 
@@ -107,6 +112,8 @@ def decide(chains: ChainsStanding, nodes: Nodes) -> Action:
     reason = chains.needs_epoch or _who_is_missing(chains, nodes)
     if reason:
         return _obstacle(chains, nodes) or _new_epoch(chains, nodes, reason)
+    if moved := _who_has_moved(chains, nodes):
+        return NewEpoch(f"others took the place of {len(moved)} replicas", moved=moved)
     if (node := _who_may_leave(chains, nodes)) is not None:
         why = "emptied" if nodes.leaving(node) else "one more than needed"
         return NewEpoch(f"node {node} is {why}", frozenset([node]))
@@ -179,6 +186,17 @@ def _what_helps(chain: Chain, nodes: Nodes) -> str:
     return f"what {there} had of it is lost, or the disk fails: bring the volumes back"
 
 
+def _who_has_moved(chains: ChainsStanding, nodes: Nodes) -> frozenset[Replica]:
+    """Return the replicas that are moved and whose places others have taken."""
+    return frozenset(
+        replica
+        for chain in chains.projection.chains
+        if len(_staying(chains, chain, nodes)) >= chains.replicas_wanted
+        for replica in chain
+        if chains.record.is_moving(replica)
+    )
+
+
 def _who_may_leave(chains: ChainsStanding, nodes: Nodes) -> NodeId | None:
     """Return a node that may leave, the newest first: a drained one, or one more than needed."""
     places = sorted(
@@ -188,7 +206,7 @@ def _who_may_leave(chains: ChainsStanding, nodes: Nodes) -> NodeId | None:
     )
     for node in dict.fromkeys(node for _, node in reversed(places)):
         staying = [
-            len(_staying(chain, nodes))
+            len(_staying(chains, chain, nodes))
             for chain in chains.projection.chains
             if any(replica.node_id == node for replica in chain)
         ]
@@ -197,21 +215,23 @@ def _who_may_leave(chains: ChainsStanding, nodes: Nodes) -> NodeId | None:
     return None
 
 
-def _staying(chain: Chain, nodes: Nodes) -> list[Replica]:
-    return [replica for replica in chain if not nodes.leaving(replica.node_id)]
+def _staying(chains: ChainsStanding, chain: Chain, nodes: Nodes) -> list[Replica]:
+    is_moving = chains.record.is_moving
+    return [r for r in chain if not nodes.leaving(r.node_id) and not is_moving(r)]
 
 
 def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
     reason = ""
     for index, chain in enumerate(chains.projection.chains):
         joining = [replica for replica in chains.record.joining if replica.chain == index]
-        lacking = chains.replicas_wanted - len(_staying(chain, nodes)) - len(joining)
+        lacking = chains.replicas_wanted - len(_staying(chains, chain, nodes)) - len(joining)
         left = {r.node_id for r in chains.record.needless if r.chain == index}
         awaited = sorted(node for node in left if not nodes.replaced(node))
         if len(chain) + len(joining) < chains.projection.least:
             awaited = []  # appends wait, and take what is there
         if lacking > len(awaited):
-            if (node := nodes.spare(chains.record, index)) is not None:
+            targets = (node for replica, node in chains.record.moving if replica.chain == index)
+            if (node := nodes.spare(chains.record, index, next(targets, None))) is not None:
                 return Join(index, node)
             reason = "there is no spare node"
         elif lacking > 0:

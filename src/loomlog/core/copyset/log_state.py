@@ -176,6 +176,14 @@ def next_nodeset(
     is_fit = all(member in usable for member in newest.nodeset)
     if is_fit and len(newest.nodeset) >= min(size, len(usable)):
         return newest.nodeset
+    return fresh_nodeset(log, state, usable, size)
+
+
+def fresh_nodeset(
+    log: LogId, state: LogState, usable: Collection[Member], size: int
+) -> tuple[Member, ...]:
+    """Return the nodeset that the log would have if it began now; the same if it cannot be."""
+    newest = state.history[-1]
     chosen = choose_nodeset(log, usable, size)
     can_hold = EpochMetadata(0, chosen, newest.replication).can_hold_a_copyset
     return chosen if can_hold([member.shard for member in chosen]) else newest.nodeset

@@ -33,6 +33,7 @@ class LogSituation(NamedTuple):
     nodeset_wanted: int = 0  # 0: no size was asked for
     begun: bool = True
     ends: bool = False  # its segment takes no more appends
+    renewed: bool = False  # an operator wants the nodeset that it would have if it began now
 
 
 class LogNodes(Protocol):
@@ -81,6 +82,8 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
         return f"node {unfit[0]} leaves its nodeset"
     if lossy := lossy_nodes(state, nodes):
         return f"node {lossy[0]} lost its copies"  # it counts fully from the next epoch on
+    if log.renewed and nodes.next_nodeset() != nodeset:
+        return "its nodeset is renewed"
     if joining := _joining(log, nodes):
         return f"node {joining[0]} joins its nodeset"
     return ""

@@ -27,6 +27,7 @@ from loomlog.core.chained.trim import find_time
 from loomlog.core.chained.upkeep import ChainsStanding, condition, why_appends_wait
 from loomlog.core.conditions import Condition
 from loomlog.core.outage import PartOutage
+from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
@@ -350,6 +351,41 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             and self._nodes.spare(record, replica.chain) is None
             and all(newcomer.chain != replica.chain for newcomer in record.joining)
         ]
+
+    def replica_groups(self) -> list[ReplicaGroup]:
+        return [
+            ReplicaGroup(record.stream_id, index, tuple(r.node_id for r in chain))
+            for record in self.records
+            if record.begun and not record.joining and not record.moving
+            for index, chain in enumerate(record.projection.chains)
+        ]
+
+    async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
+        if request.action != pb.ChangeStream.MOVE:
+            return await super().change_stream(request)
+        record = next(r for r in self.records if r.stream_id == request.log_stream_id)
+        chains, index, target = record.projection.chains, request.part, request.to_node
+        chain = chains[index] if index < len(chains) else ()
+        self._catalog.node(request.from_node)
+        replica = next((r for r in chain if r.node_id == request.from_node), None)
+        what = f"chain {index} of stream {record.stream_id}"
+        if replica is None:
+            raise InvalidArgument(f"node {request.from_node} has no replica of {what}")
+        if target:
+            self._catalog.node(target)
+        spare = self._nodes.spare(record, index, target or None)
+        if spare is None or (target and spare != target):
+            raise InvalidArgument(
+                f"node {target} cannot take {what}: it is away, drained, full, or has it"
+                if target
+                else f"there is no other node for {what}: start one"
+            )
+        await self.records.change(record.loglet, lambda record: record.move(replica, target))
+        self.upkeep.wake(record.loglet)
+        return pb.Changed(
+            done=f"{what} begins to move from node {request.from_node} to node {spare}",
+            next="its blocks are copied while it is in use; then the replica is removed",
+        )
 
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
         standings = map(self.upkeep.standing, self.records.of_log(log.log_id))

@@ -113,12 +113,17 @@ class ChainNodes:
     def set_unable(self, loglet: LogId, node: NodeId) -> None:
         self._unable[loglet, node] = self._loop.time() + UNABLE_S
 
-    def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
-        """Return the best node that holds nothing of the chain. If there is none, one with a
-        replica that left: that stays until the chain has all its replicas again."""
+    def spare(
+        self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
+    ) -> NodeId | None:
+        """Return the preferred node, or the best one that holds nothing of the chain. If there is
+        none, one with a replica that left: that stays until the chain has all its replicas
+        again."""
         all_used = (*record.projection.replicas, *record.joining)
         used = {r.node_id for r in all_used if r.chain == chain}
         left = {r.node_id for r in record.needless if r.chain == chain}
+        if preferred is not None and preferred in self._fit(record, used):
+            return preferred
         return self._choose(record, used | left) or self._choose(record, used)
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
@@ -126,14 +131,17 @@ class ChainNodes:
         return self._choose(record, set())
 
     def _choose(self, record: ChainedRecord, taken: Set[NodeId]) -> NodeId | None:
-        fit = [
+        fit = self._fit(record, taken)
+        staying = [n for n in taken if not self.leaving(n) and not self.silent(record.loglet, n)]
+        loads = {node: self._load(node) for node in fit}
+        return choose_spare(loads, staying, self._catalog.locations)
+
+    def _fit(self, record: ChainedRecord, taken: Set[NodeId]) -> list[NodeId]:
+        return [
             node
             for node in filter(self._connected.takes_more, self._connected.all_reachable())
             if node not in taken and not self.leaving(node) and self._able(record.loglet, node)
         ]
-        staying = [n for n in taken if not self.leaving(n) and not self.silent(record.loglet, n)]
-        loads = {node: self._load(node) for node in fit}
-        return choose_spare(loads, staying, self._catalog.locations)
 
     def _able(self, loglet: LogId, node: NodeId) -> bool:
         return self._unable.get((loglet, node), 0.0) <= self._loop.time()

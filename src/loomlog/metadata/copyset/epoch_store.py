@@ -47,6 +47,7 @@ class EpochStore:
         self._contradicted = contradicted
         self._awaited: dict[LogId, asyncio.Event] = {}  # set on a change
         self._tails: dict[LogId, Lsn] = {}  # the newest from sequencers' heartbeats
+        self.renewing: set[LogId] = set()  # operators want these on the nodes that are best now
 
     # ---- requests of nodes
 
@@ -145,8 +146,14 @@ class EpochStore:
         await self._change(loglet, lambda state: log_state.trim(state, lsn))
 
     def next_nodeset(self, segment: Segment, state: LogState) -> tuple[Member, ...]:
-        size = size_of(segment.settings)
-        return log_state.next_nodeset(segment.loglet, state, self.nodes.usable(), size)
+        renewed = segment.loglet in self.renewing
+        choose = log_state.fresh_nodeset if renewed else log_state.next_nodeset
+        return choose(segment.loglet, state, self.nodes.usable(), size_of(segment.settings))
+
+    def fresh_nodeset(self, segment: Segment, state: LogState) -> tuple[Member, ...]:
+        """Return the nodeset that a loglet would have if it began now."""
+        size, usable = size_of(segment.settings), self.nodes.usable()
+        return log_state.fresh_nodeset(segment.loglet, state, usable, size)
 
     async def until(self, loglet: LogId, true: Callable[[LogState], bool]) -> LogState:
         """Wait for a condition; raise NotFound if the loglet is deleted."""

@@ -29,7 +29,14 @@ from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
 from loomlog.metadata.metrics import Metric, stream_sample, streams_of
 from loomlog.metadata.nodes.placement import LOOK_S
-from loomlog.metadata.protocol import Answer, KeeperContext, LogletKeeper, ReplicaSet, TakeReport
+from loomlog.metadata.protocol import (
+    Answer,
+    KeeperContext,
+    LogletKeeper,
+    Renewal,
+    ReplicaSet,
+    TakeReport,
+)
 from loomlog.protocol_names import COPYSET
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -39,6 +46,7 @@ REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
 SEAL_WAIT_S: Final = 6.0  # for recovery; less than a client waits for its answer
 HOPELESS_S: Final = 1.0  # for the same, while too few nodes are there
 TAIL_WAIT_S: Final = 6.0  # for a sequencer, and its recovery
+RENEW_WAIT_S: Final = 5.0  # for a new epoch
 TRIM_WAIT_S: Final = 3.0  # then it continues in the background
 
 
@@ -371,6 +379,45 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                 {node: self._nodes.lost_through(node, record.loglet) for node in record.holders},
             )
         ]
+
+    def renewals(self) -> list[Renewal]:
+        """Return the loglets that would use nodes that are new, or were away when they began."""
+        found = []
+        for record in self.records:
+            log, state = self._catalog.log_of(record), record.state
+            if log is None or not log.layout.takes_appends(record.loglet) or not state.sequencer:
+                continue
+            fresh = self.epochs.fresh_nodeset(log.layout.active, state)
+            before, after = (
+                tuple(sorted({member.node for member in nodeset}))
+                for nodeset in (state.history[-1].nodeset, fresh)
+            )
+            joining = set(after).difference(before)
+            if joining and all(map(self._nodes.reachable, joining)):
+                found.append(Renewal(record.stream_id, before, after))
+        return found
+
+    async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
+        if request.action != pb.ChangeStream.RENEW:
+            return await super().change_stream(request)
+        record = next(r for r in self.records if r.stream_id == request.log_stream_id)
+        before = record.state.history[-1].nodeset
+        self.epochs.renewing.add(record.loglet)
+        self._recoveries.look(record)
+        try:
+            async with asyncio.timeout(RENEW_WAIT_S):
+                await self.epochs.until(
+                    record.loglet, lambda state: state.history[-1].nodeset != before
+                )
+        except TimeoutError:
+            reason = self._condition(record) or "it needs no other nodes"
+            return pb.Changed(done=f"stream {record.stream_id} is as before", next=reason)
+        finally:
+            self.epochs.renewing.discard(record.loglet)
+        return pb.Changed(
+            done=f"stream {record.stream_id} stores new entries on other nodes",
+            next="the entries that it has stay where they are",
+        )
 
     def stuck_on(self, node: NodeId) -> list[str]:
         """Return the segments whose nodesets need the node; what it has stays there in any case."""

@@ -97,6 +97,7 @@ class Recoveries:
             nodeset_wanted=segment.settings.nodeset,
             begun=record.begun,
             ends=self._ends(record),
+            renewed=record.loglet in self._epochs.renewing,
         )
         return reason_for_epoch(standing, self._nodes_of(record, segment))
 

@@ -17,6 +17,7 @@ from loomlog.core.ordered.outage import outage
 from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.core.outage import PartOutage
+from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
@@ -281,6 +282,24 @@ class OrderedKeeper(ProtocolKeeper):
         least = settings.replicas_least if settings.protocol == self.protocol else None
         streams = map(self._operator.copies_of, rounds.streams.values() if rounds else ())
         return outage(streams, away, self._placement.usable_nodes(), least)
+
+    def replica_groups(self) -> list[ReplicaGroup]:
+        return [
+            ReplicaGroup(
+                record.stream_id,
+                0,
+                record.replicas,
+                max(
+                    (self._stored_on(node, record.stream_id) for node in record.replicas), default=0
+                ),
+            )
+            for record in self.records.streams.values()
+            if record.joining is None and record.leaving is None and not record.removing
+        ]
+
+    def _stored_on(self, node: NodeId, stream_id: StreamId) -> int:
+        held = self.committer.held.get(node, stream_id)
+        return held.stored_bytes if held else 0
 
     def stored_bytes(self, node: NodeId) -> int:
         streams = self.records.streams

@@ -80,6 +80,10 @@ def loom(
             Stream(action=Stream.MOVE, log_stream_id=7, from_node=1, to_node=3),
         ),
         (
+            ["stream", "move", "7", "--from", "1", "--part", "2"],
+            Stream(action=Stream.MOVE, log_stream_id=7, from_node=1, part=2),
+        ),
+        (
             ["stream", "unregister", "7", "--node", "2", "--yes"],
             Stream(action=Stream.UNREGISTER, log_stream_id=7, from_node=2),
         ),

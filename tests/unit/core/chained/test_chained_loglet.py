@@ -36,6 +36,17 @@ def test_a_newcomer_joins() -> None:
     assert (joined.joining, joined.needless) == ((), ())
 
 
+def test_a_move_is_over_when_its_replica_has_left() -> None:
+    first, second = PROJECTION.chains
+    moving = RECORD.move(first[0], 4)
+    assert moving.move(first[0], 5).moving == ((first[0], 5),)
+    assert moving.is_moving(first[0])
+    assert not moving.is_moving(first[1])
+    assert moving.swap(NEXT).moving == moving.moving
+    assert moving.swap(NEXT._replace(chains=(first[1:], second))).moving == ()
+    assert moving.abandon().moving == ()
+
+
 def test_a_newcomer_is_given_up() -> None:
     after = RECORD.admit(NEWCOMER).give_up(NEWCOMER)
     assert (after.joining, after.given_up) == ((), (NEWCOMER,))

@@ -287,6 +287,18 @@ def test_a_replica_is_made_once() -> None:
     assert isinstance(log.answer(Ask(replica, Create())), Refused)
 
 
+def test_a_replica_that_is_moved_leaves_its_chain_only() -> None:
+    log = Chains(chains=2)
+    block = log.appended()
+    moved = log.projection.chains[0][0]
+    projection = log.reconfigured(Goal(moved=frozenset([moved])))
+    assert moved not in projection.replicas
+    assert len(projection.chains[0]) + 1 == len(projection.chains[1])
+    assert log.run(read(projection, 1)) == Found(block)
+    ending = log.run(reconfigure(projection, Goal(moved=frozenset(projection.chains[0])), 9))
+    assert isinstance(ending, Interrupted)
+
+
 def test_who_is_asked_to_leave_leaves() -> None:
     log = Chains(chains=2)
     block = log.appended()

@@ -51,8 +51,10 @@ class Nodes:
     def leaving(self, node: NodeId) -> bool:
         return node in self._leaving
 
-    def spare(self, record: ChainedRecord, chain: int) -> NodeId | None:
-        return self._spares.get(chain)
+    def spare(
+        self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
+    ) -> NodeId | None:
+        return preferred or self._spares.get(chain)
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
         return self._fresh
@@ -177,6 +179,23 @@ def test_a_node_leaves_when_others_took_its_place_in_all_its_chains() -> None:
     assert decide(loglet([1, 2, 3, 5], [1, 3, 4, 5]), emptied) == NewEpoch(
         "node 1 is emptied", frozenset([1])
     )
+
+
+def test_a_replica_that_is_moved_leaves_when_another_took_its_place() -> None:
+    def moving(*chains: list[NodeId], target: NodeId = 5) -> ChainsStanding:
+        found = loglet(*chains)
+        return found._replace(record=found.record.move(Replica(1, 1, 0, 1), target))
+
+    assert decide(moving([1, 2, 3], [1, 3, 4]), Nodes()) == Join(0, 5)
+    assert decide(moving([1, 2, 3], target=0), Nodes(spares={0: 4})) == Join(0, 4)
+    assert decide(moving([1, 2, 3], target=0), Nodes()) == Wait("there is no spare node")
+    moved = moving([1, 2, 3, 5], [1, 3, 4])
+    action = decide(moved, Nodes())
+    assert action == NewEpoch(
+        "others took the place of 1 replicas", moved=frozenset([Replica(1, 1, 0, 1)])
+    )
+    silent = decide(moving([1, 2, 3]), Nodes(silent={2}))
+    assert silent == NewEpoch("node 2 is silent"), "what is broken comes first"
 
 
 def test_a_chain_of_which_all_replicas_are_lost_begins_anew() -> None:
