@@ -24,6 +24,18 @@ class StorageSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeLimit:
+    """How much a node may store on a volume: bytes, or a part of its file system; 0: no limit."""
+
+    size: int = 0
+    part: float = 0.0
+
+    def of(self, total: int) -> int:
+        """Return the limit in bytes, given the size of the file system."""
+        return self.size or int(self.part * total)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """Settings of a storage node (vsn)."""
 
@@ -35,6 +47,7 @@ class NodeSettings:
     advertise: str | None = None  # the address for clients; default: the one it listens on
     location: str = ""  # its failure domain, e.g. rack=a; empty: the node itself
     error_if_exists: bool = False
+    volume_limits: Mapping[str, VolumeLimit] = field(default_factory=dict)  # by directory
     storage: StorageSettings = field(default_factory=StorageSettings)
 
 

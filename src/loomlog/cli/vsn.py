@@ -11,6 +11,7 @@ import typer
 from loomlog import limits
 from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
+from loomlog.cli.console.options import parse_volume_limits
 from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
 from loomlog.types import SyncMode
 
@@ -63,6 +64,15 @@ def start(
             "Chained and copyset logs: always."
         ),
     ] = SyncMode.ALWAYS,
+    volume_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR=SIZE",
+            show_default="none",
+            help="Most that this node may store on a volume: DIR=100G, or DIR=80% of its file "
+            "system. Shortly before, it takes no appends. Repeatable.",
+        ),
+    ] = None,
     error_if_exists: Annotated[
         bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
     ] = False,
@@ -84,6 +94,7 @@ def start(
             advertise=advertise,
             location=location,
             error_if_exists=error_if_exists,
+            volume_limits=parse_volume_limits(volume_limit or [], volumes),
             storage=StorageSettings(sync=sync),
         )
     )

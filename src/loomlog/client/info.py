@@ -108,6 +108,19 @@ class LogInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeInfo:
+    """The space on a volume of a storage node, in bytes, as it last reported it."""
+
+    path: str
+    used: int  # by this node
+    limit: int | None  # of that; None: there is none
+    free: int  # of its file system
+    total: int
+    full: bool = False  # no append begins there
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A storage node as the metadata repository sees it."""
 
@@ -125,6 +138,7 @@ class NodeInfo:
     held_back: str | None = None  # why it may not take part, though it is there; None: it may
     process: str = ""  # that registered last: another one after every start
     restarting: bool = False  # an operator restarts it: its replicas are not replaced yet
+    volumes: tuple[VolumeInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,4 +300,17 @@ def _node_info(node: pb.NodeStatus, conditions: Sequence[ConditionInfo]) -> Node
         held_back=node.held_back or None,
         process=node.process,
         restarting=node.restarting,
+        volumes=tuple(map(_volume_info, node.volumes)),
+    )
+
+
+def _volume_info(volume: pb.VolumeSpace) -> VolumeInfo:
+    return VolumeInfo(
+        path=volume.path,
+        used=volume.used,
+        limit=volume.limit or None,
+        free=volume.free,
+        total=volume.total,
+        full=volume.full,
+        failed=volume.failed,
     )

@@ -84,9 +84,25 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
         samples = [Sample(value, {"node": node.storage_node_id}) for value, node in pairs]
         return Metric(name, "gauge", samples)
 
+    def of_volumes(name: str, field: str) -> Metric:
+        samples = [
+            Sample(
+                int(getattr(volume, field)),
+                {"node": node.storage_node_id, "volume": volume.path},
+            )
+            for node in status.nodes
+            for volume in node.volumes
+        ]
+        return Metric(f"volume_{name}", "gauge", samples)
+
     nodes = status.nodes
     about = Counter(condition.storage_node_id for condition in status.conditions)
     return [
+        of_volumes("used_bytes", "used"),
+        of_volumes("limit_bytes", "limit"),
+        of_volumes("free_bytes", "free"),
+        of_volumes("full", "full"),
+        of_volumes("failed", "failed"),
         of_nodes("node_alive", (int(n.alive) for n in nodes)),
         of_nodes("node_stored_bytes", (n.stored_bytes for n in nodes)),
         of_nodes("node_draining", (int(n.draining) for n in nodes)),

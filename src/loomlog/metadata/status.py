@@ -130,6 +130,7 @@ class StatusView:
             location=node.location,
             process=node.process,
             restarting=self._nodes.restart_left_s(node_id) > 0,
+            volumes=connected.volumes if connected and connected.connection else (),
             held_back=""
             if connected and connected.connection
             else self._nodes.turned_away(node_id),
@@ -239,6 +240,18 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
         "held_back": node.held_back or None,
         "process": node.process,
         "restarting": node.restarting,
+        "volumes": [
+            {
+                "path": volume.path,
+                "used": volume.used,
+                "limit": volume.limit or None,
+                "free": volume.free,
+                "total": volume.total,
+                "full": volume.full,
+                "failed": volume.failed,
+            }
+            for volume in node.volumes
+        ],
     }
 
 

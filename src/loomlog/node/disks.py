@@ -70,9 +70,16 @@ class Disks:
             lock=None if self._handed_in else lock_directory,
             error_if_exists=self.settings.error_if_exists,
         )
-        paths = self._opened.paths
+        paths, limits = self._opened.paths, self.settings.volume_limits
         self._by_path = {
-            path: Volume(self.files, path, self.worker, self._volume_changed) for path in paths
+            path: Volume(
+                self.files,
+                path,
+                self.worker,
+                self._volume_changed,
+                limits.get(volume),
+            )
+            for volume, path in zip(self.settings.volumes, paths, strict=True)
         }
         self.reader = self.worker()
         notes = self.worker()  # of their own: they are synced, and reads must not wait for that

@@ -240,6 +240,7 @@ class StorageNode:
             clock_us=_now_us(),
             generation=self._disks.generation.number,
             conditions=self._conditions() if full else None,
+            volumes=map(_space_of, self._disks.volumes) if full else None,
         )
         for protocol in self.protocols.values():
             protocol.report(message, full=full)
@@ -267,6 +268,15 @@ class _Requests(Service):
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         for protocol in self._protocols.values():
             protocol.connection_closed(connection)
+
+
+def _space_of(volume: Volume) -> pb.VolumeSpace:
+    return pb.VolumeSpace(
+        path=volume.name,
+        full=volume.nearly_full,
+        failed=not volume.works,
+        **volume.room._asdict(),
+    )
 
 
 def _now_us() -> int:

@@ -1,9 +1,13 @@
-"""The health of a node's volume.
+"""The health of a node's volume, and its space.
 
 Stores report every error that they meet, and the volume is checked now and then: are the
 directories still there, can a file be written and synced, is there space? A volume that failed is
 used again when a check finds nothing wrong, at the earliest after `VOLUME_FAILED_S`. The node is
 notified when that changes.
+
+A volume is nearly full when less than a reserve is left of the file system, or of the limit that an
+operator has set. Protocols then let no new append begin there; what is under way, recovered or
+rebuilt may use the reserve. The rest of it (`is_spent`) is for what frees space.
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import asyncio
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from loomlog import limits
+from loomlog.config import VolumeLimit
 from loomlog.core.conditions import Condition, Kind
+from loomlog.limits import MIB
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Space, Worker
 
@@ -36,6 +43,9 @@ _OF_VOLUMES = (
     errno.ESTALE,
     errno.ENOTCONN,
 )
+_ENOUGH: Final = 1.25  # reserves that must be left before appends begin again
+_SPENT: Final = 0.25  # of the reserve
+_COUNT_PART: Final = 100  # counting what is used takes at most this part of the time
 _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
@@ -44,7 +54,44 @@ class Look(NamedTuple):
 
     error: str = ""
     vanished: frozenset[str] = frozenset()  # directories that are gone, or were replaced
-    nearly_full: bool = False
+    nearly_full: bool = False  # no new append may begin
+    is_spent: bool = False  # most of the reserve is used
+
+
+class Room(NamedTuple):
+    """The space on a volume, in bytes."""
+
+    used: int = 0  # by this node
+    limit: int = 0  # of that; 0: none
+    free: int = 0  # of the file system
+    total: int = 0
+
+    @property
+    def reserves(self) -> float:
+        """How many reserves are left: of the file system, or of the limit."""
+        left = [(self.free, self.total)]
+        left += [(self.limit - self.used, self.limit)] if self.limit else []
+        return min(rest / max(1, reserve_of(whole)) for rest, whole in left)
+
+    @property
+    def left_bytes(self) -> int:
+        """How much can be written before it is nearly full."""
+        left = [self.free - reserve_of(self.total)]
+        left += [self.limit - self.used - reserve_of(self.limit)] if self.limit else []
+        return max(0, min(left))
+
+    def __str__(self) -> str:
+        if self.limit and self.limit - self.used < self.free:
+            return f"{_mib(self.used)} of its limit of {_mib(self.limit)} are used"
+        return f"{_mib(self.free)} of {_mib(self.total)} are free"
+
+
+def reserve_of(size: int) -> int:
+    return min(limits.VOLUME_RESERVE_BYTES, size // limits.VOLUME_RESERVE_PART)
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB"
 
 
 class Volume:
@@ -56,12 +103,19 @@ class Volume:
         path: str,
         new_worker: Callable[[], Worker],
         changed: Callable[[Volume], None],
+        limit: VolumeLimit | None = None,
     ) -> None:
         """`path`: the node's directory on the volume. Blocks."""
         self.path = path
         self.error = ""  # why it does not work
         self.vanished: frozenset[str] = frozenset()
         self.nearly_full = False
+        self.is_spent = False
+        self.room = Room()  # as of the last look
+        self._limit = limit or VolumeLimit()
+        self._counted = 0  # bytes that this node used, and what of the file system was free ...
+        self._free_when_counted = 0
+        self._count_again_s = 0.0  # ... the next time not before this
         self._files = files
         self._new_worker = new_worker
         self._worker: Worker | None = None
@@ -90,7 +144,11 @@ class Volume:
     def condition(self) -> str:
         """A sentence for operators about the volume; empty if nothing is wrong."""
         if self.nearly_full and not self.error:
-            return f"volume {self.name} is nearly full, nothing new is placed there: free space"
+            raise_limit = ", or raise its --volume-limit" if self.room.limit else ""
+            return (
+                f"volume {self.name} takes no appends, {self.room}: free space, trim logs, add "
+                f"nodes{raise_limit}"
+            )
         return self.problem_of(self.path)
 
     @property
@@ -103,7 +161,7 @@ class Volume:
 
     @property
     def name(self) -> str:
-        """The directory that the node was started with."""
+        """The directory that the operator gave."""
         return self.path.rpartition("/cid=")[0] or "/"
 
     def problem_of(self, path: str) -> str:
@@ -140,7 +198,7 @@ class Volume:
             return  # such as of a replica that was just removed: check
         loop = asyncio.get_running_loop()
         self._usable_at_s = loop.time() + limits.VOLUME_FAILED_S
-        self._take(Look(describe(error), self.vanished, self.nearly_full))
+        self._take(Look(describe(error), self.vanished, self.nearly_full, self.is_spent))
 
     async def look(self) -> None:
         """Check the volume now."""
@@ -154,13 +212,37 @@ class Volume:
         self._take(found)
 
     async def _look_now_and_then(self) -> None:
+        loop = asyncio.get_running_loop()
+        look_at_s = 0.0
         while True:
             delay_s = limits.VOLUME_LOOK_S if self.works else limits.VOLUME_LOOK_FAILED_S
+            look_at_s = look_at_s or loop.time() + delay_s
             with suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
+                async with asyncio.timeout(min(look_at_s - loop.time(), self._measure_in_s)):
                     await self._doubted.wait()
-            self._doubted.clear()
-            await self.look()
+            if self._doubted.is_set() or loop.time() >= look_at_s or not self.works:
+                self._doubted.clear()
+                look_at_s = 0.0
+                await self.look()
+            else:
+                await self._measure_soon()
+
+    @property
+    def _measure_in_s(self) -> float:
+        """Measure before a fast disk can have filled what is left."""
+        in_s = self.room.left_bytes / limits.VOLUME_BYTES_PER_S if self.room.total else 0.0
+        return max(in_s, limits.VOLUME_MEASURE_S)
+
+    async def _measure_soon(self) -> None:
+        """Look at the space only, which costs next to nothing."""
+        async with self._looking:
+            self._worker = self._worker or self._new_worker()
+            try:
+                found = await off_loop(self._worker, self._measure)
+            except OSError:
+                self._doubted.set()
+                return
+        self._take(Look(self.error, self.vanished, *found))
 
     def _look(self) -> Look:
         """Check the volume, in the worker."""
@@ -171,11 +253,35 @@ class Volume:
             return Look("its directory is gone or was replaced: bring it back", vanished)
         try:
             self._write()
-            free, total = self._files.space(self.path)
+            return Look("", vanished, *self._measure())
         except OSError as error:
             return Look(describe(error), vanished)
-        reserve = min(limits.VOLUME_RESERVE_BYTES, total // limits.VOLUME_RESERVE_PART)
-        return Look("", vanished, free < reserve)
+
+    def _measure(self) -> tuple[bool, bool]:
+        """Measure the space, in the worker; return whether it is nearly full, and spent."""
+        space = self._files.space(self.path)
+        is_counted = time.monotonic() >= self._count_again_s
+        if is_counted:
+            self._count(space)
+        room, enough = self._room(space), _ENOUGH if self.nearly_full else 1.0
+        if not is_counted and not self.nearly_full and room.reserves < enough:
+            self._count(space)  # others may have taken it
+            room = self._room(space)
+        self.room = room
+        # Nothing breaks where a limit is passed, but where the disk is full.
+        is_spent = room.free < _SPENT * reserve_of(room.total)
+        return room.reserves < enough or is_spent, is_spent
+
+    def _count(self, space: Space) -> None:
+        began_s = time.monotonic()
+        self._counted, self._free_when_counted = self._files.used(self.path), space.free
+        took_s = time.monotonic() - began_s
+        self._count_again_s = began_s + max(limits.VOLUME_LOOK_S, took_s * _COUNT_PART)
+
+    def _room(self, space: Space) -> Room:
+        """Return the space. Until it is counted again, all that vanishes counts as taken here."""
+        used = self._counted + max(0, self._free_when_counted - space.free)
+        return Room(used, self._limit.of(space.total), *space)
 
     def _is_gone(self, path: str, inode: int) -> bool:
         try:
@@ -192,11 +298,11 @@ class Volume:
             file.close()
 
     def _take(self, found: Look) -> None:
-        if found == (self.error, self.vanished, self.nearly_full):
+        before = Look(self.error, self.vanished, self.nearly_full, self.is_spent)
+        if found == before:
             return
-        before = self.condition
-        self.error, self.vanished, self.nearly_full = found
-        if self.condition != before:
+        self.error, self.vanished, self.nearly_full, self.is_spent = found
+        if found[:3] != before[:3]:
             level = logging.ERROR if self.error else logging.WARNING
             logger.log(level, "%s", self.condition or f"{self.path} is well again")
         if self._task is not None:

@@ -13,6 +13,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -27,6 +28,7 @@ DIRECTORY_MODE: Final = 0o700
 QUICK_S: Final = 0.001  # if the last one took less: the loop must not stand still for longer
 ALONE_S: Final = 0.0003  # if the last one ended at least this long ago
 
+_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system
 _BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # only on Linux
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -149,6 +151,18 @@ class RealFiles:
     def space(self, path: str) -> Space:
         found = os.statvfs(path)
         return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def used(self, path: str) -> int:
+        count, directories = 0, [path]
+        while directories:
+            with suppress(FileNotFoundError), os.scandir(directories.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        directories.append(entry.path)
+                    else:
+                        with suppress(FileNotFoundError):  # removed meanwhile
+                            count += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+        return count
 
     def make_directory(self, path: str) -> None:
         parent = os.path.dirname(path)

@@ -94,6 +94,9 @@ class Files(Protocol):
     def space(self, path: str) -> Space:
         """Return the space of the file system that holds `path`."""
 
+    def used(self, path: str) -> int:
+        """Return how many bytes of the disk the files under a directory take."""
+
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents, unless it exists."""
 

@@ -150,17 +150,7 @@ class LocalCluster:
 
     async def start_node(self, node_id: NodeId) -> StorageNode:
         """Start it on its data; to start it without, `wipe_node` it."""
-        node = StorageNode(
-            NodeSettings(
-                node_id=node_id,
-                cluster_id=CLUSTER_ID,
-                volumes=(str(self._path(f"vsn-{node_id}")),),
-                metadata=tuple(self._listen.values()),
-                listen=self._node_listen.get(node_id) or free_address(),
-                location=self._location(node_id),
-                storage=self._storage,
-            )
-        )
+        node = StorageNode(self.node_settings(node_id))
         await node.start()
         self.nodes[node_id] = node
         self._node_listen[node_id] = node.address
@@ -172,6 +162,18 @@ class LocalCluster:
             raise InvalidArgument(node.held_back.result())
         await registering
         return node
+
+    def node_settings(self, node_id: NodeId) -> NodeSettings:
+        """Return the settings with which a node starts; a subclass may change them."""
+        return NodeSettings(
+            node_id=node_id,
+            cluster_id=CLUSTER_ID,
+            volumes=(str(self._path(f"vsn-{node_id}")),),
+            metadata=tuple(self._listen.values()),
+            listen=self._node_listen.get(node_id) or free_address(),
+            location=self._location(node_id),
+            storage=self._storage,
+        )
 
     async def stop_node(self, node_id: NodeId) -> None:
         await self.nodes.pop(node_id).stop()

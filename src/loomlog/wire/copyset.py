@@ -279,6 +279,7 @@ class KnownNode(NamedTuple):
     address: str
     alive: bool
     draining: bool = False
+    full: str = ""  # why it takes no new records for lack of space
 
 
 def _epochs(message: pb.CopysetEpochs) -> EpochMetadata:
@@ -296,7 +297,9 @@ def _epochs_to_wire(metadata: EpochMetadata) -> pb.CopysetEpochs:
     )
 
 
-_NODE: Final = Shape(KnownNode, pb.CopysetNode, "storage_node_id", "address", "alive", "draining")
+_NODE: Final = Shape(
+    KnownNode, pb.CopysetNode, "storage_node_id", "address", "alive", "draining", "full"
+)
 _ACKNOWLEDGED: Final = Shape(
     core.Acknowledged, pb.CopysetEnd, "epoch", "last", negated("uncertain")
 )

@@ -68,7 +68,7 @@ STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "ping", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "prove_node", "node_proof", "note_run", "list_holdings", "holdings", "list_stored", "stored_list", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "find_expired", "expired", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "check_nodes", "nodes_outage", "describe_stream", "stream_description", "plan_rebalance", "rebalance_plan", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "copyset_rebuild", "copyset_restored", "protocol_message")
+    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "ping", "register", "registered", "report", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "prove_node", "node_proof", "note_run", "list_holdings", "holdings", "list_stored", "stored_list", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "replication_paused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "find_expired", "expired", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "check_nodes", "nodes_outage", "describe_stream", "stream_description", "plan_rebalance", "rebalance_plan", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "copyset_rebuild", "copyset_restored", "protocol_message")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class Frame(_message.Message):
     OPEN_REPLICATION_FIELD_NUMBER: _ClassVar[int]
     REPLICATE_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_PAUSED_FIELD_NUMBER: _ClassVar[int]
     SYNC_START_FIELD_NUMBER: _ClassVar[int]
     SYNC_STARTED_FIELD_NUMBER: _ClassVar[int]
     SYNC_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +216,7 @@ class Frame(_message.Message):
     open_replication: OpenReplication
     replicate: Replicate
     replication_refused: ReplicationRefused
+    replication_paused: ReplicationPaused
     sync_start: SyncStart
     sync_started: SyncStarted
     sync_batches: SyncBatches
@@ -295,7 +297,7 @@ class Frame(_message.Message):
     copyset_rebuild: CopysetRebuild
     copyset_restored: CopysetRestored
     protocol_message: ProtocolMessage
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., prove_node: _Optional[_Union[ProveNode, _Mapping]] = ..., node_proof: _Optional[_Union[NodeProof, _Mapping]] = ..., note_run: _Optional[_Union[NoteRun, _Mapping]] = ..., list_holdings: _Optional[_Union[ListHoldings, _Mapping]] = ..., holdings: _Optional[_Union[Holdings, _Mapping]] = ..., list_stored: _Optional[_Union[ListStored, _Mapping]] = ..., stored_list: _Optional[_Union[StoredList, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., find_expired: _Optional[_Union[FindExpired, _Mapping]] = ..., expired: _Optional[_Union[Expired, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., nodes_outage: _Optional[_Union[NodesOutage, _Mapping]] = ..., describe_stream: _Optional[_Union[DescribeStream, _Mapping]] = ..., stream_description: _Optional[_Union[StreamDescription, _Mapping]] = ..., plan_rebalance: _Optional[_Union[PlanRebalance, _Mapping]] = ..., rebalance_plan: _Optional[_Union[RebalancePlan, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., copyset_rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., copyset_restored: _Optional[_Union[CopysetRestored, _Mapping]] = ..., protocol_message: _Optional[_Union[ProtocolMessage, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., prove_node: _Optional[_Union[ProveNode, _Mapping]] = ..., node_proof: _Optional[_Union[NodeProof, _Mapping]] = ..., note_run: _Optional[_Union[NoteRun, _Mapping]] = ..., list_holdings: _Optional[_Union[ListHoldings, _Mapping]] = ..., holdings: _Optional[_Union[Holdings, _Mapping]] = ..., list_stored: _Optional[_Union[ListStored, _Mapping]] = ..., stored_list: _Optional[_Union[StoredList, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., replication_paused: _Optional[_Union[ReplicationPaused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., find_expired: _Optional[_Union[FindExpired, _Mapping]] = ..., expired: _Optional[_Union[Expired, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., nodes_outage: _Optional[_Union[NodesOutage, _Mapping]] = ..., describe_stream: _Optional[_Union[DescribeStream, _Mapping]] = ..., stream_description: _Optional[_Union[StreamDescription, _Mapping]] = ..., plan_rebalance: _Optional[_Union[PlanRebalance, _Mapping]] = ..., rebalance_plan: _Optional[_Union[RebalancePlan, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., copyset_rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., copyset_restored: _Optional[_Union[CopysetRestored, _Mapping]] = ..., protocol_message: _Optional[_Union[ProtocolMessage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "role", "software", "cluster_id")
@@ -434,7 +436,7 @@ class Condition(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., severity: _Optional[str] = ..., text: _Optional[str] = ..., help: _Optional[str] = ..., storage_node_id: _Optional[int] = ..., volume: _Optional[str] = ..., log: _Optional[str] = ..., log_stream_id: _Optional[int] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class NodeConditions(_message.Message):
-    __slots__ = ("conditions", "takes_nothing", "stores_no_copies", "unserved", "chains_unserved", "refuses_copies", "copies_fail")
+    __slots__ = ("conditions", "takes_nothing", "stores_no_copies", "unserved", "chains_unserved", "refuses_copies", "copies_fail", "full_streams", "full_loglets")
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     TAKES_NOTHING_FIELD_NUMBER: _ClassVar[int]
     STORES_NO_COPIES_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +444,8 @@ class NodeConditions(_message.Message):
     CHAINS_UNSERVED_FIELD_NUMBER: _ClassVar[int]
     REFUSES_COPIES_FIELD_NUMBER: _ClassVar[int]
     COPIES_FAIL_FIELD_NUMBER: _ClassVar[int]
+    FULL_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    FULL_LOGLETS_FIELD_NUMBER: _ClassVar[int]
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     takes_nothing: bool
     stores_no_copies: bool
@@ -449,7 +453,9 @@ class NodeConditions(_message.Message):
     chains_unserved: bool
     refuses_copies: bool
     copies_fail: bool
-    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ...) -> None: ...
+    full_streams: _containers.RepeatedCompositeFieldContainer[FullStream]
+    full_loglets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ..., full_streams: _Optional[_Iterable[_Union[FullStream, _Mapping]]] = ..., full_loglets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
     __slots__ = ("loglet_id", "chain", "birth", "epoch", "written")
@@ -523,14 +529,41 @@ class LogStreamUncommitReport(_message.Message):
     birth: int
     def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ..., stamp: _Optional[int] = ..., birth: _Optional[int] = ...) -> None: ...
 
+class FullStream(_message.Message):
+    __slots__ = ("log_stream_id", "reason")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    reason: str
+    def __init__(self, log_stream_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class VolumeSpace(_message.Message):
+    __slots__ = ("path", "used", "limit", "free", "total", "full", "failed")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    used: int
+    limit: int
+    free: int
+    total: int
+    full: bool
+    failed: bool
+    def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ...) -> None: ...
+
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "generation", "rebuild")
+    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "generation", "rebuild")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     LOGLET_BYTES_FIELD_NUMBER: _ClassVar[int]
     TAILS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_US_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
@@ -539,9 +572,10 @@ class GetReportResponse(_message.Message):
     tails: _containers.RepeatedCompositeFieldContainer[LogletTail]
     conditions: NodeConditions
     clock_us: int
+    volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
     generation: int
     rebuild: DonorReport
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., generation: _Optional[int] = ..., rebuild: _Optional[_Union[DonorReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., generation: _Optional[int] = ..., rebuild: _Optional[_Union[DonorReport, _Mapping]] = ...) -> None: ...
 
 class LogletTail(_message.Message):
     __slots__ = ("loglet_id", "tail")
@@ -858,6 +892,14 @@ class ReplicationRefused(_message.Message):
     seal_epoch: int
     reason: str
     def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReplicationPaused(_message.Message):
+    __slots__ = ("log_stream_id", "reason")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    reason: str
+    def __init__(self, log_stream_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Append(_message.Message):
     __slots__ = ("log_stream_id", "seal_epoch")
@@ -1482,7 +1524,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ..., connected_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting", "volumes")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1496,6 +1538,7 @@ class NodeStatus(_message.Message):
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     RESTARTING_FIELD_NUMBER: _ClassVar[int]
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -1509,7 +1552,8 @@ class NodeStatus(_message.Message):
     held_back: str
     process: str
     restarting: bool
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ...) -> None: ...
+    volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)
@@ -2222,16 +2266,18 @@ class CopysetEpochs(_message.Message):
     def __init__(self, since: _Optional[int] = ..., nodeset: _Optional[_Iterable[int]] = ..., locations: _Optional[_Iterable[str]] = ..., replication: _Optional[int] = ...) -> None: ...
 
 class CopysetNode(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "draining")
+    __slots__ = ("storage_node_id", "address", "alive", "draining", "full")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
     draining: bool
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
+    full: str
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., draining: _Optional[bool] = ..., full: _Optional[str] = ...) -> None: ...
 
 class RecoverCopyset(_message.Message):
     __slots__ = ("state",)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from loomlog import limits
-from loomlog.node.volume import Volume
+from loomlog.config import VolumeLimit
+from loomlog.limits import MIB
+from loomlog.node.volume import Room, Volume
 from loomlog.storage.disk import RealFiles, ThreadWorker
 from loomlog.storage.files import Space
 
@@ -20,21 +22,25 @@ class Disk(RealFiles):
 
     def __init__(self) -> None:
         self.free = 1 << 40
+        self.used_bytes: int | None = None
 
     def space(self, path: str) -> Space:
         return Space(self.free, 1 << 41)
+
+    def used(self, path: str) -> int:
+        return self.used_bytes if self.used_bytes is not None else super().used(path)
 
 
 class Watched:
     """A volume, and how often it changed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limit: VolumeLimit | None = None) -> None:
         self.disk = Disk()
         self.path = path / "cid=c" / "snid=1"
-        self.path.mkdir(parents=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         self.changes = 0
         self.worker = ThreadWorker(asyncio.get_running_loop())
-        self.volume = Volume(self.disk, str(self.path), lambda: self.worker, self._changed)
+        self.volume = Volume(self.disk, str(self.path), lambda: self.worker, self._changed, limit)
         self.volume.start()
 
     def _changed(self, volume: Volume) -> None:
@@ -74,8 +80,11 @@ async def test_a_volume_works_again_a_while_after_its_last_error(
 
 async def test_a_full_volume_works_again_when_there_is_room(watched: Watched) -> None:
     volume = watched.volume
-    watched.disk.free = 1000
+    watched.disk.free = 100 * MIB
     await watched.until(lambda: volume.nearly_full)
+    assert not volume.is_spent, "what is under way may use the reserve"
+    watched.disk.free = 1000
+    await watched.until(lambda: volume.is_spent)
     assert (volume.works, volume.takes_more) == (True, False)
     volume.failed(OSError(errno.ENOSPC, "No space left on device"))
     assert volume.is_full
@@ -84,6 +93,66 @@ async def test_a_full_volume_works_again_when_there_is_room(watched: Watched) ->
     assert (volume.works, volume.is_full) == (False, True)
     watched.disk.free = 1 << 40
     await watched.until(lambda: volume.takes_more)
+    watched.close()
+
+
+async def test_a_volume_keeps_to_its_limit(watched: Watched, tmp_path: Path) -> None:
+    watched.close()
+    limited = Watched(tmp_path, VolumeLimit(1000 * MIB))
+    volume, disk = limited.volume, limited.disk
+    disk.used_bytes = 940 * MIB
+    await limited.until(lambda: volume.room.used == 940 * MIB)
+    assert volume.takes_more
+    disk.used_bytes = 960 * MIB
+    await limited.until(lambda: volume.nearly_full)
+    assert (volume.works, volume.takes_more) == (True, False)
+    assert volume.condition == (
+        f"volume {tmp_path} takes no appends, 960 MiB of its limit of 1,000 MiB are used: free "
+        "space, trim logs, add nodes, or raise its --volume-limit"
+    )
+    disk.used_bytes = 945 * MIB  # not much more than the reserve: it must not come and go
+    await limited.until(lambda: volume.room.used == 945 * MIB)
+    assert volume.nearly_full
+    disk.used_bytes = 900 * MIB
+    await limited.until(lambda: volume.takes_more)
+    limited.close()
+
+
+async def test_what_vanishes_between_two_counts_counts_as_used(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.close()
+    monkeypatch.setattr(limits, "VOLUME_LOOK_S", 100.0)
+    monkeypatch.setattr(limits, "VOLUME_MEASURE_S", 0.01)
+    limited = Watched(tmp_path, VolumeLimit(part=0.001))
+    limited.disk.used_bytes = 2000 * MIB
+    await limited.volume.look()
+    assert limited.volume.room.limit == (1 << 41) // 1000
+    assert not limited.volume.takes_more
+    limited.disk.free -= 20 * MIB  # it is not counted again for a while
+    await limited.until(lambda: limited.volume.room.used == 2020 * MIB)
+    limited.close()
+
+
+@pytest.mark.parametrize(
+    ("room", "left"),
+    [
+        (Room(0, 0, 1000 * MIB, 10_000 * MIB), 744 * MIB),
+        (Room(0, 0, 100 * MIB, 10_000 * MIB), 0),
+        (Room(500 * MIB, 1000 * MIB, 5000 * MIB, 10_000 * MIB), 450 * MIB),
+        (Room(500 * MIB, 1000 * MIB, 300 * MIB, 10_000 * MIB), 44 * MIB),
+    ],
+)
+def test_how_much_can_be_written_before_appends_are_refused(room: Room, left: int) -> None:
+    assert room.left_bytes == left
+    assert (room.reserves > 1) is (left > 0)
+
+
+async def test_the_bytes_on_the_disk_are_counted(watched: Watched) -> None:
+    (watched.path / "lsid=1").mkdir()
+    (watched.path / "lsid=1" / "file").write_bytes(bytes(MIB))
+    await watched.until(lambda: watched.volume.room.used >= MIB)
+    assert watched.volume.room.used < 2 * MIB
     watched.close()
 
 

@@ -18,6 +18,7 @@ from loomlog.cli.console.output import (
     node_table,
     print_json,
     print_outage,
+    volume_table,
 )
 from loomlog.errors import NotFound
 
@@ -37,7 +38,7 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(node) for node in nodes])
     elif nodes:
-        console().print(node_table(nodes), *node_conditions(nodes))
+        console().print(node_table(nodes), volume_table(nodes), *node_conditions(nodes))
     else:
         print("no nodes yet: start one with `vsn start`")
 

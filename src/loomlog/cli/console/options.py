@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
@@ -11,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from loomlog.cli.console.failures import UsageError
-from loomlog.config import EtcdSettings
+from loomlog.config import EtcdSettings, VolumeLimit
 from loomlog.core.copyset.record import EPOCH_MAX, LSN_MAX, OFFSET_MAX, make
 from loomlog.errors import LoomError
 from loomlog.net.address import split_address
@@ -190,6 +191,29 @@ class EtcdAccess:
             cert=self.etcd_cert or None,
             key=self.etcd_key or None,
         )
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.ASCII)
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%", re.ASCII)
+
+
+def parse_volume_limits(texts: Sequence[str], volumes: Collection[str]) -> dict[str, VolumeLimit]:
+    """Parse DIR=100G and DIR=80%; each directory must be one of the volumes."""
+    found: dict[str, VolumeLimit] = {}
+    for text in texts:
+        volume, _, size = text.rpartition("=")
+        if volume not in volumes or volume in found:
+            raise UsageError(f"--volume-limit: {volume!r} is not one of --volumes, or given twice")
+        found[volume] = _volume_limit(size)
+    return found
+
+
+def _volume_limit(text: str) -> VolumeLimit:
+    if (part := _PERCENT.fullmatch(text)) and 0 < float(part[1]) <= 100:
+        return VolumeLimit(part=float(part[1]) / 100)
+    if (size := _SIZE.fullmatch(text)) and float(size[1]) > 0:
+        return VolumeLimit(int(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")))
+    raise UsageError(f"--volume-limit: {text!r} is not a size: write 100G, 1.5T or 80%")
 
 
 def parse_peers(text: str) -> dict[int, str]:

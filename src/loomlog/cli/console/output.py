@@ -357,6 +357,23 @@ def node_table(nodes: Sequence[NodeInfo]) -> Table:
     return table
 
 
+def volume_table(nodes: Sequence[NodeInfo]) -> Table:
+    table = new_table("node", "volume", "state", "used", "limit", "free", "size")
+    for node in nodes:
+        for volume in node.volumes:
+            state = "failed" if volume.failed else "takes no appends" if volume.full else "ok"
+            table.add_row(
+                str(node.id),
+                plain(volume.path),
+                _colored(state, good=state == "ok"),
+                size(volume.used),
+                "" if volume.limit is None else size(volume.limit),
+                size(volume.free),
+                size(volume.total),
+            )
+    return table
+
+
 def node_conditions(nodes: Sequence[NodeInfo]) -> list[RenderableType]:
     """Return a line for each condition that is about a node."""
     return [

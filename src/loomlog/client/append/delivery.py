@@ -185,8 +185,7 @@ class Delivery:
 
     def _retry(self, batch: Batch, target: Stream, error: LoomError | None) -> None:
         batch.refusal = error
-        if not isinstance(error, Busy):
-            self._avoid(target)
+        self._avoid(target, at_once=not isinstance(error, Busy))
         batch.end_attempt()
         wait_s = BACKOFF.delay_s(batch.progress.attempts - 1, self._rng)
         batch.retry = self._loop.call_later(wait_s, self._rested, batch)
@@ -223,9 +222,9 @@ class Delivery:
 
     # ---- streams that fail, or are slow
 
-    def _avoid(self, target: Stream) -> None:
+    def _avoid(self, target: Stream, *, at_once: bool = True) -> None:
         target.avoid_until_s = self._loop.time() + AVOID_S
-        self.refresh_soon()
+        self.refresh_soon(at_once=at_once)
 
     def _work_around(self, target: Stream) -> None:
         """Called for a stream that answers late or never: if there is a good stream, let that take

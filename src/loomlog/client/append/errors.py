@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from loomlog import limits
 from loomlog.errors import (
     AppendUnknown,
+    Busy,
     InvalidArgument,
     LoomError,
     NotFound,
@@ -78,6 +79,8 @@ def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomE
         return Timeout(f"{after}: {why}; try again, and see `loom status`")
     if refusal is None:
         return Timeout(f"{after}: no place in any stream; append less at once, or try again")
+    if isinstance(refusal, Busy):
+        return Busy(f"{after}: {refusal}")
     # NotFound from a node means that the stream has moved: the log exists.
     kind = type(refusal) if isinstance(refusal, Sealed) else Unavailable
     why = f": {hindrance}" if hindrance else ""

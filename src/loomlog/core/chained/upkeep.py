@@ -6,6 +6,9 @@ has been away for long. A drained node leaves when others have taken its place i
 replica that is moved when another has taken its place. A chain without a whole replica begins again
 with what all of them, and older replicas, have.
 
+A replica without room leaves when an append waits for it, if the others are as many as appends
+need.
+
 A replica that left may be the last to have a block: it is removed from its node when its chain has
 all its replicas again.
 """
@@ -31,6 +34,7 @@ class ChainsStanding(NamedTuple):
     unfit: frozenset[Replica] = frozenset()  # their nodes are there, their blocks are not
     lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, removed, or an older copy
     damaged: frozenset[Replica] = frozenset()  # unfit for good: blocks are not what was written
+    full: frozenset[Replica] = frozenset()  # appends wait, because they have no room
 
     @property
     def projection(self) -> Projection:
@@ -110,6 +114,9 @@ Action: TypeAlias = NewEpoch | Join | Wait
 
 def decide(chains: ChainsStanding, nodes: Nodes) -> Action:
     reason = chains.needs_epoch or _who_is_missing(chains, nodes)
+    if not reason and _can_spare_the_full(chains, nodes):
+        chains = chains._replace(unfit=chains.unfit | chains.full)
+        reason = f"node {min(chains.full).node_id} has no room"
     if reason:
         return _obstacle(chains, nodes) or _new_epoch(chains, nodes, reason)
     if moved := _who_has_moved(chains, nodes):
@@ -127,6 +134,15 @@ def _who_is_missing(chains: ChainsStanding, nodes: Nodes) -> str:
         if replica in chains.unfit:
             return f"node {replica.node_id} is there without its blocks"
     return ""
+
+
+def _can_spare_the_full(chains: ChainsStanding, nodes: Nodes) -> bool:
+    """Return whether every chain has as many other replicas as appends need."""
+    others = [
+        sum(replica not in chains.full and nodes.reachable(replica.node_id) for replica in chain)
+        for chain in chains.projection.chains
+    ]
+    return bool(chains.full) and min(others) >= chains.projection.least
 
 
 def _obstacle(chains: ChainsStanding, nodes: Nodes) -> Wait | None:
@@ -273,7 +289,8 @@ def condition(
     words = []
     if fewest < wanted:
         words.append(f"runs with {fewest} of {wanted} replicas")
-        words += [waiting] if waiting else []
+    words += [waiting] if waiting else []
+    if fewest < wanted:
         words += [f"node {node} takes nothing: {why}" for node, why in refusing.items()]
     words += [
         f"node {replica.node_id} is being filled, {percent} % copied"

@@ -36,6 +36,7 @@ class Rejection(StrEnum):
 
     BUSY = "too many records are under way"
     UNAVAILABLE = "too few storage nodes are there"
+    FULL = "too few storage nodes have room"
     STEPPED_DOWN = "the log has another sequencer"
     OFFSETS_USED_UP = "the epoch has no more room"
 

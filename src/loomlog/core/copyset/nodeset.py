@@ -227,6 +227,7 @@ class Exclusions:
 
     def __init__(self, silent_s: float = SILENT_S) -> None:
         self.down: frozenset[NodeId] = frozenset()  # nodes known to be away: never tried
+        self.full: Mapping[NodeId, str] = {}  # known to have no room, and why: a last resort
         self._silent_s = silent_s
         self._black: dict[ShardId, float] = {}  # until when
         self._gray: dict[ShardId, float] = {}
@@ -278,18 +279,23 @@ class Exclusions:
         """Return those of the shards whose nodes are known to be away."""
         return {shard for shard in shards if node_of(shard) in self.down} if self.down else set()
 
+    def are_full(self, shards: Iterable[ShardId]) -> set[ShardId]:
+        """Return those of the shards whose nodes are known to have no room."""
+        return {shard for shard in shards if node_of(shard) in self.full} if self.full else set()
+
     def choose_copyset(
         self, metadata: EpochMetadata, holders: Collection[ShardId], chance: Shuffler, now: float
     ) -> tuple[ShardId, ...] | None:
         """Choose a copyset. None: even without exclusions too few nodes are there."""
-        down = self.are_down(metadata.shards)
+        down, full = self.are_down(metadata.shards), self.are_full(metadata.shards)
         for unnecessary in (None, self._gray, self._black):
             if unnecessary is not None:
                 self._forgive(unnecessary, metadata.shards)
-            copyset = choose_copyset(metadata, self.now_excluded(now) | down, chance, holders)
+            excluded = self.now_excluded(now) | down
+            copyset = choose_copyset(metadata, excluded | full, chance, holders)
             if copyset is not None:
                 return copyset
-        return None
+        return choose_copyset(metadata, excluded, chance, holders) if full else None
 
     def _exclude(self, shard: ShardId, until: float) -> None:
         self._black[shard] = max(until, self._black.get(shard, until))

@@ -347,10 +347,14 @@ class EpochSequencer:
             return Rejection.BUSY
         if self._bytes and self._bytes + size > settings.window_bytes:
             return Rejection.BUSY
-        if not (down := self._exclusions.are_down(self._metadata.shards)):
+        exclusions, shards = self._exclusions, self._metadata.shards
+        if not (exclusions.down or exclusions.full):
             return None
-        up = set(self._metadata.shards) - down
-        return None if self._metadata.can_hold_a_copyset(up) else Rejection.UNAVAILABLE
+        up = set(shards) - exclusions.are_down(shards)
+        if not self._metadata.can_hold_a_copyset(up):
+            return Rejection.UNAVAILABLE
+        with_room = up - exclusions.are_full(shards)
+        return None if self._metadata.can_hold_a_copyset(with_room) else Rejection.FULL
 
     def _begin_wave(self, underway: Underway, now: float) -> list[SequencerEffect]:
         copyset = self._exclusions.choose_copyset(

@@ -364,11 +364,17 @@ def choose_source(
 
 
 def stands_still(
-    streams: Iterable[StreamRounds], node: NodeId, is_hit: Callable[[StreamRounds], bool]
+    streams: Iterable[StreamRounds],
+    node: NodeId,
+    is_hit: Callable[[StreamRounds], bool],
+    is_full: Callable[[StreamRounds], bool],
 ) -> bool:
-    """Return whether no stream of a log runs before a dead node is back or replaced: all are sealed
-    and hit, some of them on this node. Such a log is given a new, empty stream."""
-    return concerns_all(streams, node, lambda stream: stream.sealed and is_hit(stream))
+    """Return whether no stream of a log takes appends before a dead node is back or replaced, or a
+    full one has room: all are sealed and hit, or full, some of them on this node. Such a log is
+    given a new, empty stream."""
+    return concerns_all(
+        streams, node, lambda stream: is_full(stream) or (stream.sealed and is_hit(stream))
+    )
 
 
 def concerns_all(
@@ -381,13 +387,17 @@ def concerns_all(
 
 
 def unneeded(
-    streams: Iterable[StreamRounds], alive: Callable[[NodeId], bool]
+    streams: Iterable[StreamRounds],
+    alive: Callable[[NodeId], bool],
+    is_full: Callable[[StreamRounds], bool],
 ) -> list[StreamRounds]:
     """Return the streams of a log that came to its relief and are not needed any more: every other
-    stream that should run does, with all its replicas."""
+    stream that should run does, with all its replicas, and has room."""
     in_use = [stream for stream in streams if stream.wanted_running]
     others = [stream for stream in in_use if not stream.relief]
     if not others or not all(_runs_whole(stream, alive) for stream in others):
+        return []
+    if any(map(is_full, others)):
         return []
     return [stream for stream in in_use if stream.relief]
 

@@ -74,7 +74,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         self._catalog = catalog
         self._placement = context.placement
         self.records = chained
-        self.sequencers = Sequencers(context.leader_epoch)
+        self.sequencers = Sequencers(context.leader_epoch, self._why_full)
         self.driver = Driver(
             catalog,
             chained,
@@ -252,6 +252,16 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             projection=projection_to_wire(projection, addresses),
         )
 
+    def _why_full(self, loglet: LogId) -> str:
+        """Return why no append may begin for lack of space; "" if they may. Called when one is
+        about to."""
+        record = self.records.get(loglet) if self._nodes.is_full(loglet) else None
+        full = self._nodes.full(record) if record is not None else None
+        if not full:
+            return ""
+        self.upkeep.lacks_space(loglet)
+        return self._nodes.why_full(full)
+
     def _state(self, record: ChainedRecord) -> pb.StreamState:
         if record.projection.closed:
             return pb.STREAM_SEALED
@@ -264,6 +274,8 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         trimmed = 0 if log is None else log.trimmed
         refusing = self._nodes.refusing()
         waiting = why_appends_wait(record, self._nodes)
+        if not waiting and (full := self.upkeep.full(record)):
+            waiting = f"takes no appends: {self._nodes.why_full(full)}"
         return condition(
             record.projection, wanted, waiting, action, filled, trouble, trimmed, refusing
         )

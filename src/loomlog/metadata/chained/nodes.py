@@ -32,6 +32,7 @@ class ChainNodes:
         self._voids: dict[NodeId, tuple[Losses, frozenset[tuple[int, ...]]]] = {}
         self._registered: dict[NodeId, set[Replica]] = {}
         self._unable: dict[tuple[LogId, NodeId], float] = {}  # until when
+        self._full: dict[LogId, set[NodeId]] = {}  # no append may begin there
 
     # ---- reachable nodes
 
@@ -49,6 +50,32 @@ class ChainNodes:
             for node in connected.all_reachable()
             if connected.takes_nothing(node) or connected.restrictions(node).chains_unserved
         }
+
+    # ---- nodes without room
+
+    def note_full(self, node: NodeId) -> None:
+        """Learn of which loglets a node has replicas on volumes that are nearly full."""
+        full = self._connected.restrictions(node).full_loglets
+        for loglet in [loglet for loglet, nodes in self._full.items() if node in nodes]:
+            self._full[loglet].discard(node)
+            if not self._full[loglet]:
+                del self._full[loglet]
+        for loglet in full:
+            self._full.setdefault(loglet, set()).add(node)
+
+    def full(self, record: ChainedRecord) -> frozenset[Replica]:
+        """Return the replicas in force that are on volumes which are nearly full."""
+        nodes = self._full.get(record.loglet, ())
+        return frozenset(r for r in record.projection.replicas if r.node_id in nodes)
+
+    def is_full(self, loglet: LogId) -> bool:
+        """Return whether any node has a replica without room; it need not be in force."""
+        return loglet in self._full
+
+    def why_full(self, replicas: Iterable[Replica]) -> str:
+        """Return what the nodes of full replicas say."""
+        nodes = sorted({replica.node_id for replica in replicas})
+        return "; ".join(f"node {node}: {self._connected.complaints(node)}" for node in nodes)
 
     async def certain(self, projection: Projection) -> None:
         """Wait until every node of a projection is there or silent: one that is just coming back

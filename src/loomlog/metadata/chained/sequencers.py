@@ -7,11 +7,13 @@ if it does not, replicas refuse them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from loomlog.core.chained.chain import Projection
-from loomlog.core.chained.messages import Answer, Refused, Request
+from loomlog.core.chained.messages import Answer, Next, Refused, Request
 from loomlog.core.chained.sequencer import TICKETS_REMEMBERED, Sequencer
+from loomlog.errors import Busy
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
@@ -24,8 +26,12 @@ NOT_YET: Final = Refused("positions are not handed out yet, or not any more: try
 class Sequencers:
     """The sequencers of this term, by loglet."""
 
-    def __init__(self, leader_epoch: int) -> None:
+    def __init__(
+        self, leader_epoch: int, why_full: Callable[[LogId], str] = lambda loglet: ""
+    ) -> None:
+        """`why_full` returns why no append to a loglet may begin for lack of space."""
         self._last_name = leader_epoch << 32
+        self._why_full = why_full
         self._sequencers: dict[LogId, Sequencer] = {}
         self._stopped_at: dict[LogId, Glsn] = {}
 
@@ -63,6 +69,8 @@ class Sequencers:
 
     def answer_frame(self, frame: pb.Frame) -> pb.Frame:
         loglet, request = sequencer_request_from_wire(frame.sequencer_request)
+        if isinstance(request, Next) and (why := self._why_full(loglet)):
+            raise Busy(f"segment {loglet} takes no appends: {why}")
         answer = sequencer_answer_to_wire(self.answer(loglet, request))
         return pb.Frame(sequencer_answer=answer)
 

@@ -67,6 +67,7 @@ class Upkeep:
         self._damaged: set[Replica] = set()  # unfit, because blocks are not what was written
         self.unverified: set[Replica] = set()  # their nodes are back, and not asked for them yet
         self._joining: set[Replica] = set()  # by this leader
+        self._wanted: set[LogId] = set()  # an append was refused for lack of space
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._timers = Timers()
 
@@ -92,7 +93,9 @@ class Upkeep:
             self.wake(record.loglet)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
-        """Called when a node fell silent, is back or is drained. Loglets also wait for spares."""
+        """Called when a node fell silent, is back, is drained or has other restrictions. Loglets
+        also wait for spares."""
+        self._nodes.note_full(node)
         for record in self._chained:
             if not isinstance(self.decide(record), upkeep.Wait):
                 self._repair.wake(record.loglet)
@@ -113,6 +116,23 @@ class Upkeep:
             self.unverified.update(replica for replica in replicas if replica.node_id == node)
             self._background.spawn(self._verify(record, node), f"look at node {node}")
         self.node_changed(node, alive=True)
+
+    # ---- replicas without room
+
+    def lacks_space(self, loglet: LogId) -> None:
+        """Called when an append is refused because a replica has no room."""
+        if loglet not in self._wanted:
+            self._wanted.add(loglet)
+            self.wake(loglet)
+
+    def full(self, record: ChainedRecord) -> frozenset[Replica]:
+        """Return the replicas that appends wait for because they have no room."""
+        if record.loglet not in self._wanted:
+            return frozenset()
+        full = self._nodes.full(record)
+        if not full:
+            self._wanted.discard(record.loglet)
+        return full
 
     # ---- unfit replicas
 
@@ -231,6 +251,7 @@ class Upkeep:
             used.intersection(lost | self._unfit),
             lost,
             used.intersection(self._damaged),
+            self.full(record),
         )
 
     def _why_epoch(self, record: ChainedRecord) -> str:

@@ -50,9 +50,20 @@ class CopysetNodes:
     def known(self) -> list[KnownNode]:
         """Return all nodes of the cluster, in the form sent to nodes and clients."""
         return [
-            KnownNode(node_id, node.address, self.alive(node_id), self.hands_over(node_id))
+            KnownNode(
+                node_id,
+                node.address,
+                self.alive(node_id),
+                self.hands_over(node_id),
+                self._why_full(node_id),
+            )
             for node_id, node in sorted(self._catalog.nodes.items())
         ]
+
+    def _why_full(self, node: NodeId) -> str:
+        restrictions = self._connected.restrictions(node)
+        is_full = restrictions.refuses_copies and not restrictions.copies_fail
+        return self._connected.complaints(node) if is_full else ""
 
     def usable(self) -> set[Member]:
         """Return the nodes that may be in a nodeset; one that is away for a moment may stay."""

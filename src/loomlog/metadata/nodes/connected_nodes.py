@@ -46,6 +46,7 @@ class ConnectedNode:
     loglet_bytes: int = 0  # of those that do not report them by stream
     conditions: tuple[Condition, ...] = ()  # what it says is wrong with it
     clock: ClockReading | None = None
+    volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
 
@@ -231,6 +232,7 @@ class ConnectedNodes:
         if report.clock_us:
             known.clock = ClockReading(report.clock_us / MICROSECONDS, known.presence.heard_at)
         if report.HasField("conditions"):
+            known.volumes = tuple(report.volumes[: limits.VOLUMES_MAX])
             self.take_conditions(node, report.conditions)
 
     def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:

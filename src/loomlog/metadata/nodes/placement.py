@@ -31,11 +31,12 @@ class ReplicaPlacement:
         self._existing = existing
 
     def place(self, sets: int, settings: Settings) -> list[tuple[NodeId, ...]]:
-        """Return the nodes of this many sets of replicas. While nodes of the cluster are away, a
-        set may have fewer replicas than wanted."""
+        """Return the nodes of this many sets of replicas. While nodes of the cluster are away or
+        full, a set may have fewer replicas than wanted."""
         nodes, wanted = self.usable_nodes(), settings.replicas
         replicas = min(wanted, len(nodes))
-        if replicas < settings.replicas_least or wanted > len(nodes) + len(self._away()):
+        known = len(nodes) + len(self._away()) + len(self._full())
+        if replicas < settings.replicas_least or wanted > known:
             raise self.too_few(wanted, f"{wanted} replicas need as many nodes")
         return place(sets, replicas, nodes, self._existing(), self._catalog.locations)
 
@@ -56,6 +57,14 @@ class ReplicaPlacement:
         """Return the nodes that are alive, not drained, and have room."""
         alive = filter(self._nodes.takes_more, self._nodes.all_reachable())
         return [node for node in alive if not self._catalog.nodes[node].draining]
+
+    def _full(self) -> list[NodeId]:
+        """Return the nodes that could be used if they had room."""
+        return [
+            node
+            for node in filter(self._nodes.takes_nothing, self._nodes.all_reachable())
+            if not self._catalog.nodes[node].draining
+        ]
 
     def too_few(self, wanted: int, need: str) -> LoomError:
         """Return the error of a request that needs `wanted` nodes. The request may be repeated if

@@ -330,6 +330,7 @@ class OrderedKeeper(ProtocolKeeper):
         self._orders.node_changed(node)
         if not alive:
             self._relief.node_silent(node)
+        self._relief.node_full(node)
 
     # ---- news from nodes
 

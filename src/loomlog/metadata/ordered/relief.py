@@ -1,10 +1,11 @@
-"""Give a log a new, empty stream when none of its streams runs after nodes or disks failed.
+"""Give a log a new, empty stream when none of its streams takes appends: nodes or disks failed, or
+volumes are full.
 
 Filling a spare takes longer the more data a stream has. An empty stream takes appends at once, and
 the order of a log allows streams to come and go. The others are repaired meanwhile and run again;
 some seconds later the new one takes no more appends, and it is removed when all its entries are
 trimmed. A stream that lost data stays sealed, so that readers learn of the loss; then the new one
-is needed for good.
+is needed for good. So is one of a log whose other streams stay full.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
 from loomlog.metadata.background import Background, Later, RetryLoop, StepResult
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.ordered.status import Losses
+from loomlog.metadata.ordered.status import Losses, lacks_space
 from loomlog.metadata.ordered.streams import OrderedStreams
 from loomlog.types import LogId, NodeId, StreamId
 
@@ -53,13 +54,19 @@ class Relief:
         """Watch the logs of a silent node until it is back or replaced everywhere."""
         self._work.wake(node)
 
+    def node_full(self, node: NodeId) -> None:
+        """Watch the logs of a node that refuses appends for lack of space."""
+        if self._nodes.restrictions(node).full_streams:
+            self._work.wake(node)
+
     def node_joined(self, node: NodeId) -> None:
         """Watch the logs of a node that came back without their data."""
         if self._has_lost_logs(node):
             self.node_silent(node)
 
     async def _step(self, node: NodeId) -> StepResult:
-        if not (self._is_missed(node) or self._has_lost_logs(node)):
+        is_full = bool(self._nodes.restrictions(node).full_streams)
+        if not (is_full or self._is_missed(node) or self._has_lost_logs(node)):
             return StepResult.IDLE
         await asyncio.sleep(PATIENCE_S)
         async with self._one_at_a_time:
@@ -88,7 +95,10 @@ class Relief:
     def _stands_still(self, log: LogRounds, node: NodeId) -> bool:
         if self._committer.lost_rounds(log.log_id):
             return False
-        return stands_still(log.streams.values(), node, self._is_hit)
+        return stands_still(log.streams.values(), node, self._is_hit, self._is_full)
+
+    def _is_full(self, stream: StreamRounds) -> bool:
+        return bool(lacks_space(stream, self._nodes))
 
     def _is_hit(self, stream: StreamRounds) -> bool:
         is_whole = all(self._nodes.alive(node) for node in stream.replicas)
@@ -110,7 +120,8 @@ class Relief:
         reliefs = [s for s in log.streams.values() if s.relief and s.wanted_running] if log else []
         if log is None or not reliefs:
             return StepResult.IDLE
-        found = [stream.stream_id for stream in unneeded(log.streams.values(), self._nodes.alive)]
+        streams, nodes = log.streams.values(), self._nodes
+        found = [stream.stream_id for stream in unneeded(streams, nodes.alive, self._is_full)]
         now_s = asyncio.get_running_loop().time()
         for stream in reliefs:
             if stream.stream_id not in found:

@@ -11,6 +11,7 @@ from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.shortage import is_readable, shortage
 from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.repair_loop import Reconciler
@@ -58,6 +59,14 @@ class Losses:
         return found
 
 
+def lacks_space(stream: StreamRounds, nodes: ConnectedNodes) -> str:
+    """Return why a running stream refuses appends for lack of space; "" if it does not."""
+    if stream.sealed:
+        return ""
+    full = (each for node in stream.replicas for each in nodes.restrictions(node).full_streams)
+    return next((each.reason for each in full if each.log_stream_id == stream.stream_id), "")
+
+
 class StreamStatus:
     """Describes streams by the catalog, the commit rounds and the repair loop. Changes nothing."""
 
@@ -93,6 +102,8 @@ class StreamStatus:
         condition, lost = self._reconciler.condition(stream), self._losses.of(stream)
         if lost is not None:
             condition = self._describe_loss(stream, lost)
+        elif space := lacks_space(stream, self._nodes):
+            condition = "; ".join(filter(None, (f"takes no appends: {space}", condition)))
         if stream.sealed and stream.wanted_running:
             condition = self._sealed(stream, condition, advice)
         return pb.LogStream(

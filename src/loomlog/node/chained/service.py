@@ -116,6 +116,7 @@ class ChainedService(NodeProtocol):
 
     def restrictions(self, message: pb.NodeConditions) -> None:
         message.chains_unserved = self._volumes.are_unserved
+        message.full_loglets.extend(self._volumes.full_loglets)
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         message.chain_replicas.extend(self.found())

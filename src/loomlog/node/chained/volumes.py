@@ -37,7 +37,7 @@ from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.write_once import Answered, WriteOnceStore
 from loomlog.storage.files import Worker
 from loomlog.storage.identity import find_copies
-from loomlog.types import Glsn, NodeId
+from loomlog.types import Glsn, LogId, NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,12 @@ class ChainVolumes:
     def are_unserved(self) -> bool:
         """Whether there may be replicas here that cannot do their part for now."""
         return any(volume.is_unserved for volume in self._volumes)
+
+    @property
+    def full_loglets(self) -> list[LogId]:
+        """The loglets with a replica where no append may begin."""
+        full = (chains for chains in self._volumes if chains.volume.nearly_full)
+        return sorted({replica.log_id for chains in full for replica in chains.replicas})
 
     def holding(self, replica: Replica) -> ChainVolume | None:
         """Return the volume with the replica."""

@@ -136,7 +136,7 @@ class LogsVolume:
         """Called when the volume failed, works again, or is nearly full."""
         store = self.store
         if store is not None:
-            store.is_full = self._volume.nearly_full
+            store.is_full = self._volume.is_spent
         if self.path in self._volume.vanished:
             if self._volume.works:
                 self._problem = f"the copies at {self.path} are gone: restart this node"
@@ -251,7 +251,7 @@ class LogsVolume:
             *workers,
             on_failure=self._volume.failed,
         )
-        self.store.is_full = self._volume.nearly_full
+        self.store.is_full = self._volume.is_spent
         self.store.version = self._version
         self._tend()
 

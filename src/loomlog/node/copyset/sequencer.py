@@ -294,10 +294,15 @@ class RunningSequencer:
         match why:
             case Rejection.BUSY:
                 append.failed(Busy(f"loglet {self._log}: {why}: try again in a moment"))
+            case Rejection.FULL:
+                full = self._context.exclusions.full
+                nodes = {*map(node_of, self._shards)}.intersection(full)
+                reasons = "; ".join(f"node {node}: {full[node]}" for node in sorted(nodes))
+                append.failed(Busy(f"loglet {self._log}: {why}: {reasons}"))
             case Rejection.UNAVAILABLE:
                 away = self._context.exclusions.are_down(self._shards)
-                nodes = ", ".join(f"node {node}" for node in sorted(set(map(node_of, away))))
-                append.failed(Unavailable(f"loglet {self._log}: {why}: start {nodes}"))
+                names = ", ".join(f"node {node}" for node in sorted(set(map(node_of, away))))
+                append.failed(Unavailable(f"loglet {self._log}: {why}: start {names}"))
             case _:
                 self._again(append)
 

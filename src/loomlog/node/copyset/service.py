@@ -417,10 +417,12 @@ class CopysetService(NodeProtocol):
         self._exclusions.down = frozenset(
             node for node in self._dead if not self._peers.is_connected(node)
         )
+        was_full = self._exclusions.full.keys()
+        self._exclusions.full = {n: node.full for n, node in known.nodes.items() if node.full}
         slot = self._slots.get(known.log)
         if slot is not None and slot.sequencer is not None:
             slot.sequencer.learned(known.state)
-        if back := before - self._dead:
+        if back := (before - self._dead) | (was_full - self._exclusions.full.keys()):
             for node in sorted(back):
                 self._exclusions.returned(node)
             for sequencer in self._sequencers():

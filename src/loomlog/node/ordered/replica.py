@@ -20,6 +20,7 @@ from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import Busy, Corrupt, LoomError, Sealed, Trimmed, Unavailable
 from loomlog.node.ordered.appends import ProducerTable, WaitingAppend, WaitingAppends
 from loomlog.node.ordered.replication import Backups
+from loomlog.node.volume import Volume
 from loomlog.node.workers import finish
 from loomlog.storage.files import Finished, UnsyncedError
 from loomlog.storage.ordered.stream_store import StreamStore
@@ -50,9 +51,17 @@ class ReplicaDriver:
         node_id: NodeId,
         store: StreamStore,
         backups: Backups,
+        volume: Volume,
         on_change: Callable[[StreamId], None],
+        on_full: Callable[[], None],
     ) -> None:
+        """`on_full` is called when the first append is refused for lack of space."""
         self.store = store
+        self._volume = volume
+        self._on_full = on_full
+        self._has_refused = False  # an append for lack of space
+        self._full_backups: dict[Connection, str] = {}  # why no append may begin
+        self._primary: Connection | None = None  # that asked to replicate, while it is backup
         self.core = Replica(store.meta.stream_id, node_id, store.meta.epoch, _context_of(store))
         self._backups = backups
         self._on_change = on_change
@@ -92,6 +101,8 @@ class ReplicaDriver:
             return self._repeat(repeated, connection, frame.id)
         if self._waiting.bytes > limits.STREAM_UNCOMMITTED_BYTES_MAX:
             raise Busy(f"stream {self.stream_id} has too much under way: try again in a moment")
+        if self._volume.nearly_full or self._full_backups:
+            self._refuse_for_space()
         first = self.core.reserve(header.count)
         self.producers.note(header.producer_id, header.sequence, first)
         batch.assign_llsn(payload, self.stream_id, self.core.epoch, first)
@@ -110,6 +121,47 @@ class ReplicaDriver:
                 f"stream {self.stream_id} is {self.core.state} in epoch {self.core.epoch}, this "
                 f"append is for {epoch}: refresh the metadata"
             )
+
+    # ---- space
+
+    def _refuse_for_space(self) -> None:
+        if not self._has_refused:
+            self._has_refused = True
+            self._on_full()
+        raise Busy(f"stream {self.stream_id} takes no appends: {self._lacks_space}")
+
+    @property
+    def refuses_for_space(self) -> str:
+        """Why appends that were tried are refused; "" if none was, or there is room again."""
+        self._has_refused = self._has_refused and bool(self._lacks_space)
+        return self._lacks_space if self._has_refused else ""
+
+    @property
+    def _lacks_space(self) -> str:
+        """Why no append may begin; "" if they may."""
+        if self._volume.nearly_full:
+            return f"node {self.core.node_id}: {self._volume.condition}"
+        return next(iter(self._full_backups.values()), "")
+
+    def serve_primary(self, connection: Connection) -> None:
+        """Tell this primary from now on when no append may begin."""
+        self._primary = connection
+        if self._volume.nearly_full:
+            self.volume_changed()
+
+    def volume_changed(self) -> None:
+        """Called when the volume is nearly full, or not any more. What the primary has under way is
+        still taken: there is a reserve for it."""
+        if self._primary is not None and not self._primary.closed:
+            reason = self._lacks_space if self._volume.nearly_full else ""
+            paused = pb.ReplicationPaused(log_stream_id=self.stream_id, reason=reason)
+            self._primary.send(pb.Frame(replication_paused=paused))
+
+    def backup_paused(self, connection: Connection, reason: str) -> None:
+        """Called when a backup is nearly full, or not any more."""
+        self._full_backups.pop(connection, None)
+        if reason:
+            self._full_backups[connection] = reason
 
     def _repeat(self, first_llsn: Llsn, connection: Connection, request_id: int) -> Llsn | None:
         """Return where a repeated append is if it is committed; else answer this request later
@@ -293,6 +345,8 @@ class ReplicaDriver:
                 self._connections = await self._backups.open(
                     self.stream_id, epoch, self.core.next_llsn, backups
                 )
+                for connection in set(self._full_backups).difference(self._connections):
+                    del self._full_backups[connection]
             self.core.unseal(epoch, nodes)
             self.ran_in = epoch
         self._on_change(self.stream_id)

@@ -15,13 +15,16 @@ from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Links
 
 OnFailure = Callable[[StreamId, str], None]
+OnPause = Callable[[StreamId, Connection, str], None]
 
 
 class Backups:
     """All peers that this node replicates to."""
 
-    def __init__(self, codec: Codec, on_failure: OnFailure) -> None:
+    def __init__(self, codec: Codec, on_failure: OnFailure, on_pause: OnPause) -> None:
+        """`on_pause` is called when a backup is nearly full; without a reason: not any more."""
         self._on_failure = on_failure
+        self._on_pause = on_pause
         self._links = Links(codec, self)
         self._streams: dict[str, set[StreamId]] = {}  # that run over the connection
 
@@ -51,9 +54,13 @@ class Backups:
     # ---- Handler
 
     def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        if frame.WhichOneof("body") == "replication_refused":
-            refused = frame.replication_refused
-            self._on_failure(refused.log_stream_id, refused.reason)
+        match frame.WhichOneof("body"):
+            case "replication_refused":
+                refused = frame.replication_refused
+                self._on_failure(refused.log_stream_id, refused.reason)
+            case "replication_paused":
+                paused = frame.replication_paused
+                self._on_pause(paused.log_stream_id, connection, paused.reason)
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         address = self._links.forget(connection)

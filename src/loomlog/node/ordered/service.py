@@ -50,7 +50,7 @@ class OrderedService(NodeProtocol):
         self._disks = context.disks
         self._codec = context.codec
         self._link = context.link
-        self._backups = Backups(context.codec, self._replication_failed)
+        self._backups = Backups(context.codec, self._replication_failed, self._backup_paused)
         self._copies: dict[tuple[StreamId, str], OutgoingCopy] = {}  # to an address
         self._scrubs: dict[StreamId, Scrub] = {}
         self._recoveries: set[asyncio.Task[None]] = set()
@@ -117,7 +117,9 @@ class OrderedService(NodeProtocol):
             self._node_id,
             store,
             self._backups,
+            self._disks.volume_of(store.path),
             self._changed,
+            lambda: self._link.report(full=True),
         )
         repairer = Repairer(driver, self._disks.reader, self._codec)
         reader = ReplicaReader(driver, self._disks.reader, repairer)
@@ -141,8 +143,13 @@ class OrderedService(NodeProtocol):
         if held is not None and held.driver.core.is_primary:  # else it is about an earlier epoch
             held.driver.fail(f"replication failed: {reason}")
 
+    def _backup_paused(self, stream_id: StreamId, backup: Connection, reason: str) -> None:
+        held = self.held.get(stream_id)
+        if held is not None:
+            held.driver.backup_paused(backup, reason)
+
     def volume_changed(self, volume: Volume) -> None:
-        """Called when a volume failed, lost directories, or works again."""
+        """Called when a volume failed, lost directories, works again, or its space changed."""
         for held in list(self.held.values()):
             if self._disks.volume_of(held.driver.store.path) is volume:
                 self._look_at(held.driver, volume)
@@ -155,6 +162,7 @@ class OrderedService(NodeProtocol):
                 self._changed(self._adopt(store))
 
     def _look_at(self, driver: ReplicaDriver, volume: Volume) -> None:
+        driver.volume_changed()
         path = driver.store.path
         if path in volume.vanished:
             driver.damage(volume.problem_of(path))
@@ -210,6 +218,11 @@ class OrderedService(NodeProtocol):
 
     def restrictions(self, message: pb.NodeConditions) -> None:
         message.unserved.extend(sorted(self._stores.unserved(self.held)))
+        message.full_streams.extend(
+            pb.FullStream(log_stream_id=stream_id, reason=reason)
+            for stream_id, held in self.held.items()
+            if (reason := held.driver.refuses_for_space)
+        )
 
     def _vanished(self) -> Iterator[Condition]:
         for held in self.held.values():
@@ -277,6 +290,7 @@ class OrderedService(NodeProtocol):
         order = frame.open_replication
         driver = self.holding(order.log_stream_id).driver
         driver.core.check_primary(order.seal_epoch, order.next_llsn)
+        driver.serve_primary(connection)
         return pb.Frame(done=pb.Done())
 
     async def _sync_start(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:

@@ -67,7 +67,7 @@ _CHANGING = (
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
 )
-_FULL: Final = Refused(Trouble.NO_SPACE, "the disk is nearly full: trim logs, or add nodes")
+_FULL: Final = Refused(Trouble.NO_SPACE, "the disk is full: free space, trim logs, or add nodes")
 
 
 class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
@@ -90,7 +90,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         self._me = me
         self._table = table
         self._upkeep = upkeep
-        self.is_full = False  # take only what frees space; set by the owner
+        self.is_full = False  # take no new records; set by the owner
         self.version = 0  # of rebuilding: the newest that is known; set by the owner
         self._sync = sync
         self._tending = False
@@ -227,7 +227,7 @@ class _LogsCommit:
         self._logs: dict[LogId, UncommittedLog] = {}
 
     def decide(self, request: NodeRequest) -> NodeAnswer:
-        if self._is_full and _bytes_of(request):
+        if self._is_full and isinstance(request, Store) and not request.record.recovered:
             return _FULL
         log = self._logs.get(request.log) or self._look(request.log)
         try:

@@ -274,6 +274,10 @@ class SimFiles:
         free = 0 if self.disk.settings.error == errno.ENOSPC else sys.maxsize
         return Space(free, sys.maxsize)
 
+    def used(self, path: str) -> int:
+        self.check(path)
+        return 0  # simulated volumes have no limits
+
     def make_directory(self, path: str) -> None:
         path = self.check(path)
         for directory in reversed([path, *_parents(path)]):

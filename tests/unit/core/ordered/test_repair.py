@@ -463,19 +463,25 @@ def test_a_copy_goes_on_from_another_source_but_not_to_another_replica() -> None
 # ---- logs without a running stream
 
 
+def never(stream: StreamRounds) -> bool:
+    return False
+
+
 def test_a_log_stands_still_if_all_its_streams_are_sealed_and_hit() -> None:
     hit, fine = stream(*ALL_SEALED), stream(*HEALTHY, sealed=False)
     ended = changed(fine, closed=True)
-    assert repair.stands_still([hit, ended], 1, lambda stream: True)
-    assert not repair.stands_still([hit, fine], 1, lambda stream: True)
-    assert not repair.stands_still([hit], 1, lambda stream: False)
-    assert not repair.stands_still([hit], 9, lambda stream: True)
-    assert not repair.stands_still([changed(hit, wanted_running=False)], 1, lambda stream: True)
+    assert repair.stands_still([hit, ended], 1, lambda stream: True, never)
+    assert not repair.stands_still([hit, fine], 1, lambda stream: True, never)
+    assert not repair.stands_still([hit], 1, lambda stream: False, never)
+    assert not repair.stands_still([hit], 9, lambda stream: True, never)
+    assert not repair.stands_still(
+        [changed(hit, wanted_running=False)], 1, lambda stream: True, never
+    )
 
 
 def test_a_stream_that_is_being_removed_does_not_keep_a_log_from_standing_still() -> None:
     hit = stream(*ALL_SEALED)
-    assert repair.stands_still([hit, going()], 1, lambda stream: stream is hit)
+    assert repair.stands_still([hit, going()], 1, lambda stream: stream is hit, never)
 
 
 # ---- streams that go
@@ -545,13 +551,20 @@ FINE = stream(*HEALTHY, sealed=False)
 def test_relief_is_needed_until_all_others_run_with_all_replicas(
     others: list[StreamRounds], dead: set[NodeId], is_unneeded: bool
 ) -> None:
-    found = repair.unneeded([*others, RELIEF], lambda node: node not in dead)
+    found = repair.unneeded([*others, RELIEF], lambda node: node not in dead, is_full=never)
     assert found == ([RELIEF] if is_unneeded else [])
 
 
 def test_relief_that_is_being_removed_is_not_found_again() -> None:
     gone = changed(RELIEF, removing=True, wanted_running=False)
-    assert repair.unneeded([FINE, gone], lambda node: True) == []
+    assert repair.unneeded([FINE, gone], lambda node: True, is_full=never) == []
+
+
+def test_a_full_stream_keeps_the_relief_and_calls_for_it() -> None:
+    assert repair.unneeded([FINE, RELIEF], lambda node: True, is_full=never) == [RELIEF]
+    assert repair.unneeded([FINE, RELIEF], lambda node: True, lambda s: s is FINE) == []
+    assert repair.stands_still([FINE], 1, is_hit=never, is_full=lambda s: s is FINE)
+    assert not repair.stands_still([FINE, RELIEF], 1, is_hit=never, is_full=lambda s: s is FINE)
 
 
 # ---- losses

@@ -14,7 +14,7 @@ from loomlog import limits
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, Refused, Request
 from loomlog.core.requests import Lost
-from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable, seconds
+from loomlog.errors import Busy, LoomError, NotFound, Retryable, Timeout, Unavailable, seconds
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
@@ -188,7 +188,9 @@ class SequencerRequest(PendingRequest):
         super().cancel()
 
     def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
-        if isinstance(reply, LoomError):
+        if isinstance(reply, Busy):
+            self._end(reply)
+        elif isinstance(reply, LoomError):
             self._ask_any()
         else:
             self._end(codec.sequencer_answer_from_wire(reply.sequencer_answer))
@@ -199,6 +201,8 @@ class SequencerRequest(PendingRequest):
     async def _request(self) -> None:
         try:
             reply = await self._metadata.request(self._frame)
+        except Busy as error:
+            self._end(error)
         except (Retryable, NotFound) as error:
             self._end(Refused(str(error)))
         except Exception as error:

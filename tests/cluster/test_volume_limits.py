@@ -1,0 +1,183 @@
+"""Volumes with limits: appends go elsewhere or are refused before a limit is reached, everything
+else continues, and a volume is used again when it has room."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loomlog import Cluster, Log, connect, limits
+from loomlog.client.info import VolumeInfo
+from loomlog.config import NodeSettings, StorageSettings, VolumeLimit
+from loomlog.errors import Busy
+from loomlog.limits import MIB
+from loomlog.storage.disk import RealFiles
+from loomlog.testing import LocalCluster
+from loomlog.types import NodeId
+
+pytestmark = pytest.mark.timeout(120)
+
+PROTOCOLS = ["ordered", "chained", "copyset"]
+LIMIT = 40 * MIB
+AT_MOST = 48 * MIB  # with what is under way: the reserve of such a small limit is small, too
+SIZE = 500_000
+ENOUGH = 150  # entries that do not fit
+
+
+class LimitedCluster(LocalCluster):
+    """A cluster whose nodes have limits."""
+
+    def __init__(self, nodes: int, directory: Path, limited: set[NodeId]) -> None:
+        small_files = StorageSettings(data_file_bytes=4 * MIB)
+        super().__init__(nodes, directory=directory, storage=small_files)
+        self.limited = limited
+
+    def node_settings(self, node_id: NodeId) -> NodeSettings:
+        settings = super().node_settings(node_id)
+        if node_id not in self.limited:
+            return settings
+        [volume] = settings.volumes
+        return replace(settings, volume_limits={volume: VolumeLimit(LIMIT)})
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VOLUME_LOOK_S", 0.1)
+    monkeypatch.setattr(limits, "VOLUME_MEASURE_S", 0.01)
+    monkeypatch.setattr("loomlog.node.chained.volumes.RECLAIM_AFTER_S", 0.1)
+    monkeypatch.setattr("loomlog.node.copyset.logs_volume.TEND_S", 0.1)
+    monkeypatch.setattr("loomlog.node.copyset.service.REFRESH_S", 0.02)
+
+
+async def volume_of(cluster: Cluster, node: NodeId) -> VolumeInfo:
+    [volume] = next(n.volumes for n in (await cluster.status()).nodes if n.id == node)
+    return volume
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def append_until_busy(address: str, count: int) -> tuple[list[int], str]:
+    """Append until it is refused; return the positions, and the message."""
+    async with await connect(address, append_timeout_s=4.0) as client:
+        log, positions = client.log("events"), list[int]()
+        for number in range(count):
+            try:
+                positions.append((await log.append(b"%06d" % number + bytes(SIZE))).position)
+            except Busy as error:
+                return positions, str(error)
+    raise AssertionError(f"{count} entries were taken")
+
+
+async def read_all(log: Log, first: int, last: int) -> list[int]:
+    return [int(entry.value[:6]) async for entry in log.subscribe(first, last)]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_appends_are_refused_before_the_limit_and_continue_after_a_trim(
+    protocol: str, tmp_path: Path
+) -> None:
+    local = LimitedCluster(1, tmp_path, {1})
+    async with local as cluster:
+        log = await cluster.create_log("events", protocol, 1, 1)
+        positions, message = await append_until_busy(local.address, ENOUGH)
+        assert f"node 1: volume {tmp_path}/vsn-1 takes no appends, " in message
+        assert "MiB of its limit of 40 MiB are used: free space, trim logs, add nodes" in message
+        assert "raise its --volume-limit" in message
+        volume = await volume_of(cluster, 1)
+        assert (volume.limit, volume.full, volume.failed) == (LIMIT, True, False)
+        assert 0.9 * LIMIT < volume.used <= AT_MOST
+        [stream] = (await log.describe()).streams
+        assert stream.state == "running"
+        assert re.search("node 1.*: volume .* takes no appends, ", stream.condition)
+        assert await read_all(log, 1, positions[-1]) == list(range(len(positions)))
+        await log.trim(positions[-1])
+        async with asyncio.timeout(60):
+            at = await log.append(b"%06d" % 777)
+        assert await read_all(log, at.position, at.position) == [777]
+        await until(lambda: _is_well(cluster, log))
+
+
+async def _is_well(cluster: Cluster, log: Log) -> bool:
+    [node] = (await cluster.status()).nodes
+    return not (node.conditions or (await log.describe()).streams[0].condition)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_full_node_behind_the_first_one_is_named(protocol: str, tmp_path: Path) -> None:
+    local = LimitedCluster(2, tmp_path, set())
+    async with local as cluster:
+        log = await cluster.create_log("events", protocol, 1, 2)
+        await log.append(b"%06d" % 0)
+        [stream] = (await log.describe()).streams
+        backup = (stream.chains[0] if stream.chains else [r.node for r in stream.replicas])[-1]
+        await restart_limited(local, cluster, backup)
+        positions, message = await append_until_busy(local.address, ENOUGH)
+        assert f"node {backup}: volume {tmp_path}/vsn-{backup} takes no appends, " in message
+        volume = await volume_of(cluster, backup)
+        assert volume.full
+        assert RealFiles().used(f"{tmp_path}/vsn-{backup}") <= AT_MOST
+        tail = await log.tail()
+        assert await read_all(log, positions[0], tail) == list(range(len(positions)))
+
+
+async def restart_limited(local: LimitedCluster, cluster: Cluster, node: NodeId) -> None:
+    await local.stop_node(node)
+    local.limited.add(node)
+    await local.start_node(node)
+
+    async def has_limit() -> bool:
+        volumes = next(n.volumes for n in (await cluster.status()).nodes if n.id == node)
+        return bool(volumes and volumes[0].limit)
+
+    await until(has_limit)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_appends_continue_on_nodes_with_room(protocol: str, tmp_path: Path) -> None:
+    local = LimitedCluster(4, tmp_path, set())
+    async with local as cluster:
+        log = await cluster.create_log("events", protocol, 1, 3)
+        first = (await log.append(b"%06d" % 0 + bytes(SIZE))).position
+        [stream] = (await log.describe()).streams
+        full = (stream.chains[0] if stream.chains else [r.node for r in stream.replicas])[1]
+        await restart_limited(local, cluster, full)
+        last = 0
+        for number in range(1, ENOUGH):
+            async with asyncio.timeout(20):
+                last = (await log.append(b"%06d" % number + bytes(SIZE))).position
+        assert RealFiles().used(f"{tmp_path}/vsn-{full}") <= AT_MOST
+        assert (await volume_of(cluster, full)).full
+        assert await read_all(log, first, last) == list(range(ENOUGH))
+
+
+async def test_status_and_metrics_show_the_space(tmp_path: Path) -> None:
+    local = LimitedCluster(2, tmp_path, {2})
+    async with local as cluster:
+        await cluster.create_log("events", "ordered", 1, 2)
+
+        async def is_measured() -> bool:
+            nodes = (await cluster.status()).nodes
+            return all(node.volumes and node.volumes[0].used for node in nodes)
+
+        await until(is_measured)
+        free, limited = await volume_of(cluster, 1), await volume_of(cluster, 2)
+        assert (free.limit, limited.limit) == (None, LIMIT)
+        assert 0 < free.free < free.total
+        assert local.metadata is not None
+        term = local.metadata.term
+        assert term is not None
+        metrics = term.view.metrics()
+        label = f'{{node="2",volume="{tmp_path}/vsn-2"}}'
+        assert f"loomlog_volume_limit_bytes{label} {LIMIT}\n" in metrics
+        assert f"loomlog_volume_full{label} 0\n" in metrics
+        [_, node] = term.view.as_dict()["nodes"]
+        assert node["volumes"][0]["limit"] == LIMIT
