@@ -147,6 +147,7 @@ class StreamStores:
             self._disks.volume_of(store.path).forget(store.path)
             self._paths.remove(store.meta.stream_id)
 
+        await finish(store.settle)
         await self._in_order(self._journal(store.path), delete)
         store.abandon()  # not closed: the journal may be syncing what was written to it
         self.open.pop(store.meta.stream_id, None)

@@ -295,7 +295,15 @@ class StreamStore(StreamReader):
             self._removals.add([partial(_remove_wiped, self._files, self.path)])
             done(None)
 
-        self._journal.call(Channel(self._channel.name), [*steps, open_again], renewed)
+        channel = Channel(self._channel.name)
+        self.settle(lambda _: self._journal.call(channel, [*steps, open_again], renewed))
+
+    def settle(self, done: Finished) -> None:
+        """Call `done` when nothing is under way, whether or not it failed: a trim removes files in
+        the background, and those of a replica in its place have the same names."""
+        self._journal.call(
+            self._channel, [], lambda _: self._removals.add([], lambda error: done(None))
+        )
 
     # ---- opening and closing ------------------------------------------------------------
 

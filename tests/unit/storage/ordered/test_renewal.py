@@ -92,6 +92,20 @@ def test_a_wiped_replica_takes_entries_at_its_base(rig: StorageRig) -> None:
     assert not Path(rig.path, "wiped").exists()
 
 
+def test_a_wipe_waits_until_a_trim_before_it_has_removed_its_files(rig: StorageRig) -> None:
+    """Files of the wiped replica have the same names."""
+    rig.fill(200)
+    rig.store.trim(120, rig.done)
+    restart(rig, 1, 500, 480)
+    assert rig.answers[-2:] == [None, None]
+    rig.append(300)
+    rig.store.commit(CommitContext(501, 500, 501, 1, 1, 1), rig.done)
+    rig.settle()
+    again = rig.reopen()
+    assert again.read_all(1, 1) == [501]
+    assert not again.store.context.damaged
+
+
 def test_the_first_commit_after_a_wipe_may_be_applied_in_part(rig: StorageRig) -> None:
     restart(rig, 101, 500, 0)
     rig.append(300)
