@@ -228,7 +228,7 @@ class Term:
         self._stopping = asyncio.get_running_loop().create_task(self._background.stop())
 
     def _liveness_changed(self, node: NodeId, alive: bool) -> None:
-        logger.info("node %d is %s", node, "alive" if alive else "silent")
+        logger.info("node %d is %s", node, self.nodes.standing(node).name.lower())
         for keeper in self.keepers.values():
             keeper.node_changed(node, alive=alive)
 

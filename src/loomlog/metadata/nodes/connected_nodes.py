@@ -102,13 +102,13 @@ class ConnectedNodes:
     # ---- queries
 
     def alive(self, node: NodeId) -> bool:
-        return self._standing(node) is Standing.HERE
+        return self.standing(node) is Standing.HERE
 
     def silent(self, node: NodeId) -> bool:
         """Return whether a node is not alive, and not expected back in a moment."""
-        return self._standing(node) is Standing.SILENT
+        return self.standing(node) is Standing.SILENT
 
-    def _standing(self, node: NodeId) -> Standing:
+    def standing(self, node: NodeId) -> Standing:
         known = self._nodes.get(node)
         if known is None:
             return Standing.SILENT
@@ -306,7 +306,7 @@ class ConnectedNodes:
             self._check(known)
 
     def _check(self, known: ConnectedNode) -> None:
-        standing = self._standing(known.node_id)
+        standing = self.standing(known.node_id)
         if standing is not known.told:
             known.told = standing
             self._changed(known.node_id, standing is Standing.HERE)

@@ -25,7 +25,7 @@ from loomlog.types import LogId, NodeId, StreamId
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S: Final = 0.25  # little data is copied sooner than that
+PATIENCE_S: Final = 0.02  # until the streams of a node are sealed
 UNNEEDED_S: Final = 5.0  # all other streams have to run this long: a node may fail again
 LOOK_S: Final = 0.5  # between checks while a log has a stream that came to its relief
 
