@@ -63,6 +63,8 @@ class MetadataSettings:
     heartbeat_s: float = limits.HEARTBEAT_S
     replace_after_s: float | None = None  # of silence; None: as soon as a node counts as dead
     sync_bytes_per_s: int = 0  # limit of one stream copy; 0: none
+    rebuild_after_s: float = limits.REBUILD_AFTER_S  # of silence; at least `replace_after_s`
+    rebuild_bytes_per_s: int = limits.REBUILD_BYTES_PER_S  # limit of one donor; 0: none
     retention_interval_s: float = limits.RETENTION_INTERVAL_S
     # With several metadata repositories: its own id, and id and address of each initial member.
     member_id: int = 1

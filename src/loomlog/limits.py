@@ -65,9 +65,12 @@ LIST_BYTES: Final = 4 * MIB  # one part of a list of registers or leases; fits a
 ETCD_SWAPS_MAX: Final = 16  # concurrent; more gain nothing, since etcd orders them in one log
 ETCD_SESSION_S: Final = 3600  # keys of a dead process expire after this
 
+REBUILD_BYTES_PER_S: Final = 20_000_000  # of one donor
+
 # Times
 HEARTBEAT_S: Final = 1.0  # storage node to metadata repository when nothing changes
 FAILURE_DETECTION_S: Final = 3.0  # silence after which a storage node counts as dead
+REBUILD_AFTER_S: Final = 60.0  # of silence until copies are made elsewhere: a restart takes less
 LEADER_SILENCE_S: Final = 2.0  # after this another metadata repository takes over
 CONNECT_TIMEOUT_S: Final = 5.0
 VISIT_S: Final = 1.5  # for a new storage node to answer at its address; below LEADER_SILENCE_S

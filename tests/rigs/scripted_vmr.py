@@ -86,6 +86,8 @@ class ScriptedVmr:
         del self.stream.replicas[:]
         for number in nodes:
             self.stream.replicas.add(storage_node_id=number, address=f"127.0.0.1:{7400 + number}")
+        for node in self.status.nodes:
+            node.replicas = int(node.storage_node_id in nodes)
 
     def then(self, step: Callable[[], None]) -> None:
         """Do this before the next request is answered."""

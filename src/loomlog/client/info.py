@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from loomlog import protocol_names
 from loomlog.client.loglets.copyset.info import CopysetInfo
 from loomlog.client.loglets.registry import stream_details
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -46,11 +47,6 @@ class StreamInfo:
     copyset: CopysetInfo | None = None  # protocol `copyset`
     last: Glsn | None = None  # the last known position, if LLSNs are positions
     removing: bool = False  # takes nothing more; removed when all its entries are trimmed
-
-    @property
-    def stays(self) -> bool:
-        """Whether draining a node leaves this stream's data there instead of moving it."""
-        return self.copyset is not None and self.copyset.closed
 
     def nodes_of(self, part: int = 0) -> tuple[NodeId, ...]:
         """Return the nodes with its replicas; of a stream that has several parts, of one."""
@@ -177,6 +173,20 @@ class ConditionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildInfo:
+    """Copies of a node that are made again: elsewhere, or in place."""
+
+    shard: str  # the number of its node, and of the volume if it is not the first
+    node: NodeId
+    status: str  # restoring, lost, refilling, relocating
+    records: int  # restored so far
+    bytes: int
+    part_done: float  # from 0 to 1
+    left_s: float | None = None  # about; None: not known
+    waiting: str = ""  # what it waits for; empty: nothing
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The whole cluster at one moment."""
 
@@ -191,6 +201,7 @@ class ClusterStatus:
     members: tuple[MemberInfo, ...] = ()  # all metadata repositories
     # The most urgent first. None: every acknowledged entry has all its copies.
     conditions: tuple[ConditionInfo, ...] = ()
+    rebuilds: tuple[RebuildInfo, ...] = ()
 
 
 def log_info(log: pb.Log) -> LogInfo:
@@ -223,6 +234,20 @@ def cluster_status(status: pb.Status) -> ClusterStatus:
         leader_epoch=status.leader_epoch,
         members=tuple(_member_info(member, status.leader) for member in status.members),
         conditions=conditions,
+        rebuilds=tuple(map(_rebuild_info, status.rebuilds)),
+    )
+
+
+def _rebuild_info(rebuild: pb.RebuildStatus) -> RebuildInfo:
+    return RebuildInfo(
+        shard=shard_name(rebuild.shard),
+        node=node_of(rebuild.shard),
+        status=rebuild.status,
+        records=rebuild.records,
+        bytes=rebuild.size_bytes,
+        part_done=rebuild.part_done,
+        left_s=rebuild.left_s if rebuild.HasField("left_s") else None,
+        waiting=rebuild.waiting,
     )
 
 

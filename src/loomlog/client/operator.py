@@ -302,6 +302,11 @@ class Operator:
         )
         return await self._change(pb.Frame(change_node=request), repeatable=True)
 
+    async def mark_unrecoverable(self, node: NodeId) -> Change:
+        """Declare that what a node that is away had will not come back: what it waits for is made
+        from other copies, or reported as lost."""
+        return await self._change_node(pb.ChangeNode.MARK_UNRECOVERABLE, node, repeatable=False)
+
     async def cleanup_node(self, node: NodeId) -> Change:
         """Delete a node's data of replicas that the cluster does not know."""
         return await self._change_node(pb.ChangeNode.CLEANUP, node)

@@ -40,6 +40,7 @@ class Kind(StrEnum):
     NODE_HELD_BACK = "node-held-back"
     NODE_REPLACEMENT = "node-replacement"
     NODE_DRAINING = "node-draining"
+    REBUILD = "rebuild"
     NODE_AVOIDED = "node-avoided"
     CLOCK_SKEW = "clock-skew"
     VOLUME_FAILED = "volume-failed"
@@ -74,7 +75,7 @@ _SEVERITIES: Final = {
         Kind.METADATA_ROLLED_BACK,
         Kind.METADATA_DISK,
     ),
-    Severity.WORK: (Kind.REPAIR, Kind.NODE_DRAINING),
+    Severity.WORK: (Kind.REPAIR, Kind.NODE_DRAINING, Kind.REBUILD),
 }
 _SEVERITY_OF: Final = {kind: severity for severity, kinds in _SEVERITIES.items() for kind in kinds}
 

@@ -71,6 +71,8 @@ class ClusterConditions:
             yield self._absence(node)
         if drain is not None:
             yield drain
+        for keeper in self._keepers.values():
+            yield from keeper.node_conditions(node)
         connected = self._nodes.get(node)
         if connected is not None and connected.connection is not None:
             yield from connected.conditions

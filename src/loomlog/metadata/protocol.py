@@ -259,8 +259,8 @@ class ProtocolKeeper(ABC):
         """Return the streams whose new entries would be spread better over other nodes."""
         return []
 
-    def kept_on(self, node: NodeId) -> list[str]:
-        """Return the names of logs with data on a node that is never copied elsewhere."""
+    def node_conditions(self, node: NodeId) -> list[Condition]:
+        """Return what operators should know about the node's data of this protocol."""
         return []
 
     def stored_bytes(self, node: NodeId) -> int:
@@ -292,6 +292,10 @@ class ProtocolKeeper(ABC):
 
         `all_lost`: it has empty volumes, or an older copy of its data.
         """
+        return node
+
+    def give_up(self, node: NodeRecord) -> NodeRecord:
+        """Return the record of a node whose data will not come back, as an operator says."""
         return node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.core.quorum.member import Leader
 from loomlog.core.segments import Layout, Segment
 from loomlog.metadata.catalog.catalog import Catalog
@@ -193,6 +194,7 @@ def status_dict(status: pb.Status, details: Details) -> dict[str, Any]:
         "uptime_s": round(status.uptime_s, 3),
         "conditions": [_condition_dict(each) for each in status.conditions],
         "rounds": status.rounds,
+        "rebuilds": [rebuild_dict(each) for each in status.rebuilds],
         "nodes": [_node_dict(node) for node in status.nodes],
         "logs": [_log_dict(log, details) for log in status.logs],
     }
@@ -210,6 +212,20 @@ def _condition_dict(condition: pb.Condition) -> dict[str, Any]:
         "stream": condition.log_stream_id or None,
         "records": condition.records if condition.HasField("records") else None,
         "bytes": condition.bytes if condition.HasField("bytes") else None,
+    }
+
+
+def rebuild_dict(rebuild: pb.RebuildStatus) -> dict[str, Any]:
+    """Return how far a rebuilding is, ready for JSON."""
+    return {
+        "shard": shard_name(rebuild.shard),
+        "node": node_of(rebuild.shard),
+        "status": rebuild.status,
+        "records": rebuild.records,
+        "bytes": rebuild.size_bytes,
+        "part_done": round(rebuild.part_done, 4),
+        "left_s": round(rebuild.left_s, 1) if rebuild.HasField("left_s") else None,
+        "waiting": rebuild.waiting,
     }
 
 

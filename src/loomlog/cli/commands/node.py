@@ -18,6 +18,7 @@ from loomlog.cli.console.output import (
     node_table,
     print_json,
     print_outage,
+    rebuild_table,
     volume_table,
 )
 from loomlog.errors import NotFound
@@ -120,6 +121,29 @@ def cleanup(
         changes.say(client.cleanup_node(node), as_json=as_json)
 
 
+@app.command("mark-unrecoverable")
+def mark_unrecoverable(
+    node: Node, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """Give up the data of a node that is away: entries without another copy are lost."""
+    with connected_sync(cluster) as client:
+        changes.confirm(lambda: _unrecoverable_question(client.status(), node), yes=yes)
+        changes.say(client.mark_unrecoverable(node), as_json=as_json)
+
+
+@app.command("rebuild-status")
+def rebuild_status(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """Show how far copies are rebuilt that nodes lost, or that are drained."""
+    with connected_sync(cluster) as client:
+        rebuilds = client.status().rebuilds
+    if as_json:
+        print_json([asdict(each) for each in rebuilds])
+    elif rebuilds:
+        console().print(rebuild_table(rebuilds))
+    else:
+        print("nothing is being rebuilt")
+
+
 # ---- what to ask before
 
 
@@ -158,6 +182,14 @@ def _replace_question(status: ClusterStatus, node: NodeId) -> str:
     )
 
 
+def _unrecoverable_question(status: ClusterStatus, node: NodeId) -> str:
+    replicas = _node(status, node).replicas
+    return (
+        f"Give up the copies of {replicas} segments and streams that node {node} has? Entries that "
+        "have no other copy are reported as lost from then on."
+    )
+
+
 def _cleanup_question(status: ClusterStatus, node: NodeId) -> str | None:
     """Return a question if there is something to delete."""
     info = _node(status, node)
@@ -172,16 +204,17 @@ def _cleanup_question(status: ClusterStatus, node: NodeId) -> str | None:
 
 def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
     """Return how many replicas have moved away; one that is being copied counts in part."""
-    left = [stream for stream in _streams_on(status, node) if not stream.stays]
+    info, streams = _node(status, node), _streams_on(status, node)
+    left = info.replicas
     if not left:
-        kept = _node(status, node).replicas
-        stays = f"nothing else comes; copies of {kept} segments that have ended stay there"
-        return WaitProgress(True, 1.0, stays if kept else "empty")
-    moving = [stream for stream in left if stream.joining is not None]
-    moved = max(0, before - len(left)) + sum(copied(stream) for stream in moving)
-    waiting = next((f": {stream.condition}" for stream in left if stream.condition), "")
-    text = f"{len(left)} replicas left on node {node}{waiting}"
-    return WaitProgress(False, moved / max(before, len(left)), text)
+        return WaitProgress(True, 1.0, "empty: it may be stopped")
+    moving = [stream for stream in streams if stream.joining is not None]
+    rebuilt = sum(each.part_done for each in status.rebuilds if each.node == node)
+    moved = max(0, before - left) + sum(copied(stream) for stream in moving) + rebuilt
+    reasons = [*(stream.condition for stream in streams), *info.conditions]
+    waiting = next((f": {reason}" for reason in reasons if reason), "")
+    text = f"{left} replicas left on node {node}{waiting}"
+    return WaitProgress(False, min(1.0, moved / max(before, left)), text)
 
 
 def _node(status: ClusterStatus, number: NodeId) -> NodeInfo:

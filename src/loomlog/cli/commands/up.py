@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loomlog import limits
-from loomlog.cli.console.options import HeartbeatTimeout, ReplaceAfter, SyncRate
+from loomlog.cli.console.options import (
+    HeartbeatTimeout,
+    RebuildAfter,
+    RebuildRate,
+    ReplaceAfter,
+    SyncRate,
+)
 from loomlog.cli.processes.server_process import PRIVATE_UMASK, first, on_stop_signals
 from loomlog.errors import LoomError
 from loomlog.types import SyncMode
@@ -64,6 +70,8 @@ async def up(
     sync: Sync = SyncMode.ALWAYS,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
+    rebuild_after: RebuildAfter = limits.REBUILD_AFTER_S,
+    rebuild_rate: RebuildRate = limits.REBUILD_BYTES_PER_S / 1e6,
     sync_rate: SyncRate = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line when ready.")] = False,
 ) -> None:
@@ -82,6 +90,8 @@ async def up(
         sync=sync,
         heartbeat_timeout_s=heartbeat_timeout,
         replace_after_s=replace_after,
+        rebuild_after_s=rebuild_after,
+        rebuild_rate_mb_s=rebuild_rate,
         sync_rate_mb_s=sync_rate,
         locations=locations,
     )

@@ -70,6 +70,19 @@ HeartbeatTimeout = Annotated[
     float,
     typer.Option(min=0.1, metavar="S", help="Seconds of silence until a node counts as dead."),
 ]
+RebuildAfter = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="S",
+        help="Seconds of silence until its copies of copyset logs are made elsewhere; at least as "
+        "many as --replace-after.",
+    ),
+]
+RebuildRate = Annotated[
+    float,
+    typer.Option(min=0, metavar="MB/S", help="How much a node may send to do so; 0: no limit."),
+]
 ReplaceAfter = Annotated[
     float | None,
     typer.Option(

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from loomlog.client.info import ClusterStatus, ConditionInfo, LogInfo, NodeInfo, StreamInfo
+    from loomlog.client.info import (
+        ClusterStatus,
+        ConditionInfo,
+        LogInfo,
+        NodeInfo,
+        RebuildInfo,
+        StreamInfo,
+    )
     from loomlog.client.loglets.copyset.info import EpochsInfo
     from loomlog.client.operator import NodesOutage, ReplicaScrub, StreamDescription
 
@@ -371,6 +378,24 @@ def volume_table(nodes: Sequence[NodeInfo]) -> Table:
                 size(volume.free),
                 size(volume.total),
             )
+    return table
+
+
+def rebuild_table(rebuilds: Sequence[RebuildInfo]) -> Table:
+    from rich.progress_bar import ProgressBar
+
+    table = new_table("node", "status", "done", "", "records", "restored", "left", "waits for")
+    for each in rebuilds:
+        table.add_row(
+            each.shard,
+            each.status,
+            ProgressBar(total=1.0, completed=each.part_done, width=20),
+            f"{each.part_done:.0%}",
+            f"{each.records:,}",
+            size(each.bytes),
+            "" if each.left_s is None else f"~{duration(each.left_s)}",
+            each.waiting,
+        )
     return table
 
 

@@ -53,6 +53,8 @@ class ClusterPlan:
     heartbeat_timeout_s: float = limits.FAILURE_DETECTION_S
     replace_after_s: float | None = None  # None: as soon as a node counts as dead
     sync_rate_mb_s: float = 0.0  # 0: no limit
+    rebuild_after_s: float = limits.REBUILD_AFTER_S
+    rebuild_rate_mb_s: float = limits.REBUILD_BYTES_PER_S / 1e6  # 0: no limit
     locations: int = 0  # of the nodes, in turn; 0: each is in one of its own
 
 
@@ -228,6 +230,8 @@ def _vmr_arguments(addresses: Addresses | None, plan: ClusterPlan, number: int) 
         *("--data", str(plan.directory / f"vmr-{number}"), *several),
         *("--listen", listen, "--http", f"{HOST}:{http_port}"),
         *("--heartbeat-timeout", str(plan.heartbeat_timeout_s)),
+        *("--rebuild-after", str(plan.rebuild_after_s)),
+        *("--rebuild-rate", str(plan.rebuild_rate_mb_s)),
         *("--sync-rate", str(plan.sync_rate_mb_s), *after),
     ]
 

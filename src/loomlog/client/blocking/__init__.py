@@ -321,6 +321,7 @@ class BlockingCluster(BlockingFace[Cluster]):
     replace_node = blocking(Cluster.replace_node)
     restart_node = blocking(Cluster.restart_node)
     cleanup_node = blocking(Cluster.cleanup_node)
+    mark_unrecoverable = blocking(Cluster.mark_unrecoverable)
     add_metadata = blocking(Cluster.add_metadata)
     remove_metadata = blocking(Cluster.remove_metadata)
 

@@ -27,6 +27,7 @@ from loomlog.metadata.catalog.records import (
     ClusterRecord,
     CountersRecord,
     LogRecord,
+    Losses,
     NodeRecord,
     log_key,
     node_key,
@@ -116,6 +117,13 @@ class Catalog(KeptRecords):
             changed = replace(self.node(node_id), **changes)
             await self._write(node_key(node_id), changed)
             return changed
+
+    async def end_losses(self, node_id: NodeId, protocol: str, losses: Losses) -> None:
+        """Forget losses of a node, unless there are others by now."""
+        async with self._writing:
+            known = self.nodes.get(node_id)
+            if known is not None and known.losses_of(protocol) == losses:
+                await self._write(node_key(node_id), known.without_losses(protocol))
 
     async def note_generation(self, node_id: NodeId, generation: int) -> None:
         async with self._writing:

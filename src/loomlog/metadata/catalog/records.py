@@ -54,6 +54,10 @@ class NodeRecord:
     def with_losses(self, protocol: str, losses: Iterable[tuple[int, ...]]) -> NodeRecord:
         return replace(self, losses={**self.losses, protocol: tuple(sorted(losses))})
 
+    def without_losses(self, protocol: str) -> NodeRecord:
+        losses = {name: lost for name, lost in self.losses.items() if name != protocol}
+        return replace(self, losses=losses)
+
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from loomlog.core.copyset import log_state
@@ -45,6 +45,8 @@ class EpochStore:
         self.nodes = nodes
         self._now_us = now_us
         self._contradicted = contradicted
+        # The shards that are rebuilt, for a loglet; set by the keeper.
+        self.rebuilt: Callable[[LogId], Iterable[pb.CopysetThrough]] = lambda loglet: ()
         self._awaited: dict[LogId, asyncio.Event] = {}  # set on a change
         self._tails: dict[LogId, Lsn] = {}  # the newest from sequencers' heartbeats
         self.renewing: set[LogId] = set()  # operators want these on the nodes that are best now
@@ -62,9 +64,9 @@ class EpochStore:
             case Activate():
                 taken = await self.take_epoch(loglet, node, asked.expected) is not None
             case SetClean():
-                await self._change(loglet, lambda state: log_state.set_clean(state, asked))
+                await self.change(loglet, lambda state: log_state.set_clean(state, asked))
             case Finish():
-                await self._change(loglet, lambda state: log_state.finish(state, asked))
+                await self.change(loglet, lambda state: log_state.finish(state, asked))
             case Contradict():
                 what = (
                     f"node {asked.node} has position {asked.lsn} of segment {loglet}, but epoch "
@@ -80,6 +82,7 @@ class EpochStore:
     def to_wire(self, record: CopysetRecord) -> pb.CopysetState:
         message = state_to_wire(record.loglet, record.state, self.nodes.known())
         message.log_stream_id = record.stream_id
+        message.rebuilt.extend(self.rebuilt(record.loglet))
         return message
 
     def for_a_sequencer(self, record: CopysetRecord) -> pb.CopysetState:
@@ -136,14 +139,14 @@ class EpochStore:
             noted = log_state.note_tail(state, self._tails.get(loglet, 0))
             return log_state.take_epoch(noted, node, nodeset, closed=closed)
 
-        state = await self._change(loglet, taken)
+        state = await self.change(loglet, taken)
         if not is_taken:
             return None
         logger.info("segment %d: node %d took epoch %d", loglet, node, state.epoch)
         return replace(self._record(loglet), state=state)
 
     async def trim(self, loglet: LogId, lsn: Lsn) -> None:
-        await self._change(loglet, lambda state: log_state.trim(state, lsn))
+        await self.change(loglet, lambda state: log_state.trim(state, lsn))
 
     def next_nodeset(self, segment: Segment, state: LogState) -> tuple[Member, ...]:
         renewed = segment.loglet in self.renewing
@@ -163,7 +166,8 @@ class EpochStore:
 
     # ---- records
 
-    async def _change(self, loglet: LogId, change: Callable[[LogState], LogState]) -> LogState:
+    async def change(self, loglet: LogId, change: Callable[[LogState], LogState]) -> LogState:
+        """Swap in another state of a loglet."""
         before = self._record(loglet).state
 
         def changed(record: CopysetRecord) -> CopysetRecord:

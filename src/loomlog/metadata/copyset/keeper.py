@@ -15,7 +15,7 @@ from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.outage import outage
 from loomlog.core.copyset.record import epoch_of, skip_zero
-from loomlog.core.copyset.shards import node_of
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.core.copyset.upkeep import condition, why_not_closed
 from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
@@ -24,10 +24,12 @@ from loomlog.limits import NODESET_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.nodes import CopysetNodes
+from loomlog.metadata.copyset.rebuild_log import RebuildLog
+from loomlog.metadata.copyset.rebuilder import Rebuilder
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
-from loomlog.metadata.metrics import Metric, stream_sample, streams_of
+from loomlog.metadata.metrics import Metric, Sample, stream_sample, streams_of
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
     Answer,
@@ -60,9 +62,12 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     @classmethod
     async def load(cls, context: KeeperContext) -> CopysetKeeper:
-        return cls(context, await CopysetCatalog.load(context.store, context.catalog))
+        copysets = await CopysetCatalog.load(context.store, context.catalog)
+        return cls(context, copysets, await RebuildLog.load(context.store))
 
-    def __init__(self, context: KeeperContext, copysets: CopysetCatalog) -> None:
+    def __init__(
+        self, context: KeeperContext, copysets: CopysetCatalog, rebuild_log: RebuildLog
+    ) -> None:
         catalog, self.records = context.catalog, copysets
         self._catalog = catalog
         self._connected = context.nodes
@@ -74,13 +79,16 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             catalog, copysets, nodes, context.clocks.now_us, context.contradicted
         )
         self._nodes = nodes
-        self._recoveries = Recoveries(self.epochs, context.background)
+        self._rebuilding = Rebuilder(context, self.epochs, rebuild_log)
+        self.epochs.rebuilt = self._rebuilding.to_wire
+        self._recoveries = Recoveries(self.epochs, self._rebuilding.through, context.background)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)
         self._remover = CopysetRemover(self.epochs, context.background)
 
     def start(self) -> None:
         for record in self.records:
             self._wake(record)
+        self._rebuilding.start()
 
     def stop(self) -> None:
         self._recoveries.stop()
@@ -251,6 +259,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             {node: mark.released for node, mark in marks.items()},
             {node: Authority.UNDERREPLICATED for node, m in marks.items() if m.underreplicated},
         )
+        now = self.records.get(segment.loglet)
+        if now is None or now.state.history != record.state.history:
+            raise Unavailable(f"copies of segment {segment.loglet} moved meanwhile: try again")
         if last is None:
             raise Unavailable(f"too few nodes of segment {segment.loglet} answer")
         return max(first, skip_zero(last + 1))
@@ -327,6 +338,23 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             trouble=self._recoveries.trouble(record.loglet),
         )
 
+    def extend_status(self, status: pb.Status) -> None:
+        for shard, progress in self._rebuilding.progress().items():
+            message = status.rebuilds.add(
+                shard=shard,
+                status=progress.status,
+                records=progress.records,
+                size_bytes=progress.size_bytes,
+                part_done=progress.part_done,
+                waiting=progress.waiting,
+            )
+            if progress.left_s is not None:
+                message.left_s = progress.left_s
+
+    def node_conditions(self, node: NodeId) -> list[Condition]:
+        found = self._rebuilding.progress().items()
+        return [each.condition(node) for shard, each in found if node_of(shard) == node]
+
     def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
         state = stream.copyset if stream.HasField("copyset") else None
         return {self.protocol: None if state is None else _state_dict(state)}
@@ -335,9 +363,13 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         shown = [(log, s) for log, s in streams_of(status) if s.HasField("copyset")]
         unrecovered = [stream_sample(_unrecovered(s.copyset), log, s) for log, s in shown]
         missed = [stream_sample(_missed(s.copyset), log, s) for log, s in shown]
+        rebuilds = [({"shard": shard_name(each.shard)}, each) for each in status.rebuilds]
         return [
             Metric("copyset_epochs_unrecovered", "gauge", unrecovered),
             Metric("copyset_nodes_missed", "gauge", missed),
+            Metric("rebuild_records", "gauge", [Sample(r.records, of) for of, r in rebuilds]),
+            Metric("rebuild_bytes", "gauge", [Sample(r.size_bytes, of) for of, r in rebuilds]),
+            Metric("rebuild_part_done", "gauge", [Sample(r.part_done, of) for of, r in rebuilds]),
         ]
 
     # ---- nodes
@@ -355,16 +387,6 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             for record in self.records
             if node in holders(record.state) and not self._remover.is_abandoned(record)
         ]
-
-    def kept_on(self, node: NodeId) -> list[str]:
-        names = {
-            log.name: None
-            for record in self.records
-            if node in holders(record.state)
-            and not self._remover.is_abandoned(record)
-            and (log := self._catalog.log_of(record)) is not None
-        }
-        return sorted(names)
 
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
         return [
@@ -420,7 +442,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         )
 
     def stuck_on(self, node: NodeId) -> list[str]:
-        """Return the segments whose nodesets need the node; what it has stays there in any case."""
+        """Return the segments whose nodesets need the node."""
         usable = {member for member in self._nodes.usable() if member.shard != node}
         return [
             f"segment {record.loglet}"
@@ -431,6 +453,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         ]
 
     def node_joined(self, node: NodeId) -> None:
+        self._rebuilding.wake()
         self._trimmer.node_joined(node)
         for record in self.records:
             if node in record.holders:
@@ -438,6 +461,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._recoveries.node_joined(node)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        self._rebuilding.wake()
         self._recoveries.node_changed(node, alive=alive)
         for record in self.records:
             self._remover.look(record)
@@ -450,16 +474,25 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
         if not all_lost and not request.copies_lost:
             return node
-        return node.with_losses(COPYSET, self.records.copies_on(node.node_id).items())
+        return self.give_up(node)
+
+    def give_up(self, node: NodeRecord) -> NodeRecord:
+        return node.with_losses(COPYSET, self.records.losses_on(node.node_id))
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         answer.lost.extend(
             pb.LostCopies(loglet_id=loglet, epoch=epoch)
             for loglet, epoch in node.losses_of(COPYSET)
+            if loglet
         )
+        answer.rebuild.CopyFrom(self._rebuilding.news())
 
     def report_handler(self) -> TakeReport:
-        return self.epochs.take_report
+        return self._take_report
+
+    def _take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
+        self.epochs.take_report(node, report)
+        self._rebuilding.take_report(node, report)
 
     # ---- requests
 

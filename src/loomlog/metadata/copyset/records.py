@@ -11,7 +11,8 @@ from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import Epoch
 from loomlog.metadata.catalog.loglet_records import LogletRecords
-from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.catalog.records import LogRecord, Losses, NodeRecord
+from loomlog.metadata.copyset import rebuild_log
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.rollback.draft import Draft, LogletDraft
 from loomlog.protocol_names import COPYSET
@@ -19,6 +20,7 @@ from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 PREFIX: Final = "copyset/"  # of the keys of records
+EVENTS_ABOVE: Final = 1_000_000  # events of rebuilding after the copy of the metadata was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,23 @@ class CopysetCatalog(LogletRecords[CopysetRecord]):
 
     def copies_on(self, node: NodeId) -> dict[LogId, Epoch]:
         """Return the loglets that a node may have copies of, with the newest epoch of each."""
-        return {record.loglet: record.state.epoch for record in self if node in record.holders}
+        held = (record for record in self if node in record.holders)
+        return {record.loglet: last_written(record.state) for record in held}
+
+    def losses_on(self, node: NodeId) -> list[tuple[int, ...]]:
+        """Return all copies that a node may have as lost, with a number for this loss."""
+        copies = self.copies_on(node)
+        return [(0, self.catalog.new_stamp()), *copies.items()] if copies else []
+
+
+def last_written(state: LogState) -> Epoch:
+    """Return the newest epoch that may have records: the one that closes a loglet has none."""
+    return state.epoch - 1 if state.closed else state.epoch
+
+
+def loss_of(losses: Losses) -> int | None:
+    """Return the number of a loss; None if there is none."""
+    return None if not losses else losses[0][1] if losses[0][0] == 0 else 0
 
 
 class CopysetDraft(LogletDraft[CopysetRecord]):
@@ -78,12 +96,22 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
         return record.begun and record.state.epoch >= record.state.history[0].since
 
     def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
+        self._forget_rebuilding(draft)
         for key, record in self.remaining(draft):
             epoch = self.epochs.get(record.loglet, 0)
             if record.begun and epoch > record.state.epoch:
                 state = newest_state(record.state, epoch, draft.nodes)
                 holders = tuple(sorted({*record.holders, *draft.nodes}))
                 draft.changes[key] = replace(record, state=state, holders=holders)
+
+    def _forget_rebuilding(self, draft: Draft) -> None:
+        """Count all shards as intact that are not known to have lost something: what was rebuilt
+        since the copy was made is not known. Versions keep growing: late messages are refused."""
+        keys = draft.keys(rebuild_log.PREFIX)
+        if keys:
+            draft.changes.update(dict.fromkeys(keys))
+            number = rebuild_log.newest_event(keys) + EVENTS_ABOVE
+            draft.changes[rebuild_log.SNAPSHOT] = rebuild_log.SnapshotRecord((number, number, ()))
 
     def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
         """Count as lost all copies that the node may have had, up to the newest epoch."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -24,7 +25,7 @@ from loomlog.metadata.background import Background, RetryLoop, StepResult, Timer
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.records import CopysetRecord
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,14 @@ SEQUENCER_LOST_S: Final = 1.0  # within this time clients that append replace a 
 class Recoveries:
     """Takes epochs for loglets that need one, and has nodes recover them."""
 
-    def __init__(self, epochs: EpochStore, background: Background) -> None:
+    def __init__(
+        self,
+        epochs: EpochStore,
+        rebuilt: Callable[[LogId], Mapping[ShardId, Epoch]],
+        background: Background,
+    ) -> None:
+        """`rebuilt` returns the shards that are rebuilt, and up to which epoch of a loglet."""
+        self._rebuilt = rebuilt
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
         self._work = RetryLoop("recovery of segment", self._step, background)
@@ -102,7 +110,8 @@ class Recoveries:
         return reason_for_epoch(standing, self._nodes_of(record, segment))
 
     def _nodes_of(self, record: CopysetRecord, segment: Segment) -> _LogletNodes:
-        return _LogletNodes(self._nodes, self._epochs, record, segment)
+        rebuilt = self._rebuilt(record.loglet)
+        return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt)
 
     def _ends(self, record: CopysetRecord) -> bool:
         """Return whether its segment takes no more appends: a later one is active."""
@@ -179,8 +188,14 @@ class _LogletNodes:
     """The nodes as core.copyset.upkeep asks about them, for one loglet."""
 
     def __init__(
-        self, nodes: CopysetNodes, epochs: EpochStore, record: CopysetRecord, segment: Segment
+        self,
+        nodes: CopysetNodes,
+        epochs: EpochStore,
+        record: CopysetRecord,
+        segment: Segment,
+        rebuilt: Mapping[ShardId, Epoch],
     ) -> None:
+        self._rebuilt = rebuilt
         self._nodes = nodes
         self._epochs = epochs
         self._record = record
@@ -190,7 +205,8 @@ class _LogletNodes:
         self.is_unfit = nodes.is_unfit
 
     def lost_through(self, node: NodeId) -> Epoch:
-        return self._nodes.lost_through(node, self._record.loglet)
+        lost_through = self._nodes.lost_through(node, self._record.loglet)
+        return max(lost_through, self._rebuilt.get(node, 0))
 
     def next_sequencer(self) -> NodeId | None:
         return self._nodes.sequencer(self._record.loglet)

@@ -38,6 +38,7 @@ class NodeOperator:
             change.CLEANUP: self._cleanup,
             change.REPLACE: self._replace,
             change.RESTART: self._restart,
+            change.MARK_UNRECOVERABLE: self._mark_unrecoverable,
         }
 
     async def change(self, request: pb.ChangeNode) -> pb.Changed:
@@ -91,11 +92,9 @@ class NodeOperator:
         node = request.storage_node_id
         await self._catalog.update_node(node, draining=True)
         self._wishes_changed(node)
-        moving, kept = self._moving(node), self._kept_on(node)
+        moving = len(self._replicas_on(node))
         stuck = [name for keeper in self._keepers.values() for name in keeper.stuck_on(node)]
-        if kept and not moving:
-            then = f"it gets nothing new; {_stays(node, kept)}"
-        elif not moving:
+        if not moving:
             then = f"it is empty: `loom node remove {node}` forgets it"
         elif stuck:
             then = (
@@ -103,8 +102,7 @@ class NodeOperator:
                 f"yet ({', '.join(stuck)}): start another one"
             )
         else:
-            stays = f"; {_stays(node, kept)}" if kept else ""
-            then = f"{moving} replicas move to other nodes, a few at a time{stays}"
+            then = f"{moving} replicas move to other nodes, a few at a time"
         return pb.Changed(done=f"node {node} is being drained: it takes nothing new", next=then)
 
     async def _undrain(self, request: pb.ChangeNode) -> pb.Changed:
@@ -175,24 +173,34 @@ class NodeOperator:
 
     def _what_becomes_of(self, node: NodeId) -> list[str]:
         """Return what happens to the data of a node whose volumes are lost."""
-        words, kept = [], self._kept_on(node)
-        replicas = [
-            each
-            for protocol, keeper in self._keepers.items()
-            if protocol not in kept
-            for each in keeper.replicas_on(node)
-        ]
+        words, replicas = [], self._replicas_on(node)
         only = [name for name, nodes in replicas if nodes == (node,)]
         if copied := len(replicas) - len(only):
             words.append(f"{copied} replicas that it had are copied from other nodes")
         if only:
             words.append(f"it had the only replica of {', '.join(only)}, which is lost")
-        if kept:
-            words.append(
-                f"its copies of {_some(kept)} (protocol {', '.join(kept)}) are not made again: "
-                "what it had of them has one copy less"
-            )
         return words
+
+    async def _mark_unrecoverable(self, request: pb.ChangeNode) -> pb.Changed:
+        """Note that the data of a node that is away will not come back."""
+        node = request.storage_node_id
+        if self._nodes.alive(node):
+            raise InvalidArgument(
+                f"node {node} is alive and has its data: stop it first if that is not so"
+            )
+        before = record = self._catalog.node(node)
+        for keeper in self._keepers.values():
+            record = keeper.give_up(record)
+        if record == before:
+            raise InvalidArgument(
+                f"nothing waits for what node {node} had: its replicas are made from others"
+            )
+        await self._catalog.update_node(node, losses=record.losses)
+        self._wishes_changed(node)
+        return pb.Changed(
+            done=f"what node {node} had counts as lost",
+            next="its copies are made from others; entries without any are reported as lost",
+        )
 
     def replacement(self, node: NodeId) -> Condition | None:
         """Return what operators should know of a node that is to be replaced."""
@@ -243,8 +251,6 @@ class NodeOperator:
         )
 
     def _check_removable(self, node: NodeId, replicas: list[ReplicaSet], *, force: bool) -> None:
-        if kept := self._kept_on(node):
-            raise InvalidArgument(f"node {node} cannot be removed: {_stays(node, kept)}")
         holds = f"node {node} has {len(replicas)} replicas"
         if self._nodes.alive(node):
             raise InvalidArgument(
@@ -285,16 +291,6 @@ class NodeOperator:
     def _replicas_on(self, node: NodeId) -> list[ReplicaSet]:
         return [each for keeper in self._keepers.values() for each in keeper.replicas_on(node)]
 
-    def _moving(self, node: NodeId) -> int:
-        """Return how many replicas go elsewhere when the node is drained."""
-        keepers = [keeper for keeper in self._keepers.values() if not keeper.kept_on(node)]
-        return sum(len(keeper.replicas_on(node)) for keeper in keepers)
-
-    def _kept_on(self, node: NodeId) -> dict[str, list[str]]:
-        """Return the logs that nothing copies elsewhere, by protocol."""
-        kept = {protocol: keeper.kept_on(node) for protocol, keeper in self._keepers.items()}
-        return {protocol: logs for protocol, logs in kept.items() if logs}
-
     def _wishes_changed(self, node: NodeId) -> None:
         for keeper in self._keepers.values():
             keeper.node_changed(node, alive=True)
@@ -311,17 +307,3 @@ class NodeOperator:
         return pb.Changed(
             done=f"node {node} deleted {deleted or 'nothing'}", next=left or "nothing is left"
         )
-
-
-def _stays(node: NodeId, kept: dict[str, list[str]]) -> str:
-    """Return a text about logs whose copies on the node stay there."""
-    return (
-        f"copies of {_some(kept)} (protocol {', '.join(kept)}) stay on node {node} until they are "
-        f"trimmed: trim or delete these logs, or keep the node (if its disk is lost: "
-        f"`loom node replace {node}`)"
-    )
-
-
-def _some(kept: dict[str, list[str]]) -> str:
-    logs = [name for names in kept.values() for name in names]
-    return ", ".join(logs[:3]) + (f" and {len(logs) - 3} more" if len(logs) > 3 else "")

@@ -276,9 +276,8 @@ async def test_an_operator_learns_what_becomes_of_the_data_of_a_lost_node(tmp_pa
         await cluster.node_is(1, lambda status: not status.alive)
         changed = await cluster.replace_node(1)
         assert changed.next == (
-            "start it; 1 replicas that it had are copied from other nodes; its copies of copied "
-            "(protocol copyset) are not made again: what it had of them has one copy less; its old "
-            "volumes are refused from then on"
+            "start it; 2 replicas that it had are copied from other nodes; its old volumes are "
+            "refused from then on"
         )
 
 

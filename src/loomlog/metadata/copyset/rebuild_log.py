@@ -1,0 +1,163 @@
+"""The event log of rebuilding in the MetaStore: a snapshot, and the events after it.
+
+    rebuild/snapshot           the state after some number of events
+    rebuild/event/<number>     one event each, numbered from 1 on
+
+Only the leader appends, since all its writes are fenced. An event says with itself up to which
+epochs of which loglets a shard is rebuilt, so that both are durable at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from loomlog.core.copyset.rebuild import events
+from loomlog.core.copyset.rebuild.events import Event, Mode, NeedsRebuild, RebuildState
+from loomlog.core.copyset.record import Epoch
+from loomlog.errors import Conflict, SwapUnknown
+from loomlog.metadata.catalog.records import MetadataRecord, decode, encode
+from loomlog.metadata.store.contract import MetaStore
+from loomlog.types import LogId, ShardId
+
+PREFIX: Final = "rebuild/"
+SNAPSHOT: Final = f"{PREFIX}snapshot"
+EVENTS: Final = f"{PREFIX}event/"
+EVENTS_MAX: Final = 128  # then there is another snapshot
+
+_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in Event.__args__}
+
+
+class Extent(NamedTuple):
+    """The part of a shard's copies that is rebuilt."""
+
+    through: Mapping[LogId, Epoch]  # of each loglet, all up to this epoch
+    loss: int | None = None  # which loss it covers
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An event as it is stored."""
+
+    kind: str
+    fields: dict[str, Any]
+    through: tuple[tuple[LogId, Epoch], ...] | None = None
+    loss: int | None = None
+
+    @property
+    def event(self) -> Event:
+        event: Event = _KINDS[self.kind](**self.fields)
+        return replace(event, mode=Mode(event.mode)) if isinstance(event, NeedsRebuild) else event
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """The state after some number of events."""
+
+    state: tuple[Any, ...]
+    extents: tuple[tuple[ShardId, tuple[tuple[LogId, Epoch], ...], int | None], ...] = ()
+
+
+class RebuildLog:
+    """The events, replayed. Created by `load`."""
+
+    def __init__(self, store: MetaStore) -> None:
+        self._store = store
+        self._appending = asyncio.Lock()
+        self._versions: dict[str, int] = {}  # of the keys that are there
+        self._is_certain = True  # False: the last event may or may not have been written
+        self.state = RebuildState()
+        self.extents: dict[ShardId, Extent] = {}  # of the last rebuilding of each shard
+
+    @classmethod
+    async def load(cls, store: MetaStore) -> RebuildLog:
+        log = cls(store)
+        for key, item in sorted((await store.list(PREFIX)).items(), key=_snapshot_first):
+            log._versions[key] = item.version
+            if key == SNAPSHOT:
+                log._adopt(decode(SnapshotRecord, key, item.value))
+            elif key > _key(log.state.events):
+                log._apply(decode(EventRecord, key, item.value))
+        return log
+
+    async def append(self, event: Event, extent: Extent | None = None) -> None:
+        """Make an event durable and apply it. `extent`: what is rebuilt from now on, if the event
+        fits the state."""
+        through = None if extent is None else tuple(sorted(extent.through.items()))
+        loss = None if extent is None else extent.loss
+        record = EventRecord(type(event).__name__, asdict(event), through, loss)
+        async with self._appending:
+            if not self._is_certain:
+                await self._look_again()
+            await self._write(_key(self.state.events + 1), record)
+            self._apply(record)
+            if len(self._versions) > EVENTS_MAX:
+                await self._take_snapshot()
+
+    def drop(self, shard: ShardId) -> None:
+        """Forget the extent of a shard that is intact and knows it: from the next snapshot on."""
+        self.extents.pop(shard, None)
+
+    def _apply(self, record: EventRecord) -> None:
+        before, event = self.state, record.event
+        self.state = events.apply(before, event)
+        if record.through is not None and self.state.version != before.version:
+            self.extents[event.shard] = Extent(dict(record.through), record.loss)
+
+    def _adopt(self, record: SnapshotRecord) -> None:
+        self.state = events.from_snapshot(record.state)
+        self.extents = {shard: Extent(dict(pairs), loss) for shard, pairs, loss in record.extents}
+
+    async def _look_again(self) -> None:
+        """Read the event whose write was not answered, if it is there."""
+        key = _key(self.state.events + 1)
+        if (item := await self._store.get(key)) is not None:
+            self._versions[key] = item.version
+            self._apply(decode(EventRecord, key, item.value))
+        self._is_certain = True
+
+    async def _write(self, key: str, record: MetadataRecord | None) -> None:
+        value = None if record is None else encode(record)
+        try:
+            version = await self._store.compare_and_swap(key, self._versions.get(key, 0), value)
+        except (SwapUnknown, Conflict):
+            self._is_certain = False
+            raise
+        if record is None:
+            del self._versions[key]
+        else:
+            self._versions[key] = version
+
+    async def _take_snapshot(self) -> None:
+        extents = tuple(
+            (shard, tuple(sorted(extent.through.items())), extent.loss)
+            for shard, extent in sorted(self.extents.items())
+        )
+        covered = [key for key in self._versions if key != SNAPSHOT]
+        try:
+            await self._write(SNAPSHOT, SnapshotRecord(events.snapshot(self.state), extents))
+            for key in covered:
+                await self._write(key, None)
+        except (SwapUnknown, Conflict):
+            # Events that are left are skipped when they are read.
+            await self._read_versions()
+
+    async def _read_versions(self) -> None:
+        items = await self._store.list(PREFIX)
+        self._versions = {key: item.version for key, item in items.items()}
+        self._is_certain = True
+
+
+def _key(number: int) -> str:
+    return f"{EVENTS}{number:012d}"
+
+
+def newest_event(keys: Iterable[str]) -> int:
+    """Return the number of the newest of some keys; that of a snapshot is not known by its key."""
+    return max((int(key.removeprefix(EVENTS)) for key in keys if key != SNAPSHOT), default=0)
+
+
+def _snapshot_first(item: tuple[str, Any]) -> tuple[bool, str]:
+    return item[0] != SNAPSHOT, item[0]

@@ -1,0 +1,394 @@
+"""Rebuild the copies of shards that are lost, away for long, or drained.
+
+core/copyset/rebuild/ decides. This appends the events that are due, sends nodes the news, widens
+and narrows nodesets, and counts what donors report. Reports of progress stay in memory; only the
+scans that a donor has finished are events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from loomlog.core.conditions import Condition, Kind
+from loomlog.core.copyset import log_state
+from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.rebuild import events, plan
+from loomlog.core.copyset.rebuild.events import (
+    DonorProgress,
+    Event,
+    IsRebuilt,
+    NeedsRebuild,
+    Refill,
+    Status,
+    Unrecoverable,
+)
+from loomlog.core.copyset.rebuild.triggers import ShardFacts, due_event, forgotten_event
+from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.shards import node_of, shard_name
+from loomlog.errors import LoomError
+from loomlog.limits import REQUEST_TIMEOUT_S
+from loomlog.metadata.background import Later, RetryLoop, StepResult
+from loomlog.metadata.copyset.epoch_store import EpochStore
+from loomlog.metadata.copyset.rebuild_log import Extent, RebuildLog
+from loomlog.metadata.copyset.records import CopysetRecord, last_written, loss_of
+from loomlog.metadata.protocol import KeeperContext
+from loomlog.protocol_names import COPYSET
+from loomlog.types import LogId, NodeId, ShardId
+from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5  # while something is rebuilt
+_ONLY: Final = 0  # there is one event log
+_LOST: Final = (Status.LOST, Status.REFILLING)
+
+
+class Progress(NamedTuple):
+    """How far the rebuilding of a shard is."""
+
+    status: Status
+    records: int
+    size_bytes: int
+    part_done: float  # from 0 to 1
+    left_s: float | None  # about; None: not known yet
+    waiting: str  # what for; "": nothing
+
+    def condition(self, node: NodeId) -> Condition:
+        left = f", ~{self.left_s:,.0f} s left" if self.left_s is not None else ""
+        text = (
+            f"{_WORDS[self.status]}: {self.records:,} records, {self.size_bytes / 1e6:,.1f} MB "
+            f"restored{left}"
+        )
+        return Condition(Kind.REBUILD, text, self.waiting, node=node)
+
+
+_WORDS: Final = {
+    Status.RESTORING: "is away, and its copies are being rebuilt on other nodes",
+    Status.LOST: "lost its copies, which are being rebuilt on other nodes",
+    Status.REFILLING: "lost its copies, and is being rebuilt",
+    Status.RELOCATING: "is being drained of its copies",
+}
+
+
+class Rebuilder:
+    """Drives the rebuilding of all shards."""
+
+    def __init__(self, context: KeeperContext, epochs: EpochStore, log: RebuildLog) -> None:
+        self._context = context
+        self._catalog, self._connected = context.catalog, context.nodes
+        self._epochs, self._records, self._nodes = epochs, epochs.records, epochs.nodes
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        settings = context.settings
+        self._after_s = max(settings.rebuild_after_s, settings.replace_after_s or 0.0)
+        self._work = RetryLoop("rebuilding", self._step, context.background)
+        self._reports: dict[NodeId, pb.DonorReport] = {}
+        self._told: pb.CopysetRebuild | None = None
+        self._version_at = 0, 0.0  # which version began when
+        self._closed_since: dict[NodeId, float] = {}  # when its copies could not be opened
+        self._why: dict[ShardId, str] = {}  # what each waits for
+
+    def start(self) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        self._work.wake(_ONLY)
+
+    # ---- queries
+
+    @property
+    def state(self) -> events.RebuildState:
+        return self._log.state
+
+    def through(self, loglet: LogId) -> dict[ShardId, Epoch]:
+        """Return the shards that are rebuilt, and up to which epoch of a loglet."""
+        extents = ((shard, self._log.extents[shard]) for shard in events.rebuilt(self.state))
+        return {s: extent.through[loglet] for s, extent in extents if loglet in extent.through}
+
+    def to_wire(self, loglet: LogId) -> list[pb.CopysetThrough]:
+        return [
+            pb.CopysetThrough(shard=s, epoch=epoch, lost=self.state.status(s) in _LOST)
+            for s, epoch in self.through(loglet).items()
+        ]
+
+    def news(self) -> pb.CopysetRebuild:
+        state = self.state
+        rebuilt, donors = events.rebuilt(state), self._donors()
+        return pb.CopysetRebuild(
+            events=state.events,
+            version=state.version,
+            shards=[
+                pb.CopysetShard(shard=shard, status=each.status)
+                for shard, each in state.shards.items()
+            ],
+            scans=min((_scans(state, shard, donors) for shard in rebuilt), default=0),
+            bytes_per_s=self._context.settings.rebuild_bytes_per_s,
+        )
+
+    def progress(self) -> dict[ShardId, Progress]:
+        """Return how far each shard is that is rebuilt."""
+        state, donors = self.state, self._donors()
+        reports = [r for r in map(self._reports.get, donors) if r and r.version == state.version]
+        parts = [min(1.0, (report.scans + report.part_done) / 2) for report in reports]
+        done = sum(parts) / max(1, len(donors))
+        version, began_at = self._version_at
+        elapsed_s = self._loop.time() - began_at if version == state.version else 0.0
+        left_s = elapsed_s * (1 - done) / done if done > 0.01 else None
+        found = {}
+        for shard in events.rebuilt(state):
+            sums = [each for report in reports for each in report.shards if each.shard == shard]
+            why = self._why.get(shard, "")
+            found[shard] = Progress(
+                state.status(shard),
+                sum(each.records for each in sums),
+                sum(each.size_bytes for each in sums),
+                done,
+                None if why else left_s,
+                why,
+            )
+        return found
+
+    # ---- news from nodes
+
+    def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
+        if report.HasField("rebuild"):
+            before, self._reports[node] = self._reports.get(node), report.rebuild
+            if before is None or before.scans != report.rebuild.scans:
+                self.wake()
+
+    # ---- work
+
+    async def _step(self, _: int) -> StepResult | Later:
+        copies = self._copies()
+        due_s: list[float] = []
+        for shard in sorted({*self._catalog.nodes, *self.state.shards}):
+            while (event := self._due(shard, copies, due_s)) is not None:
+                await self._append(event)
+        await self._count_scans()
+        if events.rebuilt(self.state):
+            await self._widen()
+            await self._finish()
+        await self._settle()
+        self._tell()
+        if self.state.shards:
+            return Later(LOOK_S)
+        return Later(min(due_s)) if due_s else StepResult.IDLE
+
+    def _due(self, shard: ShardId, copies: _Copies, due_s: list[float]) -> Event | None:
+        """Return the event that is due; note when to look again for one."""
+        status, node = self.state.status(shard), node_of(shard)
+        record = self._catalog.nodes.get(node)
+        if record is None:
+            return forgotten_event(shard, status)
+        here = self._is_here(node)
+        facts = ShardFacts(
+            here,
+            0.0 if here else self._away_s(node),
+            shard in copies.holders,
+            shard in copies.in_use,
+            loss_of(record.losses_of(COPYSET)),
+            self._log.extents[shard].loss if shard in self._log.extents else None,
+            leaves=record.draining or record.removing,
+            given_up=record.removing and not self._connected.alive(node),
+        )
+        event = due_event(shard, status, facts, self._after_s)
+        if event is None and not here and facts.has_copies and facts.away_s < self._after_s:
+            due_s.append(self._after_s - facts.away_s + 0.01)
+        if event is None and facts.leaves and facts.has_copies:
+            due_s.append(LOOK_S)  # it is drained as soon as no log uses it
+        return event
+
+    def _is_here(self, node: NodeId) -> bool:
+        closed = self._connected.restrictions(node).stores_no_copies
+        if not closed:
+            self._closed_since.pop(node, None)
+        else:
+            self._closed_since.setdefault(node, self._loop.time())
+        return self._connected.reachable(node) and not closed
+
+    def _away_s(self, node: NodeId) -> float:
+        if self._connected.restart_left_s(node):
+            return 0.0  # an operator restarts it
+        closed_at = self._closed_since.get(node, self._loop.time())
+        silent_s = 0.0 if self._connected.reachable(node) else self._connected.silent_s(node)
+        return max(silent_s, self._loop.time() - closed_at)
+
+    async def _append(self, event: Event) -> None:
+        is_beginning = isinstance(event, NeedsRebuild | Unrecoverable | Refill)
+        extent = self._extent(event.shard) if is_beginning else None
+        await self._log.append(event, extent)
+        logger.info("rebuilding, event %d: %s", self.state.events, event)
+
+    def _extent(self, shard: ShardId) -> Extent:
+        """Return what the shard may have, or may have lost."""
+        record = self._catalog.nodes.get(node_of(shard))
+        losses = record.losses_of(COPYSET) if record else ()
+        before = self._log.extents.get(shard)
+        is_rebuilt = shard in events.rebuilt(self.state)
+        through = dict(before.through) if before is not None and is_rebuilt else {}
+        lost = {loss[0]: loss[1] for loss in losses}
+        for each in self._loglets():
+            newest = last_written(each.state)
+            epoch = newest if shard in log_state.holders(each.state) else 0
+            epoch = max(epoch, min(newest, lost.get(each.loglet, 0)), through.get(each.loglet, 0))
+            if epoch:
+                through[each.loglet] = epoch
+        return Extent(through, loss_of(losses))
+
+    # ---- donors
+
+    def _donors(self) -> list[ShardId]:
+        return events.donors(self.state, sorted(self._catalog.nodes))
+
+    async def _count_scans(self) -> None:
+        for donor in self._donors():
+            report = self._reports.get(node_of(donor))
+            if report is None or report.version != self.state.version:
+                continue
+            sums = {each.shard: each for each in report.shards}
+            for shard in events.rebuilt(self.state):
+                if events.has_scanned(self.state, shard, [donor], report.scans):
+                    continue
+                done = sums.get(shard, pb.DonorShard())
+                event = DonorProgress(
+                    shard, donor, report.version, done.records, done.size_bytes, report.scans
+                )
+                await self._log.append(event)
+
+    async def _finish(self) -> None:
+        state = self.state
+        if self._version_at[0] != state.version:
+            self._version_at = state.version, self._loop.time()
+        logs = [(each, self.through(each.loglet)) for each in self._loglets()]
+        unready = [each for each, through in logs if not plan.is_ready(each.state, through)]
+        absent, may_return = events.absent(state), events.may_return(state)
+        is_certain = all(
+            plan.is_certain(each.state, through, absent, may_return) for each, through in logs
+        )
+        donors = self._donors()
+        self._why = {}
+        for shard in events.rebuilt(state):
+            if unready:
+                self._why[shard] = f"segment {unready[0].loglet} is not recovered yet"
+            elif not is_certain and shard in absent:
+                away = ", ".join(map(shard_name, may_return))
+                self._why[shard] = (
+                    f"entries may have all their copies on nodes that are away ({away}): start "
+                    "them, or, if they will not come back, run `loom node mark-unrecoverable`"
+                )
+            elif events.has_scanned(state, shard, donors, 2):
+                await self._append(IsRebuilt(shard, state.version))
+            else:
+                self._why[shard] = self._stuck()
+
+    def _stuck(self) -> str:
+        donors = map(node_of, self._donors())
+        silent = [str(node) for node in donors if not self._connected.reachable(node)]
+        if silent:
+            return f"node {silent[0]} is away, which may have copies"
+        left = max((report.left for report in self._reports.values()), default=0)
+        done = [r.scans for r in self._reports.values() if r.version == self.state.version]
+        return (
+            f"{left} records cannot be restored yet: too few nodes take copies"
+            if (left and min(done, default=0) == 0)
+            else ""
+        )
+
+    # ---- nodesets
+
+    async def _widen(self) -> None:
+        usable = self._usable()
+        for each in self._loglets():
+            through = self.through(each.loglet)
+            if through and plan.widened(each.state, through, usable) != each.state:
+
+                def widened(state: LogState, through: dict[ShardId, Epoch] = through) -> LogState:
+                    return plan.widened(state, through, usable)
+
+                await self._epochs.change(each.loglet, widened)
+
+    def _usable(self) -> set[Member]:
+        return {
+            member
+            for member in self._nodes.usable()
+            if events.targets(self.state, [member.shard])
+            and self._connected.reachable(member.node)
+            and not self._connected.restrictions(member.node).refuses_copies
+        }
+
+    async def _settle(self) -> None:
+        """Do what follows when a shard is rebuilt."""
+        for shard, each in [*self.state.shards.items()]:
+            if each.status in (Status.EMPTY, Status.DRAINED):
+                await self._narrow(shard)
+                await self._context.forget_if_removed(node_of(shard))
+        for node, record in [*self._catalog.nodes.items()]:
+            losses = record.losses_of(COPYSET)
+            if losses and self._is_restored(node, loss_of(losses)) and self._is_here(node):
+                await self._clear(node, losses)
+
+    def _is_restored(self, shard: ShardId, loss: int | None) -> bool:
+        status = self.state.status(shard)
+        extent = self._log.extents.get(shard)
+        is_covered = extent is not None and extent.loss == loss
+        return status in (Status.EMPTY, Status.DRAINED) or (status is Status.INTACT and is_covered)
+
+    async def _clear(self, node: NodeId, losses: tuple[tuple[int, ...], ...]) -> None:
+        """Tell a node that its copies are not missing any more, then forget that they were."""
+        restored = [pb.LostCopies(loglet_id=log, epoch=epoch) for log, epoch in losses if log]
+        order = pb.Frame(copyset_restored=pb.CopysetRestored(restored=restored))
+        try:
+            await self._connected.request(node, order, REQUEST_TIMEOUT_S)
+        except LoomError as error:
+            logger.info("node %d: its copies are restored, but: %s", node, error)
+            return
+        await self._catalog.end_losses(node, COPYSET, losses)
+        if self.state.status(node) is Status.INTACT:
+            self._log.drop(node)
+
+    async def _narrow(self, shard: ShardId) -> None:
+        def narrowed(state: LogState) -> LogState:
+            return plan.narrowed(state, shard, state.last_clean)
+
+        for each in self._loglets():
+            if shard in each.state.all_shards and narrowed(each.state) != each.state:
+                await self._epochs.change(each.loglet, narrowed)
+
+    # ---- parts
+
+    def _tell(self) -> None:
+        news = self.news()
+        if news == self._told or (self._told is None and not news.shards):
+            return
+        self._told = news
+        for node in self._connected.all_reachable():
+            self._connected.send(node, pb.Frame(copyset_rebuild=news))
+
+    def _loglets(self) -> Iterator[CopysetRecord]:
+        return (r for r in self._records if r.begun and self._catalog.segment_of(r) is not None)
+
+    def _copies(self) -> _Copies:
+        holders: set[ShardId] = set()
+        in_use: set[ShardId] = set()
+        for each in self._loglets():
+            state = each.state
+            holders |= log_state.holders(state)
+            if not state.closed and state.history[0].since <= state.epoch:
+                in_use.update(state.metadata_of(state.epoch).shards)
+        return _Copies(holders, in_use)
+
+
+class _Copies(NamedTuple):
+    """The shards that may have copies, and those that logs store new ones on."""
+
+    holders: set[ShardId]
+    in_use: set[ShardId]
+
+
+def _scans(state: events.RebuildState, shard: ShardId, donors: list[ShardId]) -> int:
+    """Return how many scans all donors have finished for a shard."""
+    return sum(events.has_scanned(state, shard, donors, scans) for scans in (1, 2))
