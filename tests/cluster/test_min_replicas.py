@@ -65,6 +65,8 @@ async def test_what_was_appended_to_fewer_replicas_is_completed(protocol: str) -
         await servers.stop_node(3)
         async with asyncio.timeout(PATIENCE_S):
             at = await log.append(b"meanwhile")
+        conditions = [stream.condition for stream in (await log.describe()).streams]
+        assert not any("loom log switch" in each for each in conditions), "appends continue"
         await servers.start_node(3)
         await until(log, runs_complete)
         await servers.stop_node(1)

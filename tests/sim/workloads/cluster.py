@@ -449,10 +449,11 @@ def check_segments(info: LogInfo, seen: list[tuple[Glsn, StreamId, Llsn, bytes]]
 
 def _left_over(records: StreamRecords) -> list[str]:
     """Return records of operations that neither finished nor were undone."""
-    logs = records.catalog.logs.values()
+    logs, abandoned = records.catalog.logs.values(), records.abandoned.values()
+    left = [stream for stream in abandoned if stream.holders or not records.counts(stream)]
     return [
         *(f"{log.name} is still being created or deleted" for log in logs if log.unfinished),
-        *(f"stream {s.stream_id} is on nodes {s.holders}" for s in records.abandoned.values()),
+        *(f"stream {s.stream_id} is on nodes {s.holders}" for s in left),
     ]
 
 

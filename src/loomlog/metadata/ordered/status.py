@@ -86,10 +86,12 @@ class StreamStatus:
         return [stream for s in streams if (stream := self._describe(log, s, advice))]
 
     def _advice(self, log: LogRecord) -> str:
-        """Return the command that lets appends continue while too few nodes can take them, or
-        ""."""
+        """Return the command that lets appends continue while no stream takes them and too few
+        nodes can, or ""."""
         usable = len(self._placement.usable_nodes())
-        if not 0 < usable < log.replicas:
+        rounds = self._committer.logs.get(log.log_id)
+        streams = rounds.streams.values() if rounds else ()
+        if not 0 < usable < log.replicas or not all(stream.sealed for stream in streams):
             return ""
         return f"appends continue after `loom log switch {log.name} --replicas {usable}`"
 
