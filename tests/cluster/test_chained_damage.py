@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from loomlog.client.log import Log
+from loomlog.core.copyset.record import lsn_words
 from loomlog.errors import DataLoss
 from loomlog.testing import LocalCluster
 from loomlog.types import Gap
@@ -137,3 +139,34 @@ async def test_a_node_that_met_a_damaged_copy_says_so(tmp_path: Path) -> None:
             while not (words := (await cluster.status()).nodes[node].conditions):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             assert "1 damaged copies" in words[0]
+            assert f"({lsn_words(position)} of loglet" in words[0]
+
+
+async def test_copies_that_readers_meet_are_mended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="loomlog")
+    local = LocalCluster(nodes=3, directory=tmp_path)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol="copyset", replicas=3)
+        written = [b"%07d" % number + os.urandom(SIZE) for number in range(ENTRIES)]
+        positions = [(await log.append(value)).position for value in written]
+        for node in (1, 2):
+            await local.stop_node(node)
+            for value in written:
+                flip(tmp_path / f"vsn-{node}/cid=local/snid={node}/logs", value)
+            await local.start_node(node)
+        found = [entry.value async for entry in log.subscribe(positions[0], positions[-1])]
+        assert found == written
+        met = set(re.findall(r"the copy at (\w+) is damaged", caplog.text))
+        assert met
+        while met != set(re.findall(r"the copy at (\w+) is mended", caplog.text)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        while any(node.conditions for node in (await cluster.status()).nodes):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        mended = [v for v, p in zip(written, positions, strict=True) if lsn_words(p) in met]
+        contents = [
+            b"".join(f.read_bytes() for f in sorted(tmp_path.glob(f"vsn-{node}/**/batches/*/*")))
+            for node in (1, 2)
+        ]
+        assert all(any(value in content for content in contents) for value in mended)

@@ -18,7 +18,7 @@ from loomlog.core.copyset.storage import (
     Rewrite,
     decide,
 )
-from loomlog.types import LogId, NodeId
+from loomlog.types import Buffer, LogId, NodeId
 
 
 @dataclass
@@ -44,6 +44,9 @@ class MemoryRecords:
 
     def load(self, head: Record) -> Record:
         return self.by_first[head.first]
+
+    def is_batch_of(self, head: Record, batch: Buffer) -> bool:
+        return bytes(self.by_first[head.first].batch) == bytes(batch)
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         return self.ends.get(epoch)

@@ -105,7 +105,7 @@ class MemoryLogs:
     """A LogsTable. It has no partitions: what is trimmed goes at once, and a log is trimmed by time
     to the record."""
 
-    damaged_copies = 0
+    damaged_copies: tuple[tuple[LogId, Lsn], ...] = ()
 
     def __init__(self) -> None:
         self._logs: dict[LogId, MemoryLog] = {}

@@ -76,7 +76,7 @@ class SimTable(_Table[MemoryTable]):
 class SimLogs(_Table[MemoryLogs]):
     """A LogsTable."""
 
-    damaged_copies = 0
+    damaged_copies: tuple[tuple[LogId, Lsn], ...] = ()
 
     def __init__(self, files: SimFiles, path: str) -> None:
         super().__init__(files, path, MemoryLogs)

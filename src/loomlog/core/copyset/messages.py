@@ -103,6 +103,15 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """Stored, durably: the copy here, which was damaged, has its batch again. NotHere: there is no
+    copy of this record, or this is not its batch. A shard asks only itself."""
+
+    log: LogId
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
 class Reassign:
     """Stored, durably: the copy here has another copyset now, unless it is newer; the record comes
     without its batch. NotHere: there is no copy. Superseded."""
@@ -174,6 +183,7 @@ NodeRequest: TypeAlias = (
     | Purge
     | Restore
     | Reassign
+    | Mend
     | Read
     | Trim
     | Forget

@@ -1,5 +1,5 @@
-"""Short procedures: fence older sequencers, purge void records, resolve open appends, look for
-repeated ones. Pure.
+"""Short procedures: fence older sequencers, mend damaged copies, purge void records, resolve open
+appends, look for repeated ones. Pure.
 
 Like recovery (recovery.py) they are generators of requests to nodes and to the epoch store.
 """
@@ -19,6 +19,7 @@ from loomlog.core.copyset.messages import (
     FoundBatch,
     GetState,
     LogState,
+    Mend,
     NodeAnswer,
     NodeRequest,
     Preempted,
@@ -26,12 +27,13 @@ from loomlog.core.copyset.messages import (
     Read,
     Seal,
     SealedAt,
+    Stored,
     Trim,
 )
-from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.nodeset import Authority, shuffled
 from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, last_of, offset_of
 from loomlog.core.requests import Ask, Lost, Outcome, Service
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 
 CopysetAsk: TypeAlias = Ask[NodeId | Service, NodeRequest | EpochStoreRequest]
 Answer: TypeAlias = NodeAnswer | LogState | Lost
@@ -101,6 +103,25 @@ def fence(
     sealed = {node: answer for node, answer in answers.items() if isinstance(answer, SealedAt)}
     newer = {node: answer.newer for node, answer in sealed.items() if answer.newer}
     return newer if is_done(answers) else None
+
+
+# ---- mend
+
+
+def mend(log: LogId, head: Record, me: ShardId) -> Steps[bool]:
+    """Give the damaged copy of a record here its batch back, from another shard of its copyset.
+    Return False if none of them has it now."""
+    read = Read(log, head.first, head.last, bytes_max=1, everything=True)
+    for shard in shuffled(head.copyset, head.first):
+        if shard == me:
+            continue
+        answers = yield from ask_each([shard], read)
+        answer = answers[shard]
+        for record in answer.records if isinstance(answer, Delivered) else ():
+            stored = yield from ask_each([me], Mend(log, record))
+            if isinstance(stored[me], Stored):
+                return True
+    return False
 
 
 # ---- purge

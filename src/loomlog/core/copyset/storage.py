@@ -24,6 +24,7 @@ from loomlog.core.copyset.messages import (
     EpochEnd,
     EpochState,
     Forget,
+    Mend,
     NodeAnswer,
     NodeRequest,
     NotHere,
@@ -56,7 +57,7 @@ from loomlog.core.copyset.record import (
     offset_of,
 )
 from loomlog.errors import Corrupt
-from loomlog.types import NodeId
+from loomlog.types import Buffer, NodeId
 
 
 class EpochLng(NamedTuple):
@@ -125,6 +126,9 @@ class Records(Protocol):
     def load(self, head: Record) -> Record:
         """Return a record with its batch. Raise Corrupt if the disk returns something else."""
 
+    def is_batch_of(self, head: Record, batch: Buffer) -> bool:
+        """Return whether this is the batch that was stored, whatever the disk returns now."""
+
     def end_of(self, epoch: Epoch) -> EpochEnd | None: ...
 
 
@@ -141,6 +145,8 @@ def decide(request: NodeRequest, standing: LogStanding, records: Records, me: No
             return _store(request, standing, records)
         case Amend():
             return _amend(request, standing, records)
+        case Mend(_, record):
+            return _mend(record, standing, records)
         case Release(_, lsn):
             return Done(), _changed(standing, _release(lsn, standing, records))
         case Seal():
@@ -220,6 +226,24 @@ def _amend(request: Amend, standing: LogStanding, records: Records) -> Decision:
     if _counts_as_much(copies[0], record):
         return Stored(), []
     return Stored(), [Rewrite(record), *_changed(standing, _note_record(record, standing))]
+
+
+def _mend(record: Record, standing: LogStanding, records: Records) -> Decision:
+    """Replace only the batch of a copy, and only by the one that was stored: so neither seals nor
+    precedence matter."""
+    if record.last <= standing.trimmed:
+        return Stored(), []
+    copies = records.heads(record.first, record.last, 2)
+    copy = next((copy for copy in copies if _is_same(copy, record)), None)
+    if copy is None:
+        return NotHere(), []
+    try:
+        records.load(copy)
+    except Corrupt:
+        if records.is_batch_of(copy, record.batch):
+            return Stored(), [Put(copy._replace(batch=record.batch))]
+        return NotHere(), []
+    return Stored(), []
 
 
 def _check_seals(

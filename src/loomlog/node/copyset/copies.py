@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -72,6 +72,7 @@ WAITING_READS_MAX: Final = 4096  # of one connection
 RELEASE_S: Final = 20.0  # as often as sequencers send releases to nodes that get no records
 
 Found = TypeVar("Found")
+MetDamage: TypeAlias = Callable[[LogId, Sequence[tuple[Lsn, Lsn]]], None]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 _NOT_JOINED: Final = Refused(
@@ -93,6 +94,7 @@ class Copies:
         self.marks = Marks(asyncio.get_running_loop().time, now_us(), older)
         self._lost: Mapping[LogId, Epoch] | None = None  # None until the node has registered
         self._sealed: set[LogId] = set()  # of those that may miss something
+        self.met_damage: MetDamage = lambda log, ranges: None  # called when a read meets some
 
     def joined(self, lost: Mapping[LogId, Epoch]) -> None:
         """Learn up to which epochs copies of loglets may be lost."""
@@ -207,6 +209,8 @@ class Copies:
             if isinstance(answer, SealedAt | Delivered):
                 answer = replace(answer, lost_through=self._lost_through(log))
             done(answer)
+            if isinstance(answer, Delivered) and answer.damaged:
+                self.met_damage(log, answer.damaged)
 
         return answered
 

@@ -23,7 +23,7 @@ from loomlog import limits
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.messages import Refused
 from loomlog.core.copyset.nodeset import Trouble
-from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.record import Epoch, lsn_words
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE
@@ -39,6 +39,7 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 COUNT_S: Final = 5.0  # between counts of what is stored
+DAMAGED_NAMED_MAX: Final = 5  # copies in a condition
 TEND_S: Final = 5.0  # a partition may last this much longer
 
 # Marks with the identity of the node:
@@ -105,10 +106,12 @@ class LogsVolume:
         """What operators should know: a LogsDB cannot be opened, or copies are damaged."""
         if self._problem:
             return [Condition(Kind.STORE_CLOSED, self._problem)]
-        if self._table is not None and (count := self._table.damaged_copies):
+        if self._table is not None and (damaged := self._table.damaged_copies):
+            count, named = len(damaged), list(damaged)[:DAMAGED_NAMED_MAX]
+            places = ", ".join(f"{lsn_words(lsn)} of loglet {log}" for log, lsn in named)
             text = (
-                f"{count} damaged copies were met at {self.path}: readers get others, or DataLoss "
-                "if there are none"
+                f"{count} damaged copies at {self.path} ({places}{', …' * (count > len(named))}), "
+                "and no other node has them now: readers get DataLoss if none ever has"
             )
             return [Condition(Kind.DATA_DAMAGED, text, "check the disk", records=count)]
         return []

@@ -33,6 +33,7 @@ from loomlog.node.copyset.copies import Copies, LogCatchUp, looked_up
 from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.logs_volume import drop_lost, note_lost
+from loomlog.node.copyset.mender import Mender
 from loomlog.node.copyset.peers import PeerNodes
 from loomlog.node.copyset.procedures import Asker, recover
 from loomlog.node.copyset.sequencer import OpenAppend, RunningSequencer, SequencerContext
@@ -80,6 +81,8 @@ class CopysetService(NodeProtocol):
         self._donor = Donor(
             self._me, self._copies, self._catch_up, self._asker, self._epochs, self._spawn
         )
+        self._mender = Mender(self._me, self._copies, self._asker, self._spawn)
+        self._copies.met_damage = self._mender.met
         self._restoring: asyncio.Task[None] | None = None
         self._copies_lost = self._copies.volume.is_lost  # and that was not reported yet
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)

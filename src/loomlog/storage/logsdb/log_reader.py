@@ -142,6 +142,9 @@ class LogReader:
             self._note_damage(self._log, head.first)
             raise
 
+    def is_batch_of(self, head: Record, batch: Buffer) -> bool:
+        return rows.is_batch_of(self._found[head.first][1], batch)
+
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         cursor = self._open_cursor(self._meta)
         value = cursor.get(rows.place_key(rows.ENDS, self._log, epoch))

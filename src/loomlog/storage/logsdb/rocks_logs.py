@@ -24,7 +24,7 @@ from rocksdict import ColumnFamily, Options, Rdict
 
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.record import Lsn, lsn_words
-from loomlog.core.copyset.storage import Change, LogStanding
+from loomlog.core.copyset.storage import Change, LogStanding, Put
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
 from loomlog.storage import rocks
@@ -150,8 +150,8 @@ class RocksLogs:
                 return found
 
     @property
-    def damaged_copies(self) -> int:
-        return len(self._damaged)
+    def damaged_copies(self) -> list[tuple[LogId, Lsn]]:
+        return sorted(self._damaged)
 
     def _note_damage(self, log: LogId, lsn: Lsn) -> None:
         """Log damage for the operator; readers use another copy."""
@@ -179,6 +179,8 @@ class RocksLogs:
             if isinstance(change, LogStanding) and change.trimmed:
                 self._cut.add(log)
         self._write(commit, sync=sync)
+        if self._damaged:
+            self._damaged -= {(log, c.record.first) for log, c in changes if isinstance(c, Put)}
 
     def _new_commit(self) -> Commit:
         return Commit(
@@ -220,11 +222,15 @@ class RocksLogs:
         if use.logs and beginnings.is_over(now_us, use.size, self._settings):
             self._begin(beginnings.newest + 1, now_us)
         self._drop_trimmed()
+        self._damaged -= {each for each in self._damaged if self._is_gone(*each)}
         newest = self._partitions.beginnings.newest
         unused = [part for part, use in self._uses.items() if not use.logs and part != newest]
         if unused:
             self._drop(unused[0])  # one at a time: commits wait meanwhile
         return len(unused) > 1
+
+    def _is_gone(self, log: LogId, lsn: Lsn) -> bool:
+        return log not in self._entries or lsn <= self._entries[log].standing.trimmed
 
     def compact(self) -> None:
         for partition, use in list(self._uses.items()):

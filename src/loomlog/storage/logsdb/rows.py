@@ -324,8 +324,12 @@ def unpack_head(first: Lsn, value: bytes) -> Head:
     return Head(record, size, crc, offset)
 
 
+def is_batch_of(head: Head, batch: Buffer) -> bool:
+    return len(batch) == head.size and crc32c(batch) == head.crc
+
+
 def checked_batch(head: Head, batch: Buffer | None) -> Buffer:
-    if batch is None or len(batch) != head.size or crc32c(batch) != head.crc:
+    if batch is None or not is_batch_of(head, batch):
         raise Corrupt(f"the batch at {head.record.first} is not what was stored: check the disk")
     return batch
 

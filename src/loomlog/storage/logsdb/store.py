@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.messages import (
@@ -21,6 +21,7 @@ from loomlog.core.copyset.messages import (
     Clean,
     EpochEnd,
     Forget,
+    Mend,
     NodeAnswer,
     NodeRequest,
     Purge,
@@ -35,7 +36,7 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.rebuild import restore
 from loomlog.core.copyset.rebuild.restore import RestoreRequest
-from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record
+from loomlog.core.copyset.record import HEAD_BYTES, LSN_MAX, Epoch, Lsn, Record
 from loomlog.core.copyset.storage import (
     Change,
     Decision,
@@ -47,13 +48,13 @@ from loomlog.core.copyset.storage import (
     decide,
     look_up,
 )
-from loomlog.errors import LoomError
+from loomlog.errors import Corrupt, LoomError
 from loomlog.storage.files import Finished, Worker
 from loomlog.storage.group_commit import GroupCommit
 from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
 from loomlog.storage.logsdb.rows import nonsense
 from loomlog.storage.logsdb.table import LogsTable, MemoryLog, StoredLog
-from loomlog.types import LogId, NodeId
+from loomlog.types import Buffer, LogId, NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +62,32 @@ Answered: TypeAlias = Callable[[NodeAnswer], None]
 Found = TypeVar("Found")
 
 _CHANGING = (
-    Begin | Store | Amend | Release | Seal | Clean | Purge | Restore | Reassign | Trim | Forget
+    Begin
+    | Store
+    | Amend
+    | Release
+    | Seal
+    | Clean
+    | Purge
+    | Restore
+    | Reassign
+    | Mend
+    | Trim
+    | Forget
 )
 
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
 )
 _FULL: Final = Refused(Trouble.NO_SPACE, "the disk is full: free space, trim logs, or add nodes")
+
+
+class Checked(NamedTuple):
+    """What reading copies again found."""
+
+    next_lsn: Lsn  # all before it are checked
+    size: int = 0  # in bytes
+    damaged: tuple[Record, ...] = ()  # their heads
 
 
 class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
@@ -139,6 +159,34 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         """Call `done` when all that was decided before is committed."""
         self._commits.run([lambda: None], done)
 
+    def head(self, log: LogId, first: Lsn, done: Callable[[Record | Refused | None], None]) -> None:
+        """Find the copy that begins at this LSN."""
+
+        def find(stored: StoredLog) -> Record | None:
+            heads = stored.heads(first, first, 1)
+            return heads[0] if heads and heads[0].first == first else None
+
+        self._look(log, find, done)
+
+    def check(
+        self, log: LogId, first: Lsn, bytes_max: int, done: Callable[[Checked | Refused], None]
+    ) -> None:
+        """Read copies from an LSN on, and find those that are damaged."""
+
+        def find(stored: StoredLog) -> Checked:
+            checked = Checked(LSN_MAX + 1)
+            for head in stored.scan(first, LSN_MAX):
+                if checked.size >= bytes_max:
+                    return checked._replace(next_lsn=head.first)
+                try:
+                    size = HEAD_BYTES + len(stored.load(head).batch)
+                    checked = checked._replace(size=checked.size + size)
+                except Corrupt:
+                    checked = checked._replace(damaged=(*checked.damaged, head))
+            return checked
+
+        self._look(log, find, done)
+
     def _commit(self, requests: Sequence[NodeRequest], size: int) -> list[NodeAnswer]:
         commit = _LogsCommit(
             self._table, self._me, is_full=self.is_full, version=lambda: self.version
@@ -204,7 +252,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
 
 
 def _bytes_of(request: NodeRequest) -> int:
-    return len(request.record.batch) if isinstance(request, Store | Restore) else 0
+    return len(request.record.batch) if isinstance(request, Store | Restore | Mend) else 0
 
 
 def _disk_failed(error: BaseException) -> Refused:
@@ -294,6 +342,11 @@ class UncommittedLog:
         if head.first in self._added.by_first:
             return self._added.load(head)
         return head._replace(batch=stored.load(head).batch)
+
+    def is_batch_of(self, head: Record, batch: Buffer) -> bool:
+        stored = self._settle()
+        added = head.first in self._added.by_first
+        return (self._added if added else stored).is_batch_of(head, batch)
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         stored = self._settle()

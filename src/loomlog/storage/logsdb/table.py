@@ -8,7 +8,7 @@ One worker commits and tends; others may ask at the same time.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -25,7 +25,7 @@ from loomlog.core.copyset.storage import (
     Records,
     Rewrite,
 )
-from loomlog.types import LogId
+from loomlog.types import Buffer, LogId
 
 Found = TypeVar("Found")
 
@@ -49,8 +49,8 @@ class LogsTable(Protocol):
     """All logs on one volume."""
 
     @property
-    def damaged_copies(self) -> int:
-        """Return how many copies were found to be damaged since it was opened."""
+    def damaged_copies(self) -> Collection[tuple[LogId, Lsn]]:
+        """The copies that were found to be damaged since it was opened, and were not mended."""
 
     def logs(self) -> list[LogId]:
         """Return the logs that are stored here, in order."""
@@ -108,6 +108,9 @@ class MemoryLog:
 
     def load(self, head: Record) -> Record:
         return self.by_first[head.first]
+
+    def is_batch_of(self, head: Record, batch: Buffer) -> bool:
+        return bytes(self.by_first[head.first].batch) == bytes(batch)
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         return self.ends.get(epoch)

@@ -372,7 +372,7 @@ class CountedLogsTable:
 
     def __init__(self, table: LogsTable) -> None:
         self._table = table
-        self.damaged_copies = 0
+        self.damaged_copies: list[tuple[int, int]] = []
         self.syncs: list[bool] = []
         self.broken = ""
         self.logs, self.standing, self.look = table.logs, table.standing, table.look

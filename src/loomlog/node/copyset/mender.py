@@ -1,0 +1,77 @@
+"""Mends damaged copies of a shard, with the batches of other shards of their copysets: those that
+reads meet, and those that a scrub finds.
+
+Readers do not wait for that: they get another copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from loomlog.core.copyset.procedures import mend
+from loomlog.core.copyset.record import Lsn, Record, lsn_words
+from loomlog.errors import LoomError
+from loomlog.node.copyset.copies import Copies, Spawn, looked_up
+from loomlog.node.copyset.procedures import Asker
+from loomlog.types import LogId, ShardId
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 60.0  # until a copy that could not be mended is tried again
+WAITING_MAX: Final = 1000  # copies; a scrub finds the others
+
+
+class Mender:
+    """Mends one copy after the other."""
+
+    def __init__(self, me: ShardId, copies: Copies, asker: Asker, spawn: Spawn) -> None:
+        self._me = me
+        self._copies = copies
+        self._asker = asker
+        self._spawn = spawn
+        self._waiting: dict[tuple[LogId, Lsn], None] = {}
+        self._not_before_s: dict[tuple[LogId, Lsn], float] = {}  # by the loop's clock
+        self._one_by_one = asyncio.Lock()
+
+    def met(self, log: LogId, ranges: Sequence[tuple[Lsn, Lsn]]) -> None:
+        """Mend copies that a read has met, soon."""
+        now_s = asyncio.get_running_loop().time()
+        is_idle = not self._waiting
+        for first, _ in ranges:
+            if now_s >= self._not_before_s.get((log, first), now_s):
+                self._waiting[log, first] = None
+            if len(self._waiting) >= WAITING_MAX:
+                break
+        if is_idle and self._waiting:
+            self._spawn(self._mend_waiting())
+
+    async def _mend_waiting(self) -> None:
+        while self._waiting:
+            log, first = next(iter(self._waiting))
+            try:
+                store = self._copies.volume.store
+                head = None if store is None else await looked_up(partial(store.head, log, first))
+                if head is not None:
+                    await self.mend(log, head)
+            except LoomError as error:
+                logger.info("loglet %d: %s is not mended: %s", log, lsn_words(first), error)
+            finally:
+                self._waiting.pop((log, first), None)
+
+    async def mend(self, log: LogId, head: Record) -> bool:
+        """Mend a copy; return False if no other shard has its batch now."""
+        key = log, head.first
+        async with self._one_by_one:
+            is_mended = await self._asker.run(mend(log, head, self._me))
+        if is_mended:
+            self._not_before_s.pop(key, None)
+            logger.info("loglet %d: the copy at %s is mended", log, lsn_words(head.first))
+        else:
+            if len(self._not_before_s) >= WAITING_MAX:
+                self._not_before_s.clear()
+            self._not_before_s[key] = asyncio.get_running_loop().time() + AGAIN_S
+        return is_mended
