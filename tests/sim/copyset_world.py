@@ -44,7 +44,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import Authority, Exclusions, Member
+from loomlog.core.copyset.nodeset import Authority, Exclusions, Member, choose_short
 from loomlog.core.copyset.procedures import Answer, fence, purge
 from loomlog.core.copyset.record import LSN_MAX, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Ending, NotRecovered, Recovered, Recovery
@@ -64,23 +64,31 @@ SETTINGS = SequencerSettings(window_records=8, store_timeout_s=0.5, release_s=1.
 
 
 class CopysetWorld:
-    def __init__(self, seed: int, *, disaster: bool = False, shards: int = 1) -> None:
-        """`shards`: of each node. A node that loses its disks loses those of all its shards."""
+    def __init__(
+        self, seed: int, *, disaster: bool = False, shards: int = 1, short: bool = False
+    ) -> None:
+        """`shards`: of each node. A node that loses its disks loses those of all its shards.
+        `short`: fewer copies than wanted do while nodes are away."""
         self.random = random = Random(seed)
         self._lost = random.choice((0.01, 0.04, 0.04, 0.15))  # of all messages
         self._turmoil = random.choice((0.04, 0.04, 0.1))  # of all steps
         self.disaster = disaster
         self.replication = replication = random.choice((1, 2, 2, 3, 3, 3))
-        count = replication + random.randint(1, 3)
+        least = 0
+        if short:
+            self.replication = replication = random.choice((2, 3, 3, 3, 4))
+            least = random.randint(1, replication)
+        count = replication + random.randint(0 if short else 1, 3)
         racks = random.choice((0, 0, 2, 3))
         numbers = range(1, count + 1)
         ids = [shard_of(n, index) for index in range(shards) for n in numbers]
         members = [Member(n, f"rack {node_of(n) % racks}" if racks else "") for n in ids]
         self.nodes = {n: Node(n) for n in ids}  # each is a shard
-        losing = random.randint(replication, count) if disaster else replication - 1
+        tolerated = (least or replication) - 1
+        losing = random.randint(replication, count) if disaster else tolerated
         losers = random.sample(numbers, losing)
         self.unlucky = [n for n in ids if node_of(n) in losers]  # may lose their disks
-        self.store = EpochStore(tuple(members), replication, random)
+        self.store = EpochStore(tuple(members), replication, random, least)
         self.judge = CopysetJudge(self)
         self._harm = Harm(self)
         self._closes = random.random() < 0.5  # the log, at the end
@@ -112,6 +120,10 @@ class CopysetWorld:
     def authorities(self) -> dict[NodeId, Authority]:
         """Return the authorities of nodes that cannot report their own."""
         return {n: Authority.UNAVAILABLE for n, node in self.nodes.items() if node.gone}
+
+    def takers(self) -> set[NodeId]:
+        """Return the nodes that take copies."""
+        return {n for n, node in self.nodes.items() if node.up and node.trouble is None}
 
     def authorities_for_readers(self) -> dict[NodeId, Authority]:
         found = dict.fromkeys(self.suspects, Authority.UNAVAILABLE)
@@ -271,7 +283,7 @@ class CopysetWorld:
         assert not isinstance(request, NodeRequest)
         before = self.store.state
         gone = {node.node_id for node in self.nodes.values() if node.gone}
-        state = self.store.answer(request, gone)
+        state = self.store.answer(request, gone, self.takers())
         if isinstance(request, Finish) and state is not before:
             self.judge.finished[request.epoch] = make(request.epoch, request.last)
         if isinstance(request, SetClean) and state is not before:
@@ -425,7 +437,12 @@ class CopysetWorld:
 
     def _recover(self, host: Host) -> None:
         host.recovering = True
-        attempt = host.recovery.attempt(self.authorities(), int(self.now * 1e6))
+        down = (
+            ()
+            if self.store.least and self.random.random() < 0.3
+            else set(map(node_of, self.nodes.keys() - self.takers()))
+        )
+        attempt = host.recovery.attempt(self.authorities(), int(self.now * 1e6), down)
         Call(self, host.process, attempt, partial(self._recovery_ended, host))
 
     def _recovery_ended(self, host: Host, ending: Ending) -> None:
@@ -496,7 +513,7 @@ class CopysetWorld:
                 self.activate()
         elif newest.fencing and not (newest.recovered or newest.recovering):
             self._recover(newest)
-        elif newest.recovered and self._has_loss() and self.random.random() < 0.3:
+        elif self._needs_epoch(newest) and self.random.random() < 0.3:
             self.activate()
         for host in self.hosts:
             if not host.fencing and self.random.random() < 0.2:
@@ -505,11 +522,24 @@ class CopysetWorld:
             if node.up:
                 self._purge(node)
 
+    def _needs_epoch(self, newest: Host) -> bool:
+        is_short = bool(self.store.least) and not self._can_append()
+        return is_short or (newest.recovered and self._has_loss())
+
     def _has_loss(self) -> bool:
         """Return whether a node of the newest epoch lost its disk and so does not count in it."""
         state = self.store.state
         nodes = [self.nodes[node] for node in state.metadata_of(state.epoch).shards]
         return not all(node.counts_in(state.epoch) for node in nodes)
+
+    def _can_append(self) -> bool:
+        """Return whether the newest epoch uses as many nodes as it can, or no epoch could."""
+        state, takers = self.store.state, self.takers()
+        metadata = state.metadata_of(state.epoch)
+        if metadata.can_replicate(takers):
+            return not metadata.short
+        short = choose_short(LOG, metadata, takers, self.store.least)
+        return metadata.can_hold_a_copyset(takers) or not short
 
     def _newest_host(self) -> Host | None:
         epoch = self.store.state.epoch

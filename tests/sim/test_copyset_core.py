@@ -17,18 +17,20 @@ from loomlog.errors import LoomError
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 130
+SHORT_CHUNKS = 4
+SHORT_PER_CHUNK = 100
 DISASTER_CHUNKS = 4
 DISASTERS_PER_CHUNK = 100
 SHARD_CHUNKS = 4
 SHARDED_PER_CHUNK = 40
 
 
-def run(seed: int, *, disaster: bool = False, shards: int = 1) -> CopysetWorld:
-    world = CopysetWorld(seed, disaster=disaster, shards=shards)
+def run(seed: int, *, disaster: bool = False, shards: int = 1, short: bool = False) -> CopysetWorld:
+    world = CopysetWorld(seed, disaster=disaster, shards=shards, short=short)
     try:
         world.run()
     except (Violation, LoomError) as violation:
-        violation.add_note(f"seed {seed}, disaster: {disaster}, shards: {shards}")
+        violation.add_note(f"seed {seed}, disaster {disaster}, shards {shards}, short {short}")
         raise
     return world
 
@@ -53,6 +55,20 @@ def test_when_r_nodes_are_gone_what_was_lost_shows_as_lost_and_nothing_else(chun
     assert gaps[GapKind.DATALOSS] > count / 4
     assert sum(len(world.judge.doubtful) for world in worlds) > count / 4
     check_writes(worlds)
+    check_readers(worlds)
+
+
+@pytest.mark.parametrize("chunk", range(SHORT_CHUNKS))
+def test_what_fewer_copies_than_wanted_have_is_read_too(chunk: int) -> None:
+    count = SHORT_PER_CHUNK
+    seeds = range(chunk * count, (chunk + 1) * count)
+    worlds = [
+        run(seed, short=True, disaster=seed % 4 == 3, shards=1 + (seed % 5 == 4)) for seed in seeds
+    ]
+    pairs = [(world, r) for world in worlds for r in world.judge.acknowledged.values()]
+    assert sum(len(r.copyset) < world.replication for world, r in pairs) > count / 4
+    assert sum(bool(m.short) for w in worlds for m in w.store.state.history) > count
+    assert sum(world.recoveries for world in worlds) > 5 * count
     check_readers(worlds)
 
 

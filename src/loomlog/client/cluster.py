@@ -127,7 +127,7 @@ class Cluster(Operator, Registers, Leases):
 
         With fewer than `replicas` live nodes, appends continue on as many as there are, down to
         `min_replicas` (by default one less, but at least 2 of several); missing replicas are
-        completed later. Protocol "copyset" does not have it.
+        completed later.
         Entries older than `retention` ("7d", or seconds) are deleted; None keeps them forever.
         `nodeset` is for protocol "copyset": the number of nodes, any `replicas` of which store an
         entry; by default up to 20."""

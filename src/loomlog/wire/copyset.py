@@ -254,6 +254,13 @@ _STORE_REQUESTS: Final = Family[EpochStoreRequest, pb.EpochStoreRequest](
         _Store.GET: (core.GetState, "loglet_id"),
         _Store.ACTIVATE: (core.Activate, "loglet_id", _ASKING_NODE, "expected"),
         _Store.SET_CLEAN: (core.SetClean, "loglet_id", "by", nested("end", _END)),
+        _Store.USE_SHORT: (
+            core.UseShort,
+            "loglet_id",
+            "by",
+            "epoch",
+            Field("shards", lambda message, _: tuple(message.shards)),
+        ),
         _Store.FINISH: (core.Finish, "loglet_id", "epoch", "tail"),
         _Store.CONTRADICT: (core.Contradict, "loglet_id", "epoch", "by", "tail"),
     },
@@ -285,7 +292,8 @@ class KnownNode(NamedTuple):
 def _epochs(message: pb.CopysetEpochs) -> EpochMetadata:
     locations = [*message.locations, *[""] * (len(message.nodeset) - len(message.locations))]
     members = map(Member, message.nodeset, locations)
-    return EpochMetadata(message.since, tuple(members), message.replication)
+    short = tuple(tuple(each.shards) for each in message.short)
+    return EpochMetadata(message.since, tuple(members), message.replication, short)
 
 
 def _epochs_to_wire(metadata: EpochMetadata) -> pb.CopysetEpochs:
@@ -294,6 +302,7 @@ def _epochs_to_wire(metadata: EpochMetadata) -> pb.CopysetEpochs:
         nodeset=metadata.shards,
         locations=[member.location for member in metadata.nodeset],
         replication=metadata.replication,
+        short=[pb.ShortCopyset(shards=shards) for shards in metadata.short],
     )
 
 
@@ -320,6 +329,7 @@ _STATE: Final = Shape(
     repeated("ends", _END, tuple),
     repeated("told", _ACKNOWLEDGED, tuple),
     "stamp",
+    "least",
     more=("loglet_id", "nodes"),
 )
 

@@ -2176,7 +2176,7 @@ class CopysetTail(_message.Message):
     def __init__(self, tail: _Optional[int] = ..., released: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class EpochStoreRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "expected", "by", "epoch", "tail", "end")
+    __slots__ = ("kind", "loglet_id", "expected", "by", "epoch", "tail", "end", "shards")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[EpochStoreRequest.Kind]
@@ -2185,12 +2185,14 @@ class EpochStoreRequest(_message.Message):
         SET_CLEAN: _ClassVar[EpochStoreRequest.Kind]
         CONTRADICT: _ClassVar[EpochStoreRequest.Kind]
         FINISH: _ClassVar[EpochStoreRequest.Kind]
+        USE_SHORT: _ClassVar[EpochStoreRequest.Kind]
     KIND_UNSPECIFIED: EpochStoreRequest.Kind
     GET: EpochStoreRequest.Kind
     ACTIVATE: EpochStoreRequest.Kind
     SET_CLEAN: EpochStoreRequest.Kind
     CONTRADICT: EpochStoreRequest.Kind
     FINISH: EpochStoreRequest.Kind
+    USE_SHORT: EpochStoreRequest.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -2198,6 +2200,7 @@ class EpochStoreRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     kind: EpochStoreRequest.Kind
     loglet_id: int
     expected: int
@@ -2205,10 +2208,11 @@ class EpochStoreRequest(_message.Message):
     epoch: int
     tail: int
     end: CopysetEnd
-    def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ...) -> None: ...
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CopysetState(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp")
+    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp", "least")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
@@ -2225,6 +2229,7 @@ class CopysetState(_message.Message):
     TOLD_FIELD_NUMBER: _ClassVar[int]
     REBUILT_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     sequencer: int
@@ -2241,7 +2246,14 @@ class CopysetState(_message.Message):
     told: _containers.RepeatedCompositeFieldContainer[CopysetEnd]
     rebuilt: _containers.RepeatedCompositeFieldContainer[CopysetThrough]
     stamp: int
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ...) -> None: ...
+    least: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ..., least: _Optional[int] = ...) -> None: ...
+
+class ShortCopyset(_message.Message):
+    __slots__ = ("shards",)
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CopysetThrough(_message.Message):
     __slots__ = ("shard", "epoch", "lost")
@@ -2254,16 +2266,18 @@ class CopysetThrough(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., epoch: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
 
 class CopysetEpochs(_message.Message):
-    __slots__ = ("since", "nodeset", "locations", "replication")
+    __slots__ = ("since", "nodeset", "locations", "replication", "short")
     SINCE_FIELD_NUMBER: _ClassVar[int]
     NODESET_FIELD_NUMBER: _ClassVar[int]
     LOCATIONS_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    SHORT_FIELD_NUMBER: _ClassVar[int]
     since: int
     nodeset: _containers.RepeatedScalarFieldContainer[int]
     locations: _containers.RepeatedScalarFieldContainer[str]
     replication: int
-    def __init__(self, since: _Optional[int] = ..., nodeset: _Optional[_Iterable[int]] = ..., locations: _Optional[_Iterable[str]] = ..., replication: _Optional[int] = ...) -> None: ...
+    short: _containers.RepeatedCompositeFieldContainer[ShortCopyset]
+    def __init__(self, since: _Optional[int] = ..., nodeset: _Optional[_Iterable[int]] = ..., locations: _Optional[_Iterable[str]] = ..., replication: _Optional[int] = ..., short: _Optional[_Iterable[_Union[ShortCopyset, _Mapping]]] = ...) -> None: ...
 
 class CopysetNode(_message.Message):
     __slots__ = ("storage_node_id", "address", "alive", "draining", "full")

@@ -144,6 +144,17 @@ def test_appends_need_nodes_for_a_copyset() -> None:
     assert part.appends_stop == "2 of its nodes can store copies, and an entry needs 3"
 
 
+def test_appends_continue_with_as_many_copies_as_a_log_needs() -> None:
+    three = replace(state(count=3), least=2)
+    (part,) = copyset_outage(7, three, {3}, set(), {})
+    assert (part.copies_left, part.appends_stop) == (2, "")
+    (part,) = copyset_outage(7, three, {3}, {2}, {})
+    assert part.appends_stop == "1 of its nodes can store copies, and an entry needs 2"
+    short = replace(three, history=(three.history[0].with_short((1, 2)),))
+    (part,) = copyset_outage(7, short, {1}, set(), {})
+    assert (part.copies_left, part.appends_stop) == (1, "")
+
+
 def test_a_lost_sequencer_needs_nodes_that_end_its_epoch() -> None:
     small = state(count=3, replication=2)
     assert not copyset_outage(7, small, {3}, set(), {})[0].appends_stop

@@ -41,6 +41,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
     Trim,
+    UseShort,
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
 from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, Kind, Record, make
@@ -207,6 +208,7 @@ STORE_REQUESTS: st.SearchStrategy[EpochStoreRequest] = st.one_of(
     st.builds(GetState, LOG),
     st.builds(Activate, LOG, st.just(NODE), EPOCH),
     st.builds(SetClean, LOG, EPOCH, ENDS),
+    st.builds(UseShort, LOG, EPOCH, EPOCH, NODES),
     st.builds(Finish, LOG, EPOCH, OFFSET),
     st.builds(Contradict, LOG, EPOCH, SHORT, LSN),
 )
@@ -234,8 +236,11 @@ def test_an_answer_of_a_newer_release_counts_as_none() -> None:
 
 
 MEMBERS = st.lists(st.builds(Member, SHORT, st.text(max_size=9)), min_size=1, max_size=4)
+SHORT_COPYSETS = st.lists(NODES, max_size=2).map(tuple)
 HISTORIES = st.lists(
-    st.builds(EpochMetadata, EPOCH, MEMBERS.map(tuple), SHORT), min_size=1, max_size=3
+    st.builds(EpochMetadata, EPOCH, MEMBERS.map(tuple), SHORT, SHORT_COPYSETS),
+    min_size=1,
+    max_size=3,
 )
 STATES = st.builds(
     LogState,
@@ -243,6 +248,7 @@ STATES = st.builds(
     st.lists(ENDS, max_size=2).map(tuple),
     st.lists(st.builds(Acknowledged, EPOCH, OFFSET, st.booleans()), max_size=2).map(tuple),
     st.integers(0, (1 << 64) - 1),
+    SHORT,
 )
 
 

@@ -45,7 +45,7 @@ REPLICAS = typer.Option(min=1, help="Nodes that hold each entry.")
 MIN_REPLICAS = typer.Option(
     min=1,
     show_default="one less than --replicas, at least 2 of several",
-    help="Appends continue with this many while nodes are away; not of copyset.",
+    help="Appends continue with this many while nodes are away.",
 )
 PROTOCOL = typer.Option(help="ordered, chained or copyset.")
 

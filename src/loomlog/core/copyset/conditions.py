@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
-from loomlog.core.copyset.log_state import awaited, is_recovered
+from loomlog.core.copyset.log_state import awaited, is_recovered, short_epochs
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, offset_of
-from loomlog.core.copyset.upkeep import losses, unrecovered, why_appends_wait
+from loomlog.core.copyset.upkeep import copies_of, losses, unrecovered, why_appends_wait
 from loomlog.types import NodeId, StreamId
 
 
@@ -39,12 +39,15 @@ def conditions(view: LogView) -> list[Condition]:
 
 
 def _shortages(view: LogView) -> Iterator[Shortage]:
+    short = set(short_epochs(view.state))
     for epoch in _epochs(view.state):
         nodes = view.state.metadata_of(epoch).shards
         emptied = [node for node in nodes if view.lost.get(node, 0) >= epoch]
         away = [node for node in nodes if node not in view.alive and node not in emptied]
         reasons = [f"node {node} lost its copies" for node in emptied]
         reasons += [f"node {node} is away" for node in away]
+        if epoch in short:
+            reasons.append(copies_of(view.state.metadata_of(epoch)))
         if reasons:
             yield Shortage(_records(view, epoch), None, "; ".join(reasons))
 

@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Finish, LogState, SetClean
-from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_nodeset
+from loomlog.core.copyset.messages import (
+    Acknowledged,
+    EpochEnd,
+    Finish,
+    LogState,
+    SetClean,
+    UseShort,
+)
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_nodeset, choose_short
 from loomlog.core.copyset.record import (
     OFFSET_MAX,
     Epoch,
@@ -22,30 +29,95 @@ from loomlog.core.copyset.record import (
     make,
     offset_of,
 )
-from loomlog.types import Glsn, LogId, NodeId
+from loomlog.types import Glsn, LogId, NodeId, ShardId
 
 
 def first_state(
-    nodeset: Sequence[Member], replication: int, start: Glsn = 1, stamp: int = 0
+    nodeset: Sequence[Member], replication: int, start: Glsn = 1, stamp: int = 0, least: int = 0
 ) -> LogState:
     """Return the state of a log that begins at or above `start`. No epoch is taken yet."""
     first = first_epoch_above(start - 1)
     history = (EpochMetadata(first, tuple(nodeset), replication),)
-    return LogState(first - 1, 0, history, last_clean=first - 1, tail=start - 1, stamp=stamp)
+    return LogState(
+        first - 1, 0, history, last_clean=first - 1, tail=start - 1, stamp=stamp, least=least
+    )
 
 
 def take_epoch(
-    state: LogState, node: NodeId, nodeset: Sequence[Member], *, closed: bool = False
+    state: LogState,
+    node: NodeId,
+    nodeset: Sequence[Member],
+    *,
+    closed: bool = False,
+    short: Collection[NodeId] = (),
+    least: int = 0,
 ) -> LogState:
-    """Give the next epoch to a node. With `closed` it and later epochs take no appends."""
+    """Give the next epoch to a node. With `closed` it and later epochs take no appends. `short`:
+    the nodes of its short copyset, if it needs one; `least`: the number of copies that must do."""
     epoch, newest = state.epoch + 1, state.history[-1]
     history = state.history
-    if newest.nodeset != tuple(nodeset):
+    metadata = EpochMetadata(epoch, tuple(nodeset), newest.replication)
+    if short:
+        metadata = metadata.with_short(short)
+    if newest._replace(since=epoch) != metadata:
         kept = history if newest.since <= state.epoch else history[:-1]  # else it was never used
-        history = (*kept, EpochMetadata(epoch, tuple(nodeset), newest.replication))
+        history = (*kept, metadata)
     return replace(
-        state, epoch=epoch, sequencer=node, history=history, closed=closed or state.closed
+        state,
+        epoch=epoch,
+        sequencer=node,
+        history=history,
+        closed=closed or state.closed,
+        least=least,
     )
+
+
+def use_short(state: LogState, request: UseShort) -> LogState:
+    """Note a short copyset of an epoch that is not recovered yet."""
+    epoch = request.epoch
+    if request.by != state.epoch or not state.last_clean < epoch < state.epoch:
+        return state
+    return _with_metadata(state, epoch, state.metadata_of(epoch).with_short(request.shards))
+
+
+def completed(state: LogState, epoch: Epoch) -> LogState:
+    """Forget the short copysets of a recovered epoch: all its records have all their copies."""
+    if epoch > state.last_clean:
+        return state
+    return _with_metadata(state, epoch, state.metadata_of(epoch)._replace(short=()))
+
+
+def _with_metadata(state: LogState, epoch: Epoch, metadata: EpochMetadata) -> LogState:
+    """Change the metadata of one epoch. Neighbours with the same share an item of the history."""
+    items = {each.since: each for each in state.history}
+    items.setdefault(epoch + 1, state.metadata_of(epoch)._replace(since=epoch + 1))
+    items[epoch] = metadata._replace(since=epoch)
+    history: list[EpochMetadata] = []
+    for _, each in sorted(items.items()):
+        if not history or history[-1]._replace(since=each.since) != each:
+            history.append(each)
+    return replace(state, history=tuple(history))
+
+
+def short_epochs(state: LogState) -> list[Epoch]:
+    """Return the epochs with records that may have fewer copies than wanted."""
+    return [
+        epoch
+        for metadata, last in _stretches(state)
+        if metadata.short
+        for epoch in range(max(metadata.since, epoch_of(state.trimmed)), last + 1)
+        if last_of(epoch) > state.trimmed and not _is_empty(state.end_of(epoch))
+    ]
+
+
+def _is_empty(end: EpochEnd | None) -> bool:
+    return end is not None and end.exact and not end.last
+
+
+def _stretches(state: LogState) -> list[tuple[EpochMetadata, Epoch]]:
+    """Return the metadata and the last epoch of each item of the history."""
+    lasts = [*(later.since - 1 for later in state.history[1:]), state.epoch]
+    return list(zip(state.history, lasts, strict=True))
 
 
 def set_clean(state: LogState, request: SetClean) -> LogState:
@@ -55,12 +127,11 @@ def set_clean(state: LogState, request: SetClean) -> LogState:
     acknowledged = state.acknowledged_in(end.epoch)
     if acknowledged.final and not end.exact:  # it came while the epoch was being recovered
         end = replace(end, last=max(end.last, acknowledged.last), exact=True)
-    is_empty = end.exact and not end.last
     return replace(
         state,
         last_clean=end.epoch,
         tail=max(state.tail, _tail_of(end)),
-        ends=state.ends if is_empty else (*state.ends, end),
+        ends=state.ends if _is_empty(end) else (*state.ends, end),
         told=tuple(each for each in state.told if each.epoch > end.epoch),
     )
 
@@ -142,14 +213,19 @@ def can_be_recovered(state: LogState, nodes: Collection[NodeId]) -> bool:
 
 def awaited(state: LogState, nodes: Collection[NodeId], last: Epoch) -> list[NodeId]:
     """Return the nodes, some of which recovery up to epoch `last` has to wait for if only `nodes`
-    are there: to find all that was stored, or to store it R times."""
+    are there: to find all that was stored, or to store it often enough."""
     unclean = {state.metadata_of(epoch) for epoch in range(state.last_clean + 1, last + 1)}
-    short = [
+    stuck = [
         metadata
         for metadata in unclean
-        if not (metadata.is_f_majority(nodes) and metadata.can_hold_a_copyset(nodes))
+        if not (metadata.is_f_majority(nodes) and _can_store(state, metadata, nodes))
     ]
-    return sorted({node for metadata in short for node in metadata.shards}.difference(nodes))
+    return sorted({node for metadata in stuck for node in metadata.shards}.difference(nodes))
+
+
+def _can_store(state: LogState, metadata: EpochMetadata, nodes: Collection[ShardId]) -> bool:
+    short = choose_short(0, metadata, nodes, state.least) if state.least else ()
+    return metadata.can_hold_a_copyset(nodes) or bool(short)
 
 
 def _unclean(state: LogState) -> range:
@@ -194,10 +270,29 @@ def newest_state(state: LogState, epoch: Epoch, nodes: Collection[NodeId]) -> Lo
     The nodesets of the epochs in between are unknown, so all nodes are asked, whatever their
     locations, and no record escapes recovery. The last epoch has no sequencer: the next one
     recovers them."""
+    careful = _as_careful(state)
     if epoch <= state.epoch:
-        return state
+        return careful
     members = tuple(Member(node) for node in sorted(nodes))
     newest = state.history[-1]
-    kept = state.history if newest.since <= state.epoch else state.history[:-1]
-    unknown = EpochMetadata(state.epoch + 1, members, newest.replication)
-    return replace(state, epoch=epoch + 1, sequencer=0, history=(*kept, unknown))
+    kept = [each for each in careful.history if each.since <= state.epoch]
+    unknown = EpochMetadata(state.epoch + 1, members, state.least or newest.replication)
+    next_one = unknown._replace(since=epoch + 2, replication=newest.replication)
+    history = (
+        (*kept, unknown)
+        if next_one.replication == unknown.replication
+        else (*kept, unknown, next_one)
+    )
+    return replace(state, epoch=epoch + 1, sequencer=0, history=history)
+
+
+def _as_careful(state: LogState) -> LogState:
+    """Take every epoch that is not recovered for one with short copysets: which they were may be
+    forgotten."""
+    newest = state.history[-1]
+    if not 0 < state.least < newest.replication:
+        return state
+    for epoch in _unclean(state):
+        metadata = state.metadata_of(epoch)._replace(replication=state.least)
+        state = _with_metadata(state, epoch, metadata)
+    return state

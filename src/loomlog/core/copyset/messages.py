@@ -345,6 +345,7 @@ class LogState:
     ends: tuple[EpochEnd, ...] = ()  # of recovered epochs; one without records has none
     told: tuple[Acknowledged, ...] = ()  # of epochs that are not recovered yet
     stamp: int = 0  # of the creation of the log: what nodes keep of it names it, too
+    least: int = 0  # copies that are enough while nodes are away; 0: as many as wanted
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         """Return the end of an epoch; None if it is not recovered yet."""
@@ -387,6 +388,17 @@ class SetClean:
 
 
 @dataclass(frozen=True, slots=True)
+class UseShort:
+    """LogState: the recovery of an epoch stores all that it settles on these shards, fewer
+    than wanted. Unchanged if the newest epoch is no longer `by`."""
+
+    log: LogId
+    by: Epoch
+    epoch: Epoch
+    shards: tuple[ShardId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """LogState: the sequencer of an epoch has ended and acknowledged nothing behind `last`."""
 
@@ -413,4 +425,4 @@ class Contradict:
     lsn: Lsn
 
 
-EpochStoreRequest: TypeAlias = Activate | SetClean | Finish | GetState | Contradict
+EpochStoreRequest: TypeAlias = Activate | SetClean | UseShort | Finish | GetState | Contradict

@@ -5,6 +5,10 @@ possible in as many failure domains as there are, up to one for each copy. One d
 missing, or the loss of a rack would block all appends and recoveries until it is back. But no two
 copies count that are on shards of one node: it fails as a whole.
 
+While fewer nodes than that take copies, an epoch, or the recovery of one, may use a short copyset,
+with a shard of every node that does. The epoch store names it before anything is stored on it, so
+that all who ask whether shards can have had every copy of a record take it into account.
+
 All parties that know the same nodes choose the same sequencer, nodeset and sender, by hashes; few
 choices change when the nodes do. Copysets are random; nodes that refused a record or were too slow
 are excluded for a while.
@@ -64,6 +68,7 @@ class EpochMetadata(NamedTuple):
     since: int  # the first epoch that it holds for; until the next one in the history
     nodeset: tuple[Member, ...]
     replication: int
+    short: tuple[tuple[ShardId, ...], ...] = ()  # copysets of fewer nodes: records may be on these
 
     @property
     def shards(self) -> tuple[ShardId, ...]:
@@ -85,10 +90,22 @@ class EpochMetadata(NamedTuple):
 
     def can_hold_a_copyset(self, shards: Collection[ShardId]) -> bool:
         """Return whether a record can have all its copies on these shards."""
+        there = set(self.shards).intersection(shards)
+        return self.can_replicate(there) or any(there.issuperset(short) for short in self.short)
+
+    def can_replicate(self, shards: Collection[ShardId]) -> bool:
+        """Return whether a record can have as many copies as wanted on these shards."""
         members = [member for member in self.nodeset if member.shard in shards]
         nodes = {member.node for member in members}
         domains = {member.domain for member in members}
         return len(nodes) >= self.replication and len(domains) >= self.domains_spanned
+
+    def with_short(self, shards: Collection[ShardId]) -> EpochMetadata:
+        """Let these shards be a copyset. One that contains another says nothing more."""
+        if self.can_hold_a_copyset(shards):
+            return self
+        kept = [short for short in self.short if not set(short).issuperset(shards)]
+        return self._replace(short=tuple(sorted([*kept, tuple(sorted(shards))])))
 
     def is_f_majority(self, shards: Collection[ShardId], empty: Collection[ShardId] = ()) -> bool:
         """Return whether every record that is fully stored has a copy on one of these shards. What
@@ -145,7 +162,8 @@ def choose_copyset(
     preferred: Collection[ShardId] = (),
 ) -> tuple[ShardId, ...] | None:
     """Choose shards of as many nodes, in as many failure domains, as the epoch asks for,
-    `preferred` ones if possible. None: too few are not excluded."""
+    `preferred` ones if possible; if there are too few, a short copyset. None: too few are not
+    excluded."""
     members = [member for member in metadata.nodeset if member.shard not in excluded]
     chance.shuffle(members)
     if preferred:
@@ -156,8 +174,24 @@ def choose_copyset(
         if len(by_node) == metadata.replication:
             break
         by_node.setdefault(member.node, member.shard)
-    is_spread = len(spread) >= metadata.domains_spanned
-    return tuple(by_node.values()) if is_spread and len(by_node) == metadata.replication else None
+    if len(spread) >= metadata.domains_spanned and len(by_node) == metadata.replication:
+        return tuple(by_node.values())
+    return next((short for short in metadata.short if set(short).isdisjoint(excluded)), None)
+
+
+def choose_short(
+    log: LogId, metadata: EpochMetadata, takers: Collection[ShardId], least: int
+) -> tuple[ShardId, ...]:
+    """Choose a short copyset. It is empty if `takers`, the shards that take copies, are enough for
+    the epoch, or are of fewer nodes than `least`."""
+    if metadata.can_replicate(takers):
+        return ()
+    members = [member for member in metadata.nodeset if member.shard in takers]
+    by_node: dict[NodeId, ShardId] = {}
+    for member in choose_nodeset(log, members, len(members)):
+        if len(by_node) < metadata.replication:
+            by_node.setdefault(member.node, member.shard)
+    return tuple(sorted(by_node.values())) if len(by_node) >= max(least, 1) else ()
 
 
 def _spread(members: Sequence[Member], domains_max: int) -> list[Member]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from loomlog.core.copyset.log_state import awaited
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import EpochMetadata
+from loomlog.core.copyset.nodeset import EpochMetadata, choose_short
 from loomlog.core.copyset.record import Epoch, epoch_of
 from loomlog.core.copyset.shards import node_of
 from loomlog.core.outage import PartOutage, names
@@ -33,6 +33,7 @@ def outage(
         }
         has_records = metadata.since <= state.epoch
         left = metadata.replication - (copies_max(metadata, gone) if has_records else 0)
+        left = min([left, *(len(set(short) - gone) for short in metadata.short)])
         name = f"segment {loglet} from epoch {metadata.since} on"
         parts.append(PartOutage(name, metadata.replication, left, stop))
     return parts
@@ -52,12 +53,17 @@ def _why_appends_stop(
 ) -> str:
     newest = state.history[-1]
     there = _without(newest, away).difference(refusing)
-    if not newest.can_hold_a_copyset(there):
+    is_short = not newest.can_hold_a_copyset(there)
+    least = state.least or newest.replication
+    if is_short and not choose_short(0, newest, there, least):
         nodes = {node_of(shard) for shard in there}
-        return f"{len(nodes)} of its nodes can store copies, and an entry needs {_needs(newest)}"
+        needs = f"an entry needs {_needs(newest._replace(replication=least))}"
+        return f"{len(nodes)} of its nodes can store copies, and {needs}"
     holders = {shard for metadata in state.history for shard in _without(metadata, away)}
-    if state.sequencer in away and (missing := awaited(state, holders, state.epoch)):
+    if (is_short or state.sequencer in away) and (missing := awaited(state, holders, state.epoch)):
         needed = names({node_of(shard) for shard in missing})
+        if is_short:
+            return f"its epoch needs {needed} to end"
         return f"node {state.sequencer} sequences it, and its epoch needs {needed} to end"
     return ""
 

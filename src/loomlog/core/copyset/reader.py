@@ -62,6 +62,7 @@ class Knowledge:
 
     def __init__(self) -> None:
         self.trimmed: Lsn = 0
+        self._released: Lsn = 0
         self._state: LogState | None = None
 
     # ---- new facts
@@ -74,6 +75,7 @@ class Knowledge:
 
     def learn_answer(self, answer: Delivered) -> None:
         self.trimmed = max(self.trimmed, answer.trimmed)
+        self._released = max(self._released, answer.released)
 
     # ---- queries
 
@@ -92,6 +94,11 @@ class Knowledge:
 
     def is_clean(self, epoch: Epoch) -> bool:
         return self._state is not None and epoch <= self._state.last_clean
+
+    def is_outdated(self, epoch: Epoch) -> bool:
+        """Return whether nodes know that an epoch is recovered, and its metadata is from before:
+        recovery may have stored records on fewer nodes."""
+        return epoch < epoch_of(self._released) and not self.is_clean(epoch)
 
     @property
     def end_of_log(self) -> Lsn | None:
@@ -326,6 +333,9 @@ class CopysetReader:
     def _conclude(self, is_grace_over: bool, now: float) -> bool:
         """Decide about the head when all nodes send everything. Return whether anything follows."""
         epoch = epoch_of(self.head)
+        if self._knowledge.is_outdated(epoch):
+            self._want(epoch, now, end=True)
+            return False
         decided = last_of(epoch) if self._knowledge.is_clean(epoch) else 0
         finding = self._sources.find_nothing(self.head, decided)
         if finding is None or not (finding.at_once or is_grace_over):

@@ -10,6 +10,8 @@
   new one gets the same result, wherever the other one died.
 - Nodes that are not written to keep their leftovers until they are purged (procedures.py). So a
   node that does not answer costs nothing, and one that fails meanwhile only another attempt.
+- If too few nodes can be written to, all that can get everything: a short copyset (nodeset.py). The
+  epoch store knows of it before the first write, so a later recovery finds what this one wrote.
 
 Recovery relies on two things: a node that lost its disk is no longer fully authoritative, and seals
 itself below the newest epoch before it takes any record; a node that counts as empty or unavailable
@@ -38,8 +40,9 @@ from loomlog.core.copyset.messages import (
     SetClean,
     Store,
     Stored,
+    UseShort,
 )
-from loomlog.core.copyset.nodeset import Authority, EpochMetadata
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, choose_short
 from loomlog.core.copyset.procedures import (
     Answer,
     Answers,
@@ -61,12 +64,16 @@ from loomlog.core.copyset.record import (
     offset_of,
 )
 from loomlog.core.copyset.settlement import Digests, Mutation, plan, settle
+from loomlog.core.copyset.shards import node_of
 from loomlog.core.requests import Ask
 from loomlog.limits import MIB
-from loomlog.types import Buffer, LogId, NodeId
+from loomlog.types import Buffer, LogId, NodeId, ShardId
 
 DIGEST_BYTES: Final = MIB  # of heads, in one answer
 RECOVERED_AT_ONCE: Final = 32  # records whose batches are held in memory
+PATIENT_ATTEMPTS: Final = (
+    2  # before fewer copies than wanted must do, unless nodes are known as down
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class Basis(NamedTuple):
 
     writable: frozenset[NodeId]
     authoritative: bool  # what none of them has was not complete
+    short: tuple[ShardId, ...] = ()  # the copyset, if too few are writable
 
 
 class Heads(NamedTuple):
@@ -104,13 +112,19 @@ class EpochRecovery:
         wave: int,
         authority: Mapping[NodeId, Authority],
         avoided: frozenset[NodeId],
+        least: int = 0,
+        down: Collection[NodeId] = (),
     ) -> None:
+        """`avoided` could not be written to; `least`: the number of copies that must do, 0: as many
+        as wanted; `down` nodes are not waited for."""
         self._log = log
         self._epoch = epoch
         self._metadata = metadata
         self._seal = seal
         self._wave = wave
         self._avoided = avoided
+        self._least = least
+        self._down = {shard for shard in metadata.shards if node_of(shard) in down}
         self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.shards}
 
     def run(
@@ -131,6 +145,8 @@ class EpochRecovery:
         basis = self._basis(digests)
         if isinstance(basis, Failed):
             return basis
+        if basis.short and (stop := (yield from self._use_short(basis.short))) is not None:
+            return stop
         settled = settle(
             digests, after, authoritative=basis.authoritative, acknowledged=acknowledged.last
         )
@@ -166,13 +182,35 @@ class EpochRecovery:
             return Failed(
                 f"too few nodes of epoch {self._epoch} answer; missing: {_words(missing)}"
             )
-        writable = frozenset(there) - self._avoided
-        if not metadata.can_hold_a_copyset(writable):
-            writable = frozenset(there)
-        if not metadata.can_hold_a_copyset(writable) and (missing or not writable):
-            reason = f"too few nodes of epoch {self._epoch} can be written to"
-            return Failed(f"{reason}; missing: {_words(missing) or 'all of them'}")
-        return Basis(writable, authoritative)
+        everybody, willing = frozenset(there), frozenset(there) - self._avoided
+        if metadata.can_hold_a_copyset(willing):
+            return Basis(willing, authoritative)
+        if short := self._short(willing, missing | self._avoided):
+            return Basis(willing, authoritative, short)
+        if metadata.can_hold_a_copyset(everybody) or (everybody and not missing):
+            return Basis(everybody, authoritative)
+        reason = f"too few nodes of epoch {self._epoch} can be written to"
+        return Failed(f"{reason}; missing: {_words(missing) or 'all of them'}")
+
+    def _short(
+        self, willing: Collection[ShardId], others: Collection[ShardId]
+    ) -> tuple[ShardId, ...]:
+        """Return the short copyset that has to do if `others` are down, or were waited for."""
+        is_time = self._wave > PATIENT_ATTEMPTS or self._down.issuperset(others)
+        if not (self._least and others and is_time):
+            return ()
+        return choose_short(self._log, self._metadata, willing, self._least)
+
+    def _use_short(self, short: tuple[ShardId, ...]) -> Steps[Failed | Preempted | None]:
+        """Let the epoch store know of it, and so every later recovery."""
+        by = self._seal + 1
+        state = yield from ask_store(UseShort(self._log, by, self._epoch, short))
+        if state is None:
+            return Failed("the epoch store does not answer")
+        if state.epoch != by:
+            return Preempted(state.epoch - 1)
+        self._metadata = state.metadata_of(self._epoch)
+        return None
 
     def _those(self, *authorities: Authority) -> frozenset[NodeId]:
         return frozenset(n for n, authority in self._authority.items() if authority in authorities)
@@ -192,7 +230,9 @@ class EpochRecovery:
     def _are_sealed(self, answers: Answers) -> bool:
         sealed = {node: a for node, a in answers.items() if isinstance(a, SealedAt)}
         self._believe(sealed)
-        return isinstance(self._basis(sealed), Basis)
+        basis = self._basis(sealed)
+        is_all = self._down.issuperset(set(self._metadata.shards).difference(sealed))
+        return isinstance(basis, Basis) and (is_all or not basis.short)
 
     def _believe(self, answers: Mapping[NodeId, SealedAt]) -> None:
         """Note the losses that nodes report: they know first."""
@@ -351,8 +391,14 @@ class Recovery:
         self._attempts = 0
         self._failed: frozenset[NodeId] = frozenset()  # could not be written to, the last time
 
-    def attempt(self, authority: Mapping[NodeId, Authority], now_us: int) -> Steps[Ending]:
-        """Make one attempt, one at a time. Nodes without an authority are fully authoritative."""
+    def attempt(
+        self,
+        authority: Mapping[NodeId, Authority],
+        now_us: int,
+        down: Collection[NodeId] = (),
+    ) -> Steps[Ending]:
+        """Make one attempt, one at a time. Nodes without an authority are fully authoritative;
+        those that are `down` are not waited for."""
         self._attempts += 1
         avoided, self._failed = self._failed, frozenset()
         state = yield from ask_store(GetState(self._log))
@@ -370,6 +416,8 @@ class Recovery:
                 wave=self._attempts,
                 authority=authority,
                 avoided=avoided,
+                least=state.least,
+                down=down,
             )
             end = yield from recovery.run(state.trimmed, state.acknowledged_in(epoch), now_us)
             if isinstance(end, Preempted):

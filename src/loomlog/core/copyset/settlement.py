@@ -171,8 +171,11 @@ def completed(
     """Return a copyset with all of `touched`, or as many copies as there can be if the writable
     shards are too few for one."""
     chosen = set(touched)
-    if metadata.can_hold_a_copyset(chosen):
+    if metadata.can_replicate(chosen):
         return tuple(sorted(chosen))
+    whole = (short for short in metadata.short if set(writable).issuperset(short))
+    if not metadata.can_replicate(writable) and (short := next(whole, None)):
+        return tuple(sorted(chosen.union(short)))
     domain_of = {member.shard: member.domain for member in metadata.nodeset}
     domains, nodes = {domain_of[shard] for shard in chosen}, set(map(node_of, chosen))
     others = shuffled(set(writable) - chosen, lsn)

@@ -1,9 +1,9 @@
 """Decide whether a copyset log needs another epoch, and describe what is wrong with it. Pure.
 
 It needs an epoch without an append when its segment ends, when its sequencer is gone or drained,
-when a node leaves its nodeset or lost its copies, and when nodes are back for a nodeset that has
-shrunk. Without that, readers would wait until the next append for the last records that a dead
-sequencer acknowledged.
+when a node leaves its nodeset or lost its copies, when too few nodes take copies, when enough do
+again, and when nodes are back for a nodeset that has shrunk. Without that, readers would wait until
+the next append for the last records that a dead sequencer acknowledged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from loomlog.core.copyset.log_state import (
     has_shrunk,
     is_recovered,
     lost_together,
+    short_epochs,
     uncertain,
 )
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import Epoch
-from loomlog.types import NodeId
+from loomlog.types import NodeId, ShardId
 
 
 class LogSituation(NamedTuple):
@@ -49,6 +50,12 @@ class LogNodes(Protocol):
 
     def lost_through(self, node: NodeId) -> Epoch:
         """Return up to which epoch it may have lost copies; 0: none."""
+
+    def takers(self, shards: Collection[ShardId]) -> Collection[ShardId]:
+        """Return which of the shards take copies."""
+
+    def next_short(self) -> Collection[ShardId]:
+        """Return the short copyset that the next epoch would have, if any."""
 
     def next_sequencer(self) -> NodeId | None: ...
 
@@ -80,6 +87,8 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
     unfit = [member.shard for member in nodeset if nodes.is_unfit(member.shard)]
     if unfit and nodes.next_nodeset() != nodeset:
         return f"node {unfit[0]} leaves its nodeset"
+    if shortage := change_of_copies(state, nodes):
+        return shortage
     if lossy := lossy_nodes(state, nodes):
         return f"node {lossy[0]} lost its copies"  # it counts fully from the next epoch on
     if log.renewed and nodes.next_nodeset() != nodeset:
@@ -87,6 +96,19 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
     if joining := _joining(log, nodes):
         return f"node {joining[0]} joins its nodeset"
     return ""
+
+
+def change_of_copies(state: LogState, nodes: LogNodes) -> str:
+    """Return why records would have another number of copies in the next epoch; "" if not."""
+    newest = state.history[-1]
+    takers = set(nodes.takers(newest.shards))
+    if newest.can_replicate(takers):
+        return "enough nodes take copies again" if newest.short else ""
+    short = nodes.next_short()
+    usable = [each for each in newest.short if takers.issuperset(each)]
+    if len(short) <= max(map(len, usable), default=0):
+        return ""
+    return f"only {len(short)} of its nodes take copies"
 
 
 def lossy_nodes(state: LogState, nodes: LogNodes) -> list[NodeId]:
@@ -120,6 +142,7 @@ def condition(
     words = [] if state.closed else _missing(state, alive, refusing)
     if not is_recovered(state):
         words.append(unrecovered(state, alive, failing))
+    words += filter(None, [short_of_copies(state)])
     words += losses(state, lost)
     if reason:
         words.append(f"gets a new epoch: {reason}")
@@ -152,14 +175,33 @@ def why_appends_wait(
     state: LogState, alive: Collection[NodeId], refusing: Mapping[NodeId, str]
 ) -> str:
     """Return how many nodes appends wait for, and what helps; "" if they do not wait."""
-    nodes, replication = state.history[-1].shards, state.history[-1].replication
+    nodes, least = state.history[-1].shards, state.least or state.history[-1].replication
     there = set(nodes).intersection(alive)
-    if len(there.difference(refusing)) >= replication:
+    if len(there.difference(refusing)) >= least:
         return ""
     if not there.intersection(refusing):
         away = sorted(set(nodes).difference(there))
-        return f"appends wait for {replication} of them: {_what_helps(away, {})}"
-    return f"appends wait for {replication} nodes that do"
+        return f"appends wait for {least} of them: {_what_helps(away, {})}"
+    return f"appends wait for {least} nodes that do"
+
+
+def short_of_copies(state: LogState) -> str:
+    """Return how many copies records have that may have fewer than wanted; "" if none has."""
+    epochs = short_epochs(state)
+    if not epochs:
+        return ""
+    fewest = min((state.metadata_of(epoch) for epoch in epochs), key=_copies)
+    span = f"epoch {epochs[0]} has" if len(epochs) == 1 else f"{len(epochs)} epochs have"
+    return f"{span} {copies_of(fewest)}"
+
+
+def copies_of(metadata: EpochMetadata) -> str:
+    return f"{_copies(metadata)} of {metadata.replication} copies"
+
+
+def _copies(metadata: EpochMetadata) -> int:
+    """Return how many copies a record has at least."""
+    return min([metadata.replication, *map(len, metadata.short)])
 
 
 def _refusal(node: NodeId, why: str) -> str:

@@ -12,15 +12,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from loomlog.core.copyset import log_state
-from loomlog.core.copyset.messages import Activate, Contradict, Finish, GetState, LogState, SetClean
-from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.messages import (
+    Activate,
+    Contradict,
+    Finish,
+    GetState,
+    LogState,
+    SetClean,
+    UseShort,
+)
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short
 from loomlog.core.copyset.record import Epoch, Lsn
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.copyset.nodes import CopysetNodes, size_of
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import state_to_wire, store_request_from_wire
 
@@ -65,6 +73,8 @@ class EpochStore:
                 taken = await self.take_epoch(loglet, node, asked.expected) is not None
             case SetClean():
                 await self.change(loglet, lambda state: log_state.set_clean(state, asked))
+            case UseShort():
+                await self.change(loglet, lambda state: log_state.use_short(state, asked))
             case Finish():
                 await self.change(loglet, lambda state: log_state.finish(state, asked))
             case Contradict():
@@ -137,7 +147,14 @@ class EpochStore:
                 return state
             nodeset = self.next_nodeset(segment, state)
             noted = log_state.note_tail(state, self._tails.get(loglet, 0))
-            return log_state.take_epoch(noted, node, nodeset, closed=closed)
+            return log_state.take_epoch(
+                noted,
+                node,
+                nodeset,
+                closed=closed,
+                short=() if closed else self.next_short(segment, state),
+                least=segment.settings.replicas_least,
+            )
 
         state = await self.change(loglet, taken)
         if not is_taken:
@@ -157,6 +174,14 @@ class EpochStore:
         """Return the nodeset that a loglet would have if it began now."""
         size, usable = size_of(segment.settings), self.nodes.usable()
         return log_state.fresh_nodeset(segment.loglet, state, usable, size)
+
+    def next_short(self, segment: Segment, state: LogState) -> tuple[ShardId, ...]:
+        """Return the short copyset of the next epoch, if it needs one."""
+        nodeset = self.next_nodeset(segment, state)
+        metadata = EpochMetadata(0, nodeset, state.history[-1].replication)
+        takers = self.nodes.takers(metadata.shards)
+        least = segment.settings.replicas_least
+        return choose_short(segment.loglet, metadata, takers, least)
 
     async def until(self, loglet: LogId, true: Callable[[LogState], bool]) -> LogState:
         """Wait for a condition; raise NotFound if the loglet is deleted."""
@@ -202,8 +227,10 @@ def begun_at(record: CopysetRecord, start: int) -> CopysetRecord:
     """Return a record whose segment begins at a position; one that has begun is unchanged."""
     if record.begun:
         return record
-    newest = record.state.history[-1]
-    state = log_state.first_state(newest.nodeset, newest.replication, start, record.state.stamp)
+    newest, before = record.state.history[-1], record.state
+    state = log_state.first_state(
+        newest.nodeset, newest.replication, start, before.stamp, before.least
+    )
     return replace(record, state=state, begun=True)
 
 

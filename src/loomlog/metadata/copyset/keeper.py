@@ -59,6 +59,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     records: CopysetCatalog
     has_streams: ClassVar[bool] = False
     has_nodesets: ClassVar[bool] = True
+    has_min_replicas: ClassVar[bool] = True
 
     @classmethod
     async def load(cls, context: KeeperContext) -> CopysetKeeper:
@@ -113,6 +114,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     # ---- creation
 
+    def replicas_least(self, settings: Settings) -> int:
+        return settings.replicas_least
+
     async def make(self, log: LogRecord, successor: Successor) -> None:
         """Write a record: nodes learn of it with the first append."""
         settings, loglet = successor.settings, successor.loglet
@@ -120,18 +124,20 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             return
         wanted = max(settings.replicas, settings.nodeset)
         await self._placement.wait_for_nodes(wanted)
-        if len(self._placement.usable_nodes()) < wanted:
+        nodeset, least = self._nodes.first_nodeset(loglet, settings), settings.replicas_least
+        if len(nodeset) < wanted or len(self._placement.usable_nodes()) < least:
             is_nodeset = settings.nodeset > settings.replicas
             what = f"a nodeset of {wanted} needs" if is_nodeset else f"{wanted} replicas need"
             raise self._placement.too_few(wanted, f"{what} as many nodes")
-        nodeset = self._nodes.first_nodeset(loglet, settings)
-        if len(nodeset) < settings.replicas:
+        takers = self._nodes.takers([member.shard for member in nodeset])
+        if len(takers) < least:
             raise Unavailable(
-                f"{settings.replicas} replicas need as many nodes, and {len(nodeset)} can store "
+                f"{settings.replicas} replicas need as many nodes, and {len(takers)} can store "
                 "copies now: see `loom status`, or ask for fewer"
             )
         stream_id = (await self._catalog.new_streams())[0]
-        state = first_state(nodeset, settings.replicas, stamp=self._catalog.new_stamp())
+        stamp = self._catalog.new_stamp()
+        state = first_state(nodeset, settings.replicas, stamp=stamp, least=least)
         await self.records.add(CopysetRecord(loglet, log.log_id, stream_id, state))
 
     async def begin(self, log: LogRecord, segment: Segment) -> bool:

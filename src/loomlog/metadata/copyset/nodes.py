@@ -11,6 +11,7 @@ from typing import Final
 from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
 from loomlog.core.copyset.nodeset import Member, choose_nodeset, sequencer_of
 from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.shards import node_of
 from loomlog.core.segments import Settings
 from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
@@ -19,7 +20,7 @@ from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import LostNodes
 from loomlog.protocol_names import COPYSET
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
 
@@ -99,6 +100,15 @@ class CopysetNodes:
     def _is_unusable(self, node: NodeId) -> bool:
         return self._lost_nodes.lost(node) or self._connected.restrictions(node).stores_no_copies
 
+    def takers(self, shards: Collection[ShardId]) -> list[ShardId]:
+        """Return which of the shards take copies."""
+        return [shard for shard in shards if self._takes_copies(node_of(shard))]
+
+    def _takes_copies(self, node: NodeId) -> bool:
+        restrictions = self._connected.restrictions(node)
+        refuses = restrictions.refuses_copies or restrictions.stores_no_copies
+        return self.alive(node) and not refuses
+
     def refusing(self, state: LogState) -> dict[NodeId, str]:
         """Return which nodes of a loglet take no new copies, and what is wrong with them."""
         return {
@@ -116,8 +126,11 @@ class CopysetNodes:
         return max(0.0, self._lost_nodes.lost_in_s(node))
 
     def first_nodeset(self, loglet: LogId, settings: Settings) -> tuple[Member, ...]:
-        """Choose among the nodes that are there and have room."""
+        """Choose among the nodes that are there and have room; if they are too few, among all."""
         there = {m for m in self.usable() if self._connected.takes_more(m.node)}
+        if len(there) < max(settings.replicas, settings.nodeset):
+            nodes = self._catalog.nodes.values()
+            there = {Member(n.node_id, n.location) for n in nodes if not _leaves(n)}
         return choose_nodeset(loglet, there, size_of(settings))
 
     def sequencer(self, loglet: LogId, avoided: Collection[NodeId] = ()) -> NodeId | None:

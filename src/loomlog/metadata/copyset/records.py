@@ -43,8 +43,13 @@ def _log_state(state: LogState | dict[str, Any]) -> LogState:
     if isinstance(state, LogState):
         return state
     history = [
-        EpochMetadata(since, tuple(Member(*member) for member in nodeset), replication)
-        for since, nodeset, replication in state.get("history", ())
+        EpochMetadata(
+            since,
+            tuple(Member(*member) for member in nodeset),
+            replication,
+            tuple(tuple(shards) for copysets in short for shards in copysets),
+        )
+        for since, nodeset, replication, *short in state.get("history", ())
     ]
     ends = tuple(EpochEnd(**end) for end in state.get("ends", ()))
     told = tuple(Acknowledged(*fields) for fields in state.get("told", ()))

@@ -18,7 +18,12 @@ from typing import Final
 
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.upkeep import LogSituation, lossy_nodes, reason_for_epoch
+from loomlog.core.copyset.upkeep import (
+    LogSituation,
+    change_of_copies,
+    lossy_nodes,
+    reason_for_epoch,
+)
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
 from loomlog.metadata.background import Background, RetryLoop, StepResult, Timers
@@ -69,6 +74,7 @@ class Recoveries:
         if alive:
             self.look_at_all()
         else:
+            self._look_at_copies()
             self._look_later(node, 0.0 if self._nodes.silent(node) else SEQUENCER_LOST_S)
 
     def node_joined(self, node: NodeId) -> None:
@@ -77,6 +83,15 @@ class Recoveries:
         for record in self._records:
             if record.state.sequencer == node and not record.state.closed:
                 self._sequencers.wake(record.loglet)
+
+    def _look_at_copies(self) -> None:
+        """Look at loglets whose records are to have fewer copies, or more: appends may wait."""
+        for record in self._records:
+            segment = self._catalog.segment_of(record)
+            if segment is None or not record.begun:
+                continue
+            if change_of_copies(record.state, self._nodes_of(record, segment)):
+                self.look(record)
 
     def _look_later(self, node: NodeId, delay_s: float) -> None:
         """Look after a delay, and again when other nodes are to take the place of this one."""
@@ -203,6 +218,7 @@ class _LogletNodes:
         self.alive = nodes.alive
         self.leaves = nodes.hands_over
         self.is_unfit = nodes.is_unfit
+        self.takers = nodes.takers
 
     def lost_through(self, node: NodeId) -> Epoch:
         lost_through = self._nodes.lost_through(node, self._record.loglet)
@@ -213,3 +229,6 @@ class _LogletNodes:
 
     def next_nodeset(self) -> tuple[Member, ...]:
         return self._epochs.next_nodeset(self._segment, self._record.state)
+
+    def next_short(self) -> tuple[ShardId, ...]:
+        return self._epochs.next_short(self._segment, self._record.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -120,15 +120,17 @@ async def recover(
     asker: Asker,
     now_us: Callable[[], int],
     is_over: Callable[[], bool],
+    down: Callable[[], Collection[NodeId]],
 ) -> Recovered | Preempted | None:
-    """Recover all epochs before `epoch`, on the node that took it. Return None when `is_over`."""
+    """Recover all epochs before `epoch`, on the node that took it, without the nodes that are
+    `down` if it must be. Return None when `is_over`."""
     recovery, reported = Recovery(log, epoch), ""
 
     async def attempt() -> Recovered | Preempted | NotRecovered | None:
         nonlocal reported
         if is_over():
             return NotRecovered("it is over")
-        ending = await asker.run(recovery.attempt({}, now_us()))
+        ending = await asker.run(recovery.attempt({}, now_us(), down()))
         if not isinstance(ending, NotRecovered):
             return ending
         if ending.reason != reported:  # once, however often it is tried

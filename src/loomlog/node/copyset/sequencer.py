@@ -359,7 +359,12 @@ class RunningSequencer:
     async def _recover(self) -> None:
         context = self._context
         ending = await recover(
-            self._log, self.epoch, context.asker, context.now_us, lambda: self.is_over
+            self._log,
+            self.epoch,
+            context.asker,
+            context.now_us,
+            lambda: self.is_over,
+            lambda: context.exclusions.down,
         )
         if isinstance(ending, Preempted):
             self._do(self._core.preempted(ending.seal))

@@ -382,7 +382,12 @@ class CopysetService(NodeProtocol):
         log, epoch = key
         try:
             ending = await recover(
-                log, epoch, self._asker, _now_us, lambda: key not in self._recoveries
+                log,
+                epoch,
+                self._asker,
+                _now_us,
+                lambda: key not in self._recoveries,
+                lambda: self._exclusions.down,
             )
         finally:
             self._recoveries.pop(key, None)

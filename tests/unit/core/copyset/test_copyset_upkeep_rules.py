@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from loomlog.core.copyset.log_state import first_state, take_epoch
-from loomlog.core.copyset.nodeset import Member
-from loomlog.core.copyset.upkeep import LogSituation, lossy_nodes, reason_for_epoch
-from loomlog.types import NodeId
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short
+from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_nodes, reason_for_epoch
+from loomlog.types import NodeId, ShardId
 
 
 def members(*nodes: int) -> tuple[Member, ...]:
@@ -23,6 +23,8 @@ class FakeNodes:
     draining: set[NodeId] = field(default_factory=set)
     unfit: set[NodeId] = field(default_factory=set)
     lost: dict[NodeId, int] = field(default_factory=dict)
+    full: set[NodeId] = field(default_factory=set)
+    least: int = 2
     sequencer: NodeId | None = 2
     nodeset: Sequence[Member] = members(1, 2, 3)
 
@@ -37,6 +39,13 @@ class FakeNodes:
 
     def lost_through(self, node: NodeId) -> int:
         return self.lost.get(node, 0)
+
+    def takers(self, shards: Collection[ShardId]) -> list[ShardId]:
+        return [shard for shard in shards if shard not in self.dead | self.full]
+
+    def next_short(self) -> tuple[ShardId, ...]:
+        metadata = EpochMetadata(0, tuple(self.nodeset), 3)
+        return choose_short(1, metadata, self.takers(metadata.shards), self.least)
 
     def next_sequencer(self) -> NodeId | None:
         return self.sequencer
@@ -104,3 +113,35 @@ def test_a_nodeset_that_has_shrunk_grows_when_all_new_nodes_are_there() -> None:
     assert reason_for_epoch(wanted, FakeNodes(nodeset=larger, dead={4})) == ""
     assert reason_for_epoch(wanted, FakeNodes()) == ""
     assert reason_for_epoch(LOG, FakeNodes(nodeset=larger)) == ""
+
+
+THREE = take_epoch(first_state(members(1, 2, 3), 3), 1, members(1, 2, 3), least=2)
+
+
+def test_a_log_continues_with_fewer_copies_while_nodes_take_none() -> None:
+    log = LogSituation(THREE, (1, 2, 3))
+    why = "only 2 of its nodes take copies"
+    assert reason_for_epoch(log, FakeNodes()) == ""
+    assert reason_for_epoch(log, FakeNodes(dead={3})) == why
+    assert reason_for_epoch(log, FakeNodes(full={3})) == why
+    assert reason_for_epoch(log, FakeNodes(full={3}, least=3)) == ""
+    assert reason_for_epoch(log, FakeNodes(full={2, 3})) == ""
+
+
+def test_a_short_epoch_ends_when_more_nodes_take_copies() -> None:
+    short = take_epoch(THREE, 1, members(1, 2, 3), short=(1, 2), least=1)
+    log = LogSituation(replace(short, last_clean=short.epoch - 1), (1, 2, 3))
+    assert reason_for_epoch(log, FakeNodes(dead={3})) == ""
+    assert reason_for_epoch(log, FakeNodes()) == "enough nodes take copies again"
+    assert reason_for_epoch(log, FakeNodes(full={2})) == "only 2 of its nodes take copies"
+    one = replace(log.state, history=(log.state.history[-1]._replace(short=((1,),)),))
+    more = reason_for_epoch(log._replace(state=one), FakeNodes(dead={3}))
+    assert more == "only 2 of its nodes take copies"
+
+
+def test_the_status_says_how_many_copies_there_are() -> None:
+    short = take_epoch(THREE, 1, members(1, 2, 3), short=(1, 2), least=2)
+    words = condition(replace(short, last_clean=short.epoch - 1), (1, 2, 3), {}, "", "", {}, {})
+    assert words == f"epoch {short.epoch} has 2 of 3 copies"
+    assert "appends wait" not in condition(short, (1, 2), {}, "", "", {}, {})
+    assert "appends wait for 2 of them" in condition(short, (1,), {}, "", "", {}, {})

@@ -91,10 +91,10 @@ async def test_no_log_is_made_of_which_too_few_nodes_can_store_copies(tmp_path: 
         says_it_stores_no_copies(cluster.vsn(3), True)
         await reached(lambda: nodes.restrictions(3).stores_no_copies)
         with pytest.raises(Unavailable, match="3 replicas need as many nodes, and 2 can store"):
-            await cluster.create_copyset(replicas=3)
+            await cluster.create_copyset(replicas=3, min_replicas=3)
         says_it_stores_no_copies(cluster.vsn(3), False)
         await reached(lambda: not nodes.restrictions(3).stores_no_copies)
-        log = await cluster.create_copyset(replicas=3)
+        log = await cluster.create_copyset(replicas=3, min_replicas=3)
         assert nodeset(copyset(log)) == [1, 2, 3]
 
 
@@ -214,7 +214,7 @@ async def test_with_too_few_other_nodes_a_drained_one_stays_in_the_nodeset(tmp_p
 
 async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path, scripted=3, **QUICK) as cluster:
-        log = await cluster.create_copyset(replicas=3)
+        log = await cluster.create_copyset(replicas=3, min_replicas=3)
         loglet, order = log.log_id, log.streams[0].copyset.history[0].nodeset
         await cluster.vsn(1).activate(loglet, 0)
         await cluster.vsn(2).activate(loglet, 1)

@@ -1,0 +1,80 @@
+"""Negative controls: short copysets with one rule left out, which the judge must notice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import pytest
+from copyset_parties import EpochStore
+from copyset_world import CopysetWorld
+from violation import Violation
+
+from loomlog.core.copyset import log_state
+from loomlog.core.copyset.messages import GetState, LogState, Preempted, SetClean
+from loomlog.core.copyset.nodeset import EpochMetadata
+from loomlog.core.copyset.procedures import Steps, ask_store
+from loomlog.core.copyset.recovery import EpochRecovery, Failed
+from loomlog.errors import LoomError
+from loomlog.types import ShardId
+
+SEEDS = 400
+Patch = pytest.MonkeyPatch
+LOST = "is said to be lost|was acknowledged|shows .* and Void|nothing is shown|is only on"
+
+
+def notices(complaint: str) -> bool:
+    """Return whether the judge complains in these words (a pattern), with some seed."""
+    for seed in range(SEEDS):
+        try:
+            CopysetWorld(seed, short=True).run()
+        except (Violation, LoomError) as violation:
+            if re.search(complaint, str(violation)):
+                return True
+    return False
+
+
+def test_short_copysets_are_forgotten_when_nodes_are_counted(monkeypatch: Patch) -> None:
+    def forgetful(
+        self: EpochMetadata, shards: Collection[ShardId], empty: Collection[ShardId] = ()
+    ) -> bool:
+        return not self.can_replicate(set(self.shards).difference(shards))
+
+    monkeypatch.setattr(EpochMetadata, "is_f_majority", forgetful)
+    assert notices(LOST)
+
+
+def test_recovery_uses_a_short_copyset_that_nobody_else_knows(monkeypatch: Patch) -> None:
+    def secretly(
+        self: EpochRecovery, short: tuple[ShardId, ...]
+    ) -> Steps[Failed | Preempted | None]:
+        self._metadata = self._metadata.with_short(short)
+        yield from ask_store(GetState(self._log))
+        return None
+
+    monkeypatch.setattr(EpochRecovery, "_use_short", secretly)
+    assert notices(LOST)
+
+
+def test_a_recovered_epoch_is_known_by_the_short_copyset_of_its_sequencer_only(
+    monkeypatch: Patch,
+) -> None:
+    """It is used from the beginning, and forgotten when the epoch is clean."""
+    set_clean = log_state.set_clean
+
+    def forgetful(state: LogState, request: SetClean) -> LogState:
+        after = set_clean(state, request)
+        return after if after is state else log_state.completed(after, after.last_clean)
+
+    monkeypatch.setattr(log_state, "set_clean", forgetful)
+    assert notices(LOST)
+
+
+def test_fewer_nodes_than_a_log_needs_take_appends(monkeypatch: Patch) -> None:
+    def greedy(
+        self: EpochStore, metadata: EpochMetadata, takers: Collection[ShardId]
+    ) -> tuple[ShardId, ...]:
+        return tuple(sorted(takers))[: self.least - 1]
+
+    monkeypatch.setattr(EpochStore, "_short", greedy)
+    assert notices(LOST + "|not on all of")
