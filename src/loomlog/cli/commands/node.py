@@ -19,6 +19,7 @@ from loomlog.cli.console.output import (
     print_json,
     print_outage,
     rebuild_table,
+    size,
     volume_table,
 )
 from loomlog.errors import NotFound
@@ -76,6 +77,8 @@ def drain(node: Node, yes: Yes = False, *, how: Invocation) -> None:
         before = _node(client.status(), node).replicas
         change = client.drain_node(node)
         changes.say_and_wait(change, how, lambda: _emptied(client.status(), node, before))
+        if how.wait and not how.as_json:
+            print(f"node {node} is empty: stop its vsn, then run `loom node remove {node}`")
 
 
 @app.command()
@@ -150,7 +153,7 @@ def rebuild_status(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
 def _drain_question(status: ClusterStatus, node: NodeId) -> str | None:
     """Return a question if the drain cannot finish."""
     _node(status, node)
-    others = sum(n.alive and not n.draining for n in status.nodes if n.id != node)
+    others = _others(status, node)
     widest = max((_copies(status, stream) for stream in _streams_on(status, node)), default=0)
     if others >= widest:
         return None
@@ -206,15 +209,21 @@ def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
     """Return how many replicas have moved away; one that is being copied counts in part."""
     info, streams = _node(status, node), _streams_on(status, node)
     left = info.replicas
-    if not left:
+    sequenced = sum(stream.sequencer == node for stream in streams) if _others(status, node) else 0
+    if not left and not sequenced:
         return WaitProgress(True, 1.0, "empty: it may be stopped")
-    moving = [stream for stream in streams if stream.joining is not None]
     rebuilt = sum(each.part_done for each in status.rebuilds if each.node == node)
-    moved = max(0, before - left) + sum(copied(stream) for stream in moving) + rebuilt
+    moved = max(0, before - left) + sum(map(copied, streams)) + rebuilt
     reasons = [*(stream.condition for stream in streams), *info.conditions]
     waiting = next((f": {reason}" for reason in reasons if reason), "")
-    text = f"{left} replicas left on node {node}{waiting}"
-    return WaitProgress(False, min(1.0, moved / max(before, left)), text)
+    sequencers = f" and {sequenced} sequencers" if sequenced else ""
+    text = f"{left} replicas ({size(info.stored_bytes)}){sequencers} left on node {node}{waiting}"
+    return WaitProgress(False, min(1.0, moved / max(before, left, 1)), text)
+
+
+def _others(status: ClusterStatus, node: NodeId) -> int:
+    """Return how many other nodes could take what a node has."""
+    return sum(n.alive and not n.draining for n in status.nodes if n.id != node)
 
 
 def _node(status: ClusterStatus, number: NodeId) -> NodeInfo:

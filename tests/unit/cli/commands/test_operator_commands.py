@@ -249,6 +249,7 @@ def test_drain_waits_until_the_node_is_empty(vmr: ScriptedVmr, loom: Loom) -> No
         "it is done",
         "next: it goes on",
         "finished after 0.0 s",
+        "node 2 is empty: stop its vsn, then run `loom node remove 2`",
     ]
     assert not vmr.steps
 
@@ -310,7 +311,7 @@ def test_waiting_may_end_before_and_says_how_far_it_is(vmr: ScriptedVmr, loom: L
     assert code == 1
     assert out.startswith("it is done\n")
     assert "still under way" in err
-    assert "1 replicas left on node 2: no spare node" in err
+    assert "1 replicas (0 B) left on node 2: no spare node" in err
 
 
 # ---- scrub
