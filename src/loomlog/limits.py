@@ -94,6 +94,7 @@ NODE_ID_MAX: Final = (1 << 31) - 1
 ADDRESS_CHARS_MAX: Final = 260  # a host name has at most 253
 NODE_TEXT_CHARS_MAX: Final = 200  # its secret and the like
 VOLUMES_MAX: Final = 100
+SHARDS_MAX: Final = 1 << 16  # of a node, counting those that are lost
 PATH_CHARS_MAX: Final = 4096
 CHALLENGE_BYTES_MAX: Final = 64
 NEWCOMERS_MAX: Final = 16  # nodes that a metadata repository visits at once before they may join

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from node_services import chained_on, copyset_on, ordered_on
+from node_services import chained_on, ordered_on, shard_on
 
 from loomlog.client.cluster import Cluster
 from loomlog.errors import LoomError
@@ -42,7 +42,7 @@ def holdings(node: StorageNode) -> dict[str, int]:
         if volume._table is not None
         for replica in volume.replicas
     }
-    store = copyset_on(node)._copies.volume.store
+    store = shard_on(node).copies.volume.store
     copies = {f"log {log}": store.stored_bytes(log) for log in store.logs()} if store else {}
     return {name: size for name, size in {**streams, **chains, **copies}.items() if size}
 

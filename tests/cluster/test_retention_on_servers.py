@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from node_services import copyset_on
+from node_services import copyset_on, shard_on
 
 from loomlog import Log, errors
 from loomlog.archive.record import ArchiveInfo, register_name
@@ -154,7 +154,7 @@ async def test_an_idle_copyset_log_becomes_empty_also_behind_the_end_of_an_epoch
 
 async def are_over(servers: LocalCluster) -> bool:
     """Return whether the partitions with copies of the log have ended."""
-    tables = [copyset_on(node)._copies.volume._table for node in servers.nodes.values()]
+    tables = [shard_on(node).copies.volume._table for node in servers.nodes.values()]
     found = [table for table in tables if isinstance(table, RocksLogs) and table.logs()]
     return bool(found) and not any(
         table._partitions.beginnings.newest in entry.shares

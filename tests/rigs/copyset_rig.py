@@ -73,7 +73,7 @@ class PlayedEpochs(Service):
     async def _register(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         node = frame.register.storage_node_id
         known = self.registrations.get(node)
-        if frame.register.copies_lost or (
+        if frame.register.lost_shards or (
             known is not None and known.node_secret != frame.register.node_secret
         ):
             self.lost[node] = self.state.epoch
@@ -213,7 +213,7 @@ class CopysetRig:
         self, node: int, request: NodeRequest, wait_ms: int = 0, stamp: int = STAMP
     ) -> NodeAnswer:
         connection = await self.client(node)
-        message, batch = request_to_wire(request, stamp, wait_ms=wait_ms)
+        message, batch = request_to_wire(node, request, stamp, wait_ms=wait_ms)
         answer, payload = await connection.request(
             pb.Frame(copyset_request=message), (batch,) if len(batch) else ()
         )

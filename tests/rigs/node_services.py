@@ -5,6 +5,7 @@ from __future__ import annotations
 from loomlog.node import StorageNode
 from loomlog.node.chained.service import ChainedService
 from loomlog.node.copyset.service import CopysetService
+from loomlog.node.copyset.shards import Shard
 from loomlog.node.ordered.service import OrderedService
 
 
@@ -24,3 +25,7 @@ def copyset_on(node: StorageNode) -> CopysetService:
     service = node.protocols["copyset"]
     assert isinstance(service, CopysetService)
     return service
+
+
+def shard_on(node: StorageNode, index: int = 0) -> Shard:
+    return copyset_on(node)._shards.get(index)

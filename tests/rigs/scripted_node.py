@@ -131,6 +131,7 @@ class ScriptedNode(Peer):
             node_secret=self.node_secret,
             sync_mode="always",
             volumes=["/data"],
+            shards=[0],
             location=self.location,
             uncommit_reports=[self._report_of(replica) for replica in self.replicas.values()],
             known_run=self.known_run,

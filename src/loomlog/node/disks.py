@@ -120,6 +120,11 @@ class Disks:
         """The node's directories, one on each volume."""
         return list(self._by_path)
 
+    @property
+    def shards(self) -> list[int]:
+        """The index of each volume, which never changes."""
+        return list(self.opened.shards.values())
+
     def volume_of(self, path: str) -> Volume:
         """Return the volume with a path that lies directly in the node's directory."""
         return self._by_path[path.rpartition("/")[0]]
@@ -155,11 +160,16 @@ class Disks:
         return worker if self._new_worker else EagerWorker(worker)
 
     def open_store(
-        self, protocol: str, path: str, open_real: Callable[[str], S], is_empty: Callable[[S], bool]
+        self,
+        protocol: str,
+        path: str,
+        open_real: Callable[[str], S],
+        is_empty: Callable[[S], bool],
+        shard: int = 0,
     ) -> S:
-        """Open a store that was made by this node, or is new. Blocks."""
+        """Open a store that was made by this node, for this shard, or is new. Blocks."""
         if self._handed_in is not None:  # simulated stores are no directories
             simulated: S = self._open_store[protocol](path)
             return simulated
-        owner = Owner(self.opened.cluster_stamp, self.settings.node_id)
+        owner = Owner(self.opened.cluster_stamp, self.settings.node_id, shard)
         return open_owned(self.files, path, owner, open_real, is_empty)

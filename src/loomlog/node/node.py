@@ -219,6 +219,7 @@ class StorageNode:
             node_secret=identity.node_secret,
             sync_mode=str(self._settings.storage.sync),
             volumes=self._settings.volumes,
+            shards=self._disks.shards,
             known_run=self._disks.known_run.to_wire(),
             generation=self._disks.generation.number,
             process=self._process,

@@ -25,7 +25,7 @@ from loomlog.storage import small_files
 from loomlog.storage.files import Closable, Files
 from loomlog.types import NodeId
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 _FILE: Final = "identity"
 _STORES: Final = frozenset(("chains", "logs"))
 _DEPTH_MAX: Final = 4  # two more levels than where data should be
@@ -43,6 +43,8 @@ class Identity:
     cluster_secret: str = field(default="", repr=False)
     marks: dict[str, int] = field(default_factory=dict)  # of protocols, by name; they only grow
     volumes: tuple[str, ...] = ()  # all of the node; each has an identity before it is listed
+    shard: int = 0  # the index of this volume: it stays the same wherever the volume is mounted
+    taken: int = 0  # how many volumes had this index, up to this one
 
     def is_of(self, node: Identity) -> bool:
         """Return whether it names the same cluster and node; secrets are compared elsewhere."""
@@ -151,7 +153,7 @@ def _names(files: Files, path: str) -> list[str]:
 # ---- stores
 
 _OWNER_FILE: Final = "owner"
-_OWNER_FORMAT: Final = 1
+_OWNER_FORMAT: Final = 2
 _OWNER_ADVICE: Final = "check --volumes, or move it out of the volume"
 
 
@@ -160,9 +162,11 @@ class Owner(NamedTuple):
 
     cluster: str  # its stamp
     node_id: NodeId
+    shard: int = 0  # where each volume has its own store
 
     def __str__(self) -> str:
-        return f"cluster {self.cluster or 'unknown'}, storage node {self.node_id}"
+        shard = f", shard {self.shard}" if self.shard else ""
+        return f"cluster {self.cluster or 'unknown'}, storage node {self.node_id}{shard}"
 
 
 S = TypeVar("S", bound=Closable)
@@ -211,4 +215,4 @@ def _load_owner(files: Files, path: str) -> Owner:
         raise Corrupt(
             f"{path}/{_OWNER_FILE} does not match its checksum; restore it from another node"
         )
-    return Owner(fields["cluster"], fields["node_id"])
+    return Owner(fields["cluster"], fields["node_id"], fields["shard"])

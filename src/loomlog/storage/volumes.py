@@ -2,10 +2,14 @@
 
     <volume>/cid=<cluster id>/snid=<node id>/identity
 
-Every storage node path holds an identity (identity.py), the same on all volumes, checked at start
-and when the node registers. A volume belongs to one node: if anything of another one is found
-under it, or data without an identity, nothing is written and the node does not start. Only an
-empty volume gets an identity, and not if the node has used it before: then it is not mounted.
+Every storage node path holds an identity (identity.py), checked at start and when the node
+registers. A volume belongs to one node: if anything of another one is found under it, or data
+without an identity, nothing is written and the node does not start. Only an empty volume gets an
+identity, and not if the node has used it before: then it is not mounted.
+
+The identities of a node's volumes differ in their shard only, an index that a volume keeps. A new
+volume gets the lowest one that is free: it takes the place of a volume that is missing, which is
+refused from then on. A mark says how many volumes have had each index.
 Everything here blocks.
 """
 
@@ -13,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from threading import Lock
+from typing import Any, Final
 
 from loomlog.errors import AlreadyExists, InvalidArgument
 from loomlog.storage import identity as identities
@@ -26,6 +31,8 @@ from loomlog.storage.identity import (
     node_directories,
 )
 from loomlog.types import NodeId
+
+_TAKEN: Final = "shard/"  # and an index: a mark
 
 
 class Volumes:
@@ -59,6 +66,8 @@ class Volumes:
         if error_if_exists:
             self._refuse_existing()
         self._locks: list[Closable] = []
+        self._saving = Lock()
+        self._shards: dict[str, tuple[int, int]] = {}  # index and turn of each path
         expected = Identity(cluster_id, node_id, "")
         try:
             self._check_owner(expected)  # before anything is written
@@ -74,6 +83,15 @@ class Volumes:
         """Return what data of this node's cluster carries."""
         return cluster_stamp(self.identity.cluster_secret)
 
+    @property
+    def shards(self) -> dict[str, int]:
+        """Return the index of each storage node path."""
+        return {path: self._shards[path][0] for path in self.paths}
+
+    def has_replaced(self, path: str) -> bool:
+        """Return whether the volume took the place of another one."""
+        return self._shards[path][1] > 1
+
     def join(self, cluster_secret: str) -> None:
         """Bind the data to the cluster that took this node in, or refuse another one. An empty
         secret: the cluster was shown the one that is known here, and did not repeat it."""
@@ -85,23 +103,40 @@ class Volumes:
                 f"expected cluster secret {fingerprint(own)}, found "
                 f"{fingerprint(cluster_secret)}; check --mr and --volumes"
             )
-        self._save(cluster_secret=cluster_secret)
+        with self._saving:
+            self._save(cluster_secret=cluster_secret)
 
     def note(self, marks: Mapping[str, int]) -> None:
-        """Remember marks of a protocol, in addition to what is known: they only grow. Blocking."""
-        self._save(marks=_highest([self.identity.marks, marks]))
+        """Remember marks of a protocol, in addition to what is known: they only grow. Blocking;
+        may be called in any thread."""
+        with self._saving:
+            self._save(marks=_highest([self.identity.marks, marks]))
 
     def drop(self, names: Collection[str]) -> None:
         """Forget marks of a protocol. Blocking."""
-        marks = {name: mark for name, mark in self.identity.marks.items() if name not in names}
-        self._save(marks=marks)
+        with self._saving:
+            kept = {name: mark for name, mark in self.identity.marks.items() if name not in names}
+            self._save(marks=kept)
 
     def _save(self, **changes: Any) -> None:
         changed = replace(self.identity, **changes)
         if changed != self.identity:
+            failures: list[OSError] = []
             for path in self.paths:
-                identities.save(self.files, path, changed)
+                try:
+                    self._save_at(path, changed)
+                except OSError as error:  # a volume that failed: the others know as much
+                    failures.append(error)
+            if len(failures) == len(self.paths):
+                raise failures[0]
             self.identity = changed
+
+    def _save_at(self, path: str, identity: Identity) -> None:
+        identities.save(self.files, path, self._of(path, identity))
+
+    def _of(self, path: str, identity: Identity) -> Identity:
+        shard, taken = self._shards[path]
+        return replace(identity, shard=shard, taken=taken)
 
     def close(self) -> None:
         """Let other processes in."""
@@ -192,18 +227,45 @@ class Volumes:
                 identity.cluster_secret not in ("", own.cluster_secret)
             ):
                 raise _mismatch(path, own, identity)
-        own = replace(  # a crash may have kept the newest from some volumes
-            own,
-            marks=_highest(identity.marks for identity in found.values()),
-        )
+        # A crash may have kept the newest from some volumes.
+        marks = _highest(identity.marks for identity in found.values())
+        self._check_shards(found, marks)
+        own = replace(own, shard=0, taken=0, marks=self._give_shards(found, marks))
         for path in self.paths:
             if path not in found:  # before any volume lists it: a crash leaves no listed empty one
-                identities.save(self.files, path, own)
+                self._save_at(path, own)
         own = replace(own, volumes=tuple(sorted(self._volumes)))
         for path in self.paths:
-            if found.get(path) != own:
-                identities.save(self.files, path, own)
+            if found.get(path) != self._of(path, own):
+                self._save_at(path, own)
         return own
+
+    def _check_shards(self, found: Mapping[str, Identity], marks: Mapping[str, int]) -> None:
+        """Refuse two volumes with one index, and one that another has taken the place of."""
+        by_shard: dict[int, str] = {}
+        for path, identity in found.items():
+            other = by_shard.setdefault(identity.shard, path)
+            if other != path:
+                raise InvalidArgument(
+                    f"{other} and {path} are copies of one volume: move the older one away"
+                )
+            if identity.taken < marks.get(f"{_TAKEN}{identity.shard}", 0):
+                raise InvalidArgument(
+                    f"{path} was given up when another volume took its place as shard "
+                    f"{identity.shard} of this node: move it away, or empty it to use its disk"
+                )
+
+    def _give_shards(self, found: Mapping[str, Identity], marks: dict[str, int]) -> dict[str, int]:
+        """Give each new volume an index, and return the marks with it."""
+        self._shards = {path: (identity.shard, identity.taken) for path, identity in found.items()}
+        used = {shard for shard, _ in self._shards.values()}
+        free = (index for index in range(len(self.paths)) if index not in used)
+        for path in [path for path in self.paths if path not in found]:
+            shard = next(free)
+            taken = marks.get(f"{_TAKEN}{shard}", 0) + 1
+            self._shards[path] = shard, taken
+            marks[f"{_TAKEN}{shard}"] = taken
+        return dict(sorted(marks.items()))
 
 
 def _node_path(volume: str, cluster_id: str, node_id: NodeId) -> str:

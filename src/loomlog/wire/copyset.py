@@ -22,9 +22,10 @@ from loomlog.core.copyset.record import (
     epoch_of,
     offset_of,
 )
+from loomlog.core.copyset.shards import index_of
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
 from loomlog.limits import MIB
-from loomlog.types import Buffer, LogId, NodeId
+from loomlog.types import Buffer, LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.payload import padded, with_batches
 from loomlog.wire.shapes import Family, Field, Parts, Shape, negated, nested, repeated
@@ -146,15 +147,16 @@ _REQUESTS: Final = Family[NodeRequest, pb.CopysetRequest](
         ),
         _Ask.FIND: (core.FindBatch, "loglet_id", "producer_id", "sequence"),
     },
-    more=("stamp",),
+    more=("stamp", "shard"),
 )
 
 
 def request_to_wire(
-    request: NodeRequest, stamp: int, *, wait_ms: int = 0
+    shard: ShardId, request: NodeRequest, stamp: int, *, wait_ms: int = 0
 ) -> tuple[pb.CopysetRequest, Buffer]:
-    """Return the message and its payload. A `Read` that finds nothing may wait."""
-    message = _REQUESTS.to_wire[type(request)](request, stamp)
+    """Return the message to the node of a shard, and its payload. A `Read` that finds nothing may
+    wait."""
+    message = _REQUESTS.to_wire[type(request)](request, stamp, index_of(shard))
     if wait_ms:
         message.wait_ms = wait_ms
     return message, request.record.batch if isinstance(request, core.Store | core.Restore) else b""

@@ -352,7 +352,7 @@ class Replica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "uncommit_reports", "chain_replicas", "location", "copies_lost", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generation", "process")
+    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "shards", "uncommit_reports", "chain_replicas", "location", "lost_shards", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generation", "process")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -360,10 +360,11 @@ class Register(_message.Message):
     NODE_SECRET_FIELD_NUMBER: _ClassVar[int]
     SYNC_MODE_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     CHAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
-    COPIES_LOST_FIELD_NUMBER: _ClassVar[int]
+    LOST_SHARDS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_LOG_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -377,17 +378,18 @@ class Register(_message.Message):
     node_secret: str
     sync_mode: str
     volumes: _containers.RepeatedScalarFieldContainer[str]
+    shards: _containers.RepeatedScalarFieldContainer[int]
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
     chain_replicas: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
     location: str
-    copies_lost: bool
+    lost_shards: _containers.RepeatedScalarFieldContainer[int]
     conditions: NodeConditions
     highest_log_id: int
     highest_stream_id: int
     known_run: NoteRun
     generation: int
     process: str
-    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., copies_lost: _Optional[bool] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generation: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[int]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., lost_shards: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generation: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
 
 class NoteRun(_message.Message):
     __slots__ = ("number", "id", "revision")
@@ -436,26 +438,34 @@ class Condition(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., severity: _Optional[str] = ..., text: _Optional[str] = ..., help: _Optional[str] = ..., storage_node_id: _Optional[int] = ..., volume: _Optional[str] = ..., log: _Optional[str] = ..., log_stream_id: _Optional[int] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class NodeConditions(_message.Message):
-    __slots__ = ("conditions", "takes_nothing", "stores_no_copies", "unserved", "chains_unserved", "refuses_copies", "copies_fail", "full_streams", "full_loglets")
+    __slots__ = ("conditions", "takes_nothing", "unserved", "chains_unserved", "full_streams", "full_loglets", "shards")
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     TAKES_NOTHING_FIELD_NUMBER: _ClassVar[int]
-    STORES_NO_COPIES_FIELD_NUMBER: _ClassVar[int]
     UNSERVED_FIELD_NUMBER: _ClassVar[int]
     CHAINS_UNSERVED_FIELD_NUMBER: _ClassVar[int]
-    REFUSES_COPIES_FIELD_NUMBER: _ClassVar[int]
-    COPIES_FAIL_FIELD_NUMBER: _ClassVar[int]
     FULL_STREAMS_FIELD_NUMBER: _ClassVar[int]
     FULL_LOGLETS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     takes_nothing: bool
-    stores_no_copies: bool
     unserved: _containers.RepeatedScalarFieldContainer[int]
     chains_unserved: bool
-    refuses_copies: bool
-    copies_fail: bool
     full_streams: _containers.RepeatedCompositeFieldContainer[FullStream]
     full_loglets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., takes_nothing: _Optional[bool] = ..., stores_no_copies: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ..., full_streams: _Optional[_Iterable[_Union[FullStream, _Mapping]]] = ..., full_loglets: _Optional[_Iterable[int]] = ...) -> None: ...
+    shards: _containers.RepeatedCompositeFieldContainer[ShardCondition]
+    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., takes_nothing: _Optional[bool] = ..., unserved: _Optional[_Iterable[int]] = ..., chains_unserved: _Optional[bool] = ..., full_streams: _Optional[_Iterable[_Union[FullStream, _Mapping]]] = ..., full_loglets: _Optional[_Iterable[int]] = ..., shards: _Optional[_Iterable[_Union[ShardCondition, _Mapping]]] = ...) -> None: ...
+
+class ShardCondition(_message.Message):
+    __slots__ = ("shard", "stores_no_copies", "refuses_copies", "copies_fail")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    STORES_NO_COPIES_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_COPIES_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FAIL_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    stores_no_copies: bool
+    refuses_copies: bool
+    copies_fail: bool
+    def __init__(self, shard: _Optional[int] = ..., stores_no_copies: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
     __slots__ = ("loglet_id", "chain", "birth", "epoch", "written")
@@ -494,12 +504,14 @@ class Registered(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., metadata: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostCopies, _Mapping]]] = ..., generation: _Optional[int] = ..., void: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ...) -> None: ...
 
 class LostCopies(_message.Message):
-    __slots__ = ("loglet_id", "epoch")
+    __slots__ = ("loglet_id", "epoch", "shard")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    shard: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class LogStreamUncommitReport(_message.Message):
     __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes", "damaged", "stamp", "birth")
@@ -574,8 +586,8 @@ class GetReportResponse(_message.Message):
     clock_us: int
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
     generation: int
-    rebuild: DonorReport
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., generation: _Optional[int] = ..., rebuild: _Optional[_Union[DonorReport, _Mapping]] = ...) -> None: ...
+    rebuild: _containers.RepeatedCompositeFieldContainer[DonorReport]
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., generation: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
 
 class LogletTail(_message.Message):
     __slots__ = ("loglet_id", "tail")
@@ -2008,7 +2020,7 @@ class CopysetEnd(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ..., uncertain: _Optional[bool] = ...) -> None: ...
 
 class CopysetRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp", "producer_id", "sequence", "version")
+    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp", "producer_id", "sequence", "version", "shard")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[CopysetRequest.Kind]
@@ -2056,6 +2068,7 @@ class CopysetRequest(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     kind: CopysetRequest.Kind
     loglet_id: int
     record: CopysetRecord
@@ -2075,7 +2088,8 @@ class CopysetRequest(_message.Message):
     producer_id: int
     sequence: int
     version: int
-    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    shard: int
+    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class CopysetAnswer(_message.Message):
     __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "damaged", "lost_through", "lsns", "certain", "version")
@@ -2322,18 +2336,20 @@ class CopysetShard(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., status: _Optional[str] = ...) -> None: ...
 
 class DonorReport(_message.Message):
-    __slots__ = ("version", "scans", "part_done", "shards", "left")
+    __slots__ = ("version", "scans", "part_done", "shards", "left", "donor")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SCANS_FIELD_NUMBER: _ClassVar[int]
     PART_DONE_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    DONOR_FIELD_NUMBER: _ClassVar[int]
     version: int
     scans: int
     part_done: float
     shards: _containers.RepeatedCompositeFieldContainer[DonorShard]
     left: int
-    def __init__(self, version: _Optional[int] = ..., scans: _Optional[int] = ..., part_done: _Optional[float] = ..., shards: _Optional[_Iterable[_Union[DonorShard, _Mapping]]] = ..., left: _Optional[int] = ...) -> None: ...
+    donor: int
+    def __init__(self, version: _Optional[int] = ..., scans: _Optional[int] = ..., part_done: _Optional[float] = ..., shards: _Optional[_Iterable[_Union[DonorShard, _Mapping]]] = ..., left: _Optional[int] = ..., donor: _Optional[int] = ...) -> None: ...
 
 class DonorShard(_message.Message):
     __slots__ = ("shard", "records", "size_bytes")
@@ -2352,12 +2368,14 @@ class CopysetRestored(_message.Message):
     def __init__(self, restored: _Optional[_Iterable[_Union[LostCopies, _Mapping]]] = ...) -> None: ...
 
 class FindCopysetLandmarks(_message.Message):
-    __slots__ = ("loglet_id", "timestamp_us")
+    __slots__ = ("loglet_id", "timestamp_us", "shard")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     timestamp_us: int
-    def __init__(self, loglet_id: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+    shard: int
+    def __init__(self, loglet_id: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class CopysetLandmarks(_message.Message):
     __slots__ = ("older", "young", "underreplicated", "released")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from chained_node_rig import ChainNodes, block, replica
 from node_rig import BIRTH, STAMP, STREAM
-from node_services import copyset_on
+from node_services import shard_on
 
 from loomlog.core.chained.messages import Read, Refused, Stored, Write
 from loomlog.errors import AlreadyExists
@@ -93,15 +93,16 @@ async def test_copies_that_were_copied_are_not_served_and_the_rest_is(tmp_path: 
         last = await with_a_stream_and_a_chain(nodes, 1)
         logs = tmp_path / "vsn-1/cid=test/snid=1/logs"
         copy = tmp_path / "vsn-1+/cid=test/snid=1/logs"
-        assert await copyset_on(nodes.nodes[1])._copies.volume.opened() is not None
+        assert await shard_on(nodes.nodes[1]).copies.volume.opened() is not None
         await nodes.stop(1)
         shutil.copytree(logs, copy)
         await nodes.start(1)
         registered = nodes.metadata.registrations[1]
-        assert registered.conditions.stores_no_copies
-        assert not registered.copies_lost
-        (condition,) = registered.conditions.conditions
-        assert f"{logs} and {copy} both have copies of copyset logs" in condition.text
+        assert [shard.stores_no_copies for shard in registered.conditions.shards] == [True] * 2
+        assert not registered.lost_shards
+        conditions = [condition.text for condition in registered.conditions.conditions]
+        assert len(conditions) == 2
+        assert all("are copies of one store" in condition for condition in conditions)
         assert len(await nodes.read_stream(1, 1, last)) > 0
         assert not isinstance(await nodes.ask(Read(2, 1)), Refused)
         assert (logs / "CURRENT").exists()
@@ -109,6 +110,6 @@ async def test_copies_that_were_copied_are_not_served_and_the_rest_is(tmp_path: 
         shutil.rmtree(copy)
         await nodes.start(1)
         registered = nodes.metadata.registrations[1]
-        assert not registered.conditions.stores_no_copies
+        assert not registered.conditions.shards
         assert not registered.conditions.conditions
-        assert not registered.copies_lost
+        assert not registered.lost_shards

@@ -64,7 +64,8 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_first_start_makes_the_paths_and_one_identity(two: tuple[Path, Path]) -> None:
     volumes = start(*two)
     found = [identity.load(RealFiles(), f"{v}/cid=c1/snid=3") for v in two]
-    assert found[0] == found[1] == volumes.identity
+    assert [(own.shard, own.taken) for own in found] == [(0, 1), (1, 1)]
+    assert all(replace(own, shard=0, taken=0) == volumes.identity for own in found)
     assert volumes.identity.node_secret
     assert sorted(p.name for p in two[0].iterdir()) == ["cid=c1", "lock"]
 
@@ -95,7 +96,63 @@ def test_a_lost_volume_is_new_once_the_node_ran_without_it(two: tuple[Path, Path
     first.close()
     shutil.rmtree(two[1] / "cid=c1")
     start(two[0]).close()
-    assert start(*two).identity == first.identity
+    again = start(*two)
+    marks = {"shard/0": 1, "shard/1": 2}
+    assert again.identity == replace(first.identity, marks=marks)
+    assert [again.has_replaced(path) for path in again.paths] == [False, True]
+
+
+def test_a_volume_keeps_its_shard_wherever_it_is(two: tuple[Path, Path]) -> None:
+    start(*two).close()
+    moved = two[0].rename(two[0].parent / "c")
+    volumes = start(two[1], moved)
+    assert list(volumes.shards.values()) == [1, 0]
+    volumes.close()
+    third = two[0]
+    third.mkdir()
+    volumes = start(third, two[1], moved)
+    assert list(volumes.shards.values()) == [2, 1, 0]
+    assert not any(map(volumes.has_replaced, volumes.paths))
+
+
+def test_a_volume_may_be_left_out_and_come_back(two: tuple[Path, Path]) -> None:
+    start(*two).close()
+    volumes = start(two[1])
+    assert list(volumes.shards.values()) == [1]
+    volumes.close()
+    volumes = start(*two)
+    assert list(volumes.shards.values()) == [0, 1]
+    assert not any(map(volumes.has_replaced, volumes.paths))
+
+
+def test_a_volume_whose_place_was_taken_does_not_come_back(two: tuple[Path, Path]) -> None:
+    start(*two).close()
+    other = two[0].parent / "c"
+    other.mkdir()
+    volumes = start(other, two[1])
+    assert list(volumes.shards.values()) == [0, 1]
+    assert volumes.has_replaced(volumes.paths[0])
+    volumes.close()
+    assert "another volume took its place as shard 0" in refusal(*two)
+    assert "are copies of one volume" in refusal(other, *two)
+    start(other, two[1])
+
+
+def test_a_copy_of_a_volume_is_refused(two: tuple[Path, Path]) -> None:
+    start(two[0]).close()
+    shutil.copytree(two[0] / "cid=c1", two[1] / "cid=c1")
+    assert "are copies of one volume" in refusal(*two)
+
+
+def test_marks_are_kept_when_a_volume_fails(two: tuple[Path, Path]) -> None:
+    volumes = start(*two)
+    (two[0] / "cid=c1/snid=3").rename(two[0] / "gone")
+    volumes.note({"made": 1})
+    assert identity.load(RealFiles(), volumes.paths[1]).marks["made"] == 1
+    (two[1] / "cid=c1/snid=3").rename(two[1] / "gone")
+    with pytest.raises(OSError, match="No such file"):
+        volumes.note({"made": 2})
+    assert volumes.identity.marks["made"] == 1
 
 
 class _CrashingFiles(RealFiles):
@@ -208,7 +265,7 @@ def test_another_format_and_a_broken_identity(tmp_path: Path) -> None:
     path = tmp_path / "cid=c1/snid=3/identity"
     whole = path.read_bytes()
     path.write_text(json.dumps({"format": 1, "cluster_id": "c1"}, indent=2))
-    assert "expected format 5, found 1" in refusal(tmp_path)
+    assert "expected format 6, found 1" in refusal(tmp_path)
     flipped = [bytes((*whole[:at], whole[at] ^ 1, *whole[at + 1 :])) for at in range(len(whole))]
     for broken in (b"", b"{", b"[]", b'{"format": 5}', whole[:-1], *flipped):
         path.write_bytes(broken)
@@ -227,8 +284,10 @@ def test_what_a_protocol_noted_is_not_forgotten(two: tuple[Path, Path]) -> None:
     older = volumes.identity
     volumes.note({"made": 1})
     volumes.close()
-    identity.save(RealFiles(), f"{two[0]}/cid=c1/snid=3", older)  # as far as a crash let it come
-    assert start(*two).identity == replace(older, marks={"lost/5": 7, "lost/6": 1, "made": 1})
+    own = identity.load(RealFiles(), volumes.paths[0])
+    crashed = replace(own, marks=older.marks)  # as far as a crash let it come
+    identity.save(RealFiles(), volumes.paths[0], crashed)
+    assert start(*two).identity == replace(older, marks={**older.marks, "made": 1})
 
 
 def test_files_of_a_simulated_disk_need_no_lock(tmp_path: Path) -> None:

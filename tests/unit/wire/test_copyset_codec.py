@@ -45,17 +45,19 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
 from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, Kind, Record, make
+from loomlog.core.copyset.shards import SHARD_MAX, shard_of
 from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.wire import copyset
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode
 
+SHARD = shard_of(5, 3)
 LOG = st.integers(0, (1 << 32) - 1)
 SHORT = st.integers(0, (1 << 32) - 1)
 EPOCH = st.integers(1, EPOCH_MAX)
 OFFSET = st.integers(1, 1 << 31)
 LSN = st.builds(make, EPOCH, OFFSET)
-NODES = st.lists(SHORT, max_size=4).map(tuple)
+NODES = st.lists(st.integers(0, SHARD_MAX), max_size=4).map(tuple)
 ENDS = st.builds(EpochEnd, EPOCH, OFFSET, OFFSET, EPOCH, SHORT, st.booleans())
 
 
@@ -147,7 +149,7 @@ ANSWERS: st.SearchStrategy[NodeAnswer] = st.one_of(
 
 @given(REQUESTS)
 def test_a_request_is_the_same_there(request: NodeRequest) -> None:
-    message, payload = copyset.request_to_wire(request, 7)
+    message, payload = copyset.request_to_wire(SHARD, request, 7)
     sent = pb.CopysetRequest.FromString(message.SerializeToString())
     assert copyset.request_from_wire(sent, memoryview(payload)) == request
 
@@ -161,13 +163,13 @@ def test_an_answer_is_the_same_back(answer: NodeAnswer) -> None:
 
 
 def test_a_read_can_wait() -> None:
-    message, _ = copyset.request_to_wire(Read(1, 2, 3, 4), 7, wait_ms=5)
-    assert (message.wait_ms, message.stamp) == (5, 7)
+    message, _ = copyset.request_to_wire(SHARD, Read(1, 2, 3, 4), 7, wait_ms=5)
+    assert (message.wait_ms, message.stamp, message.shard) == (5, 7, 3)
 
 
 def test_a_node_purges_itself_only() -> None:
     with pytest.raises(InvalidArgument, match="Purge"):
-        copyset.request_to_wire(Purge(1, EpochEnd(1, 1, 1, 1, 1)), 7)
+        copyset.request_to_wire(SHARD, Purge(1, EpochEnd(1, 1, 1, 1, 1)), 7)
 
 
 def test_a_request_of_a_newer_release_is_refused() -> None:
@@ -186,7 +188,7 @@ def test_no_record_is_where_none_can_be(first: int) -> None:
 def test_a_batch_of_another_place_is_refused() -> None:
     first = make(3, 7)
     record = Record(first, 2, Kind.DATA, 1, (1,), 1, 0, 0, batch_at(first + 1, 2))
-    message, payload = copyset.request_to_wire(Store(1, record), 7)
+    message, payload = copyset.request_to_wire(SHARD, Store(1, record), 7)
     with pytest.raises(InvalidArgument, match="the batch of"):
         copyset.request_from_wire(message, memoryview(payload))
 

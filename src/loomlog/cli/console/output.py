@@ -279,8 +279,8 @@ def epoch_table(info: LogInfo) -> Table:
 
 def _epochs(stream: StreamInfo, epochs: EpochsInfo, end: int) -> tuple[str, ...]:
     span = f"{epochs.since} to {end}" if end > epochs.since else str(epochs.since)
-    nodes = ", ".join(map(str, sorted(epochs.nodeset)))
-    return str(stream.segment), span, nodes, str(epochs.replicas)
+    shards = ", ".join(sorted(epochs.shards, key=lambda shard: [*map(int, shard.split("/"))]))
+    return str(stream.segment), span, shards, str(epochs.replicas)
 
 
 def _entries(info: LogInfo, stream: StreamInfo) -> str:

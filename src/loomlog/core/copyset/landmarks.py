@@ -22,7 +22,7 @@ from typing import NamedTuple
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, last_of
-from loomlog.types import NodeId
+from loomlog.types import ShardId
 
 
 class SequencerTail(NamedTuple):
@@ -33,7 +33,7 @@ class SequencerTail(NamedTuple):
 
 
 def is_enough(
-    state: LogState, answered: Collection[NodeId], authorities: Mapping[NodeId, Authority]
+    state: LogState, answered: Collection[ShardId], authorities: Mapping[ShardId, Authority]
 ) -> bool:
     """Return whether these nodes have a copy of every record that is fully stored and not trimmed.
     A node that may miss records counts as one that did not answer."""
@@ -56,9 +56,9 @@ class Ages(NamedTuple):
 
 def last_to_go(
     state: LogState,
-    ages: Mapping[NodeId, Ages],
-    released: Mapping[NodeId, Lsn],
-    authorities: Mapping[NodeId, Authority],
+    ages: Mapping[ShardId, Ages],
+    released: Mapping[ShardId, Lsn],
+    authorities: Mapping[ShardId, Authority],
 ) -> Lsn | None:
     """Return up to where every record is older than a time, or None if too few nodes answered.
 

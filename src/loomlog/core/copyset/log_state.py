@@ -182,15 +182,15 @@ def uncertain(state: LogState) -> list[Epoch]:
     return [end.epoch for end in state.ends if not end.exact and last_of(end.epoch) > state.trimmed]
 
 
-def lost_together(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[NodeId]:
-    """Return the nodes that may have had all copies of some record that is not trimmed, given up to
-    which epoch each node lost its copies."""
-    together: set[NodeId] = set()
+def lost_together(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[ShardId]:
+    """Return the shards that may have had all copies of some record that is not trimmed, given up
+    to which epoch each shard lost its copies."""
+    together: set[ShardId] = set()
     for metadata in state.history:
         first = max(metadata.since, epoch_of(state.trimmed))
-        nodes = {node for node in metadata.shards if lost.get(node, 0) >= first}
-        if metadata.can_hold_a_copyset(nodes):
-            together |= nodes
+        shards = {shard for shard in metadata.shards if lost.get(shard, 0) >= first}
+        if metadata.can_hold_a_copyset(shards):
+            together |= shards
     return sorted(together)
 
 
@@ -199,33 +199,33 @@ def is_recovered(state: LogState) -> bool:
     return state.last_clean >= state.epoch - 1
 
 
-def holders(state: LogState) -> set[NodeId]:
-    """Return the nodes that may have records that count."""
+def holders(state: LogState) -> set[ShardId]:
+    """Return the shards that may have records that count."""
     used = [metadata for metadata in state.history if metadata.since <= state.epoch]
-    return {node for metadata in used for node in metadata.shards}
+    return {shard for metadata in used for shard in metadata.shards}
 
 
-def can_be_recovered(state: LogState, nodes: Collection[NodeId]) -> bool:
-    """Return whether these nodes are enough for a sequencer that takes the next epoch."""
+def can_be_recovered(state: LogState, shards: Collection[ShardId]) -> bool:
+    """Return whether these shards are enough for a sequencer that takes the next epoch."""
     unclean = {state.metadata_of(epoch) for epoch in _unclean(state)}
-    return all(metadata.is_f_majority(nodes) for metadata in unclean)
+    return all(metadata.is_f_majority(shards) for metadata in unclean)
 
 
-def awaited(state: LogState, nodes: Collection[NodeId], last: Epoch) -> list[NodeId]:
-    """Return the nodes, some of which recovery up to epoch `last` has to wait for if only `nodes`
+def awaited(state: LogState, shards: Collection[ShardId], last: Epoch) -> list[ShardId]:
+    """Return the shards, some of which recovery up to epoch `last` has to wait for if only `shards`
     are there: to find all that was stored, or to store it often enough."""
     unclean = {state.metadata_of(epoch) for epoch in range(state.last_clean + 1, last + 1)}
     stuck = [
         metadata
         for metadata in unclean
-        if not (metadata.is_f_majority(nodes) and _can_store(state, metadata, nodes))
+        if not (metadata.is_f_majority(shards) and _can_store(state, metadata, shards))
     ]
-    return sorted({node for metadata in stuck for node in metadata.shards}.difference(nodes))
+    return sorted({shard for metadata in stuck for shard in metadata.shards}.difference(shards))
 
 
-def _can_store(state: LogState, metadata: EpochMetadata, nodes: Collection[ShardId]) -> bool:
-    short = choose_short(0, metadata, nodes, state.least) if state.least else ()
-    return metadata.can_hold_a_copyset(nodes) or bool(short)
+def _can_store(state: LogState, metadata: EpochMetadata, shards: Collection[ShardId]) -> bool:
+    short = choose_short(0, metadata, shards, state.least) if state.least else ()
+    return metadata.can_hold_a_copyset(shards) or bool(short)
 
 
 def _unclean(state: LogState) -> range:
@@ -265,15 +265,15 @@ def fresh_nodeset(
     return chosen if can_hold([member.shard for member in chosen]) else newest.nodeset
 
 
-def newest_state(state: LogState, epoch: Epoch, nodes: Collection[NodeId]) -> LogState:
+def newest_state(state: LogState, epoch: Epoch, shards: Collection[ShardId]) -> LogState:
     """Return the state from which the next epoch is above `epoch`, the highest that any node knows.
-    The nodesets of the epochs in between are unknown, so all nodes are asked, whatever their
+    The nodesets of the epochs in between are unknown, so all shards are asked, whatever their
     locations, and no record escapes recovery. The last epoch has no sequencer: the next one
     recovers them."""
     careful = _as_careful(state)
     if epoch <= state.epoch:
         return careful
-    members = tuple(Member(node) for node in sorted(nodes))
+    members = tuple(map(Member, sorted(shards)))
     newest = state.history[-1]
     kept = [each for each in careful.history if each.since <= state.epoch]
     unknown = EpochMetadata(state.epoch + 1, members, state.least or newest.replication)

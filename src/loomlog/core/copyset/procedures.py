@@ -33,11 +33,11 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import Authority, shuffled
 from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, last_of, offset_of
 from loomlog.core.requests import Ask, Lost, Outcome, Service
-from loomlog.types import LogId, NodeId, ShardId
+from loomlog.types import LogId, ShardId
 
-CopysetAsk: TypeAlias = Ask[NodeId | Service, NodeRequest | EpochStoreRequest]
+CopysetAsk: TypeAlias = Ask[ShardId | Service, NodeRequest | EpochStoreRequest]
 Answer: TypeAlias = NodeAnswer | LogState | Lost
-Answers: TypeAlias = Mapping[NodeId, Answer]
+Answers: TypeAlias = Mapping[ShardId, Answer]
 
 
 def _never(answers: Answers) -> bool:
@@ -55,10 +55,10 @@ Steps: TypeAlias = requests.Steps[Exchange, Sequence[Answer], Outcome]
 
 
 def ask_each(
-    nodes: Sequence[NodeId],
+    nodes: Sequence[ShardId],
     request: NodeRequest,
     enough: Callable[[Answers], bool] = _never,
-) -> Steps[dict[NodeId, Answer]]:
+) -> Steps[dict[ShardId, Answer]]:
     """Send the same request to several nodes."""
     answers = yield Exchange([Ask(node, request) for node in nodes], enough)
     return dict(zip(nodes, answers, strict=True))
@@ -77,8 +77,8 @@ _TAKING_NONE: Final = (Authority.EMPTY, Authority.UNAVAILABLE)  # take no record
 
 
 def fence(
-    log: LogId, epoch: Epoch, state: LogState, authority: Mapping[NodeId, Authority]
-) -> Steps[dict[NodeId, Lsn] | Preempted | None]:
+    log: LogId, epoch: Epoch, state: LogState, authority: Mapping[ShardId, Authority]
+) -> Steps[dict[ShardId, Lsn] | Preempted | None]:
     """Make sure that sequencers of epochs before `epoch` can have nothing acknowledged any more.
     Return the nodes that have copies of this epoch or a later one, and up to where: unless this
     sequencer stored them itself, the epoch was taken before. None: too few nodes answered, try
@@ -127,7 +127,7 @@ def mend(log: LogId, head: Record, me: ShardId) -> Steps[bool]:
 # ---- purge
 
 
-def purge(log: LogId, epoch: Epoch, me: NodeId) -> Steps[str]:
+def purge(log: LogId, epoch: Epoch, me: ShardId) -> Steps[str]:
     """Remove records that the recovery of an epoch made void while this node was away. Return why
     that was not possible now; "" if it is done.
 
@@ -220,7 +220,7 @@ def look_back(
     Every record that counts is on R nodes, and each of them has seen its batch. If enough nodes
     have certainly not seen it, the batch is nowhere."""
 
-    def are_enough(nodes: Collection[NodeId]) -> bool:
+    def are_enough(nodes: Collection[ShardId]) -> bool:
         return all(metadata.is_f_majority(nodes) for metadata in state.history)
 
     def is_certain(answers: Answers) -> bool:

@@ -47,7 +47,7 @@ from loomlog.core.copyset.record import (
     offset_of,
     skip_zero,
 )
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, ShardId
 
 
 class Stretch(NamedTuple):
@@ -171,14 +171,14 @@ class CopysetReader:
         )
 
     def learn_authorities(
-        self, authorities: Mapping[NodeId, Authority], now: float
+        self, authorities: Mapping[ShardId, Authority], now: float
     ) -> list[ReaderEffect]:
         """Take the authorities of all nodes. Nodes that are not named are fully authoritative."""
         self._sources.learn_authorities(authorities)
         return self._go_on(now)
 
     def answered(
-        self, node: NodeId, question: int, answer: Delivered, now: float
+        self, node: ShardId, question: int, answer: Delivered, now: float
     ) -> list[ReaderEffect]:
         self._knowledge.learn_answer(answer)
         source = self._sources.asked(node, question)
@@ -188,7 +188,7 @@ class CopysetReader:
                 self._window.add(record, node, self.head)
         return self._go_on(now)
 
-    def failed(self, node: NodeId, question: int, now: float) -> list[ReaderEffect]:
+    def failed(self, node: ShardId, question: int, now: float) -> list[ReaderEffect]:
         """Called when there was no answer in time, no connection, or an invalid answer."""
         source = self._sources.asked(node, question)
         if source is not None:

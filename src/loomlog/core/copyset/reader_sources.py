@@ -18,7 +18,7 @@ from loomlog.core.copyset.messages import Delivered
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 from loomlog.limits import MIB
-from loomlog.types import NodeId
+from loomlog.types import ShardId
 
 
 class ReadSettings(NamedTuple):
@@ -40,7 +40,7 @@ class ReadSettings(NamedTuple):
 class ReadSource:
     """A node of the nodeset, as the reader sees it."""
 
-    node: NodeId
+    node: ShardId
     next_lsn: Lsn  # it has nothing (more) to send below
     authority: Authority = Authority.FULL
     question: int = 0  # the one that it has not answered; 0: none
@@ -147,9 +147,9 @@ class ReadSources:
     def __init__(self, settings: ReadSettings) -> None:
         self.metadata: EpochMetadata | None = None
         self._settings = settings
-        self._by_node: dict[NodeId, ReadSource] = {}
-        self._authorities: Mapping[NodeId, Authority] = {}
-        self._asked_with: frozenset[NodeId] = frozenset()  # down in all questions since a rewind
+        self._by_node: dict[ShardId, ReadSource] = {}
+        self._authorities: Mapping[ShardId, Authority] = {}
+        self._asked_with: frozenset[ShardId] = frozenset()  # down in all questions since a rewind
         self._answers_are_stale = False
         self._all_send_all = 0  # for this many more records; 0: single copy delivery
         self._head: Lsn = 0
@@ -173,7 +173,7 @@ class ReadSources:
         self.learn_authorities(self._authorities)
         self.rewind(head)
 
-    def learn_authorities(self, authorities: Mapping[NodeId, Authority]) -> None:
+    def learn_authorities(self, authorities: Mapping[ShardId, Authority]) -> None:
         """Take the authorities. What a node that is empty now had was copied to others, perhaps
         after they answered."""
         self._authorities = authorities
@@ -182,7 +182,7 @@ class ReadSources:
             self._answers_are_stale |= authority is not source.authority
             source.authority = authority
 
-    def asked(self, node: NodeId, question: int) -> ReadSource | None:
+    def asked(self, node: ShardId, question: int) -> ReadSource | None:
         """Return the node that was asked this; None if the question no longer matters."""
         source = self._by_node.get(node)
         return source if source is not None and source.question == question else None
@@ -227,7 +227,7 @@ class ReadSources:
     # ---- queries
 
     @property
-    def known_down(self) -> frozenset[NodeId]:
+    def known_down(self) -> frozenset[ShardId]:
         return frozenset(
             source.node
             for source in self

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 from loomlog.core.copyset.record import HEAD_BYTES, Kind, Lsn, Record
-from loomlog.types import NodeId
+from loomlog.types import ShardId
 
 
 class WindowSpan(NamedTuple):
@@ -20,7 +20,7 @@ class WindowSpan(NamedTuple):
     first: Lsn
     last: Lsn
     record: Record
-    node: NodeId  # sent it
+    node: ShardId  # sent it
 
     @property
     def size(self) -> int:
@@ -33,10 +33,10 @@ class Room:
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
-        self._taken: Counter[NodeId] = Counter()
-        self._with_consumer: deque[tuple[NodeId, int]] = deque()
+        self._taken: Counter[ShardId] = Counter()
+        self._with_consumer: deque[tuple[ShardId, int]] = deque()
 
-    def free_for(self, node: NodeId, nodes: int) -> int:
+    def free_for(self, node: ShardId, nodes: int) -> int:
         """Return how much room a node has; 0 until it is worth a question."""
         share = max(1, self.capacity_bytes // nodes)
         free = share - self._taken[node]
@@ -70,7 +70,7 @@ class ReadWindow:
     def first(self) -> Lsn | None:
         return self._firsts[0] if self._firsts else None
 
-    def add(self, record: Record, node: NodeId, head: Lsn) -> None:
+    def add(self, record: Record, node: ShardId, head: Lsn) -> None:
         if record.last < head:
             return
         span = WindowSpan(max(record.first, head), record.last, record, node)

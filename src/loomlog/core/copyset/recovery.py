@@ -64,7 +64,7 @@ from loomlog.core.copyset.record import (
     offset_of,
 )
 from loomlog.core.copyset.settlement import Digests, Mutation, plan, settle
-from loomlog.core.copyset.shards import node_of
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.core.requests import Ask
 from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId, ShardId
@@ -81,13 +81,13 @@ class Failed:
     """This attempt is over. Nothing that it did hinders the next one."""
 
     reason: str
-    nodes: frozenset[NodeId] = frozenset()  # should not be written to for now
+    nodes: frozenset[ShardId] = frozenset()  # should not be written to for now
 
 
 class Basis(NamedTuple):
     """Nodes that are enough to recover an epoch."""
 
-    writable: frozenset[NodeId]
+    writable: frozenset[ShardId]
     authoritative: bool  # what none of them has was not complete
     short: tuple[ShardId, ...] = ()  # the copyset, if too few are writable
 
@@ -95,7 +95,7 @@ class Basis(NamedTuple):
 class Heads(NamedTuple):
     """The heads that nodes have of an epoch."""
 
-    records: dict[NodeId, list[Record]]  # heads, in order
+    records: dict[ShardId, list[Record]]  # heads, in order
     trimmed: Lsn  # some may have been trimmed meanwhile, up to here
 
 
@@ -110,8 +110,8 @@ class EpochRecovery:
         *,
         seal: Epoch,
         wave: int,
-        authority: Mapping[NodeId, Authority],
-        avoided: frozenset[NodeId],
+        authority: Mapping[ShardId, Authority],
+        avoided: frozenset[ShardId],
         least: int = 0,
         down: Collection[NodeId] = (),
     ) -> None:
@@ -169,7 +169,7 @@ class EpochRecovery:
 
     # ---- the nodes that take part
 
-    def _basis(self, there: Collection[NodeId]) -> Basis | Failed:
+    def _basis(self, there: Collection[ShardId]) -> Basis | Failed:
         """Return enough nodes: an f-majority that can also replicate, or all nodes that will ever
         be there, which then get every record."""
         metadata = self._metadata
@@ -212,12 +212,12 @@ class EpochRecovery:
         self._metadata = state.metadata_of(self._epoch)
         return None
 
-    def _those(self, *authorities: Authority) -> frozenset[NodeId]:
+    def _those(self, *authorities: Authority) -> frozenset[ShardId]:
         return frozenset(n for n, authority in self._authority.items() if authority in authorities)
 
     # ---- sealing
 
-    def _seal_nodes(self) -> Steps[dict[NodeId, SealedAt] | Failed | Preempted]:
+    def _seal_nodes(self) -> Steps[dict[ShardId, SealedAt] | Failed | Preempted]:
         seal = Seal(self._log, *self._by)
         answers = yield from ask_each(self._metadata.shards, seal, self._are_sealed)
         if (preempted := _preempted(answers.values())) is not None:
@@ -234,7 +234,7 @@ class EpochRecovery:
         is_all = self._down.issuperset(set(self._metadata.shards).difference(sealed))
         return isinstance(basis, Basis) and (is_all or not basis.short)
 
-    def _believe(self, answers: Mapping[NodeId, SealedAt]) -> None:
+    def _believe(self, answers: Mapping[ShardId, SealedAt]) -> None:
         """Note the losses that nodes report: they know first."""
         for node, answer in answers.items():
             has_lost = answer.lost_through >= self._epoch
@@ -247,9 +247,11 @@ class EpochRecovery:
 
     # ---- digesting
 
-    def _digest(self, sealed: Mapping[NodeId, SealedAt], after: Offset) -> Steps[Heads | Preempted]:
+    def _digest(
+        self, sealed: Mapping[ShardId, SealedAt], after: Offset
+    ) -> Steps[Heads | Preempted]:
         """Return what the nodes have, without batches. Nodes that fail are left out."""
-        digests: dict[NodeId, list[Record]] = {node: [] for node in sealed}
+        digests: dict[ShardId, list[Record]] = {node: [] for node in sealed}
         trimmed: Lsn = 0
         offsets = {node: after for node, a in sealed.items() if self._may_have(a, after)}
         while offsets:
@@ -333,7 +335,7 @@ def _offset_within(epoch: Epoch, lsn: Lsn) -> Offset:
     return OFFSET_MAX if epoch_of(lsn) > epoch else 0
 
 
-def _above(after: Offset, digests: Digests) -> dict[NodeId, list[Record]]:
+def _above(after: Offset, digests: Digests) -> dict[ShardId, list[Record]]:
     return {
         node: [record for record in records if offset_of(record.last) > after]
         for node, records in digests.items()
@@ -360,8 +362,8 @@ def _stop(
     return Failed(f"could not be written to: {_words(failed)}", failed) if failed else None
 
 
-def _words(nodes: Collection[NodeId]) -> str:
-    return ", ".join(f"node {node}" for node in sorted(nodes))
+def _words(shards: Collection[ShardId]) -> str:
+    return ", ".join(f"node {shard_name(shard)}" for shard in sorted(shards))
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,16 +391,16 @@ class Recovery:
         self._log = log
         self._epoch = epoch
         self._attempts = 0
-        self._failed: frozenset[NodeId] = frozenset()  # could not be written to, the last time
+        self._failed: frozenset[ShardId] = frozenset()  # could not be written to, the last time
 
     def attempt(
         self,
-        authority: Mapping[NodeId, Authority],
+        authority: Mapping[ShardId, Authority],
         now_us: int,
         down: Collection[NodeId] = (),
     ) -> Steps[Ending]:
-        """Make one attempt, one at a time. Nodes without an authority are fully authoritative;
-        those that are `down` are not waited for."""
+        """Make one attempt, one at a time. Shards without an authority are fully authoritative;
+        those of nodes that are `down` are not waited for."""
         self._attempts += 1
         avoided, self._failed = self._failed, frozenset()
         state = yield from ask_store(GetState(self._log))

@@ -19,9 +19,9 @@ from typing import NamedTuple, TypeAlias
 from loomlog.core.copyset.nodeset import EpochMetadata, shuffled
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Lsn, Offset, Record, make, offset_of
 from loomlog.core.copyset.shards import node_of
-from loomlog.types import NodeId
+from loomlog.types import ShardId
 
-Digests: TypeAlias = Mapping[NodeId, Sequence[Record]]  # heads, in order
+Digests: TypeAlias = Mapping[ShardId, Sequence[Record]]  # heads, in order
 
 
 class Span(NamedTuple):
@@ -106,9 +106,9 @@ class Mutation(NamedTuple):
     """One change, to be sent to the nodes of one copyset."""
 
     record: Record  # without its batch
-    amend: tuple[NodeId, ...]  # have the batch
-    store: tuple[NodeId, ...]
-    sources: tuple[NodeId, ...]  # have the batch; empty: the record has none
+    amend: tuple[ShardId, ...]  # have the batch
+    store: tuple[ShardId, ...]
+    sources: tuple[ShardId, ...]  # have the batch; empty: the record has none
 
     @property
     def needs_batch(self) -> bool:
@@ -118,7 +118,7 @@ class Mutation(NamedTuple):
 def plan(
     spans: Sequence[Span],
     digests: Digests,
-    writable: Collection[NodeId],
+    writable: Collection[ShardId],
     metadata: EpochMetadata,
     like: Record,
 ) -> list[Mutation]:
@@ -141,9 +141,9 @@ def plan(
     return mutations
 
 
-def _look_up(spans: Sequence[Span], digests: Digests) -> list[dict[NodeId, Record]]:
+def _look_up(spans: Sequence[Span], digests: Digests) -> list[dict[ShardId, Record]]:
     """Return for each span the nodes with a copy there, and the copy if it is of that span."""
-    copies: list[dict[NodeId, Record]] = [{} for _ in spans]
+    copies: list[dict[ShardId, Record]] = [{} for _ in spans]
     for node, digest in digests.items():
         for record in digest:
             for index in overlapping(spans, span_of(record)):
@@ -156,18 +156,18 @@ def _has_batch(copy: Record, span: Span) -> bool:
     return span.kind is Kind.DATA and span_of(copy) == span
 
 
-def _mutation(record: Record, sources: tuple[NodeId, ...]) -> Mutation:
+def _mutation(record: Record, sources: tuple[ShardId, ...]) -> Mutation:
     amend = tuple(node for node in record.copyset if node in sources)
     store = tuple(node for node in record.copyset if node not in sources)
     return Mutation(record, amend, store, sources)
 
 
 def completed(
-    touched: Collection[NodeId],
-    writable: Collection[NodeId],
+    touched: Collection[ShardId],
+    writable: Collection[ShardId],
     metadata: EpochMetadata,
     lsn: Lsn,
-) -> tuple[NodeId, ...]:
+) -> tuple[ShardId, ...]:
     """Return a copyset with all of `touched`, or as many copies as there can be if the writable
     shards are too few for one."""
     chosen = set(touched)

@@ -57,7 +57,7 @@ from loomlog.core.copyset.record import (
     offset_of,
 )
 from loomlog.errors import Corrupt
-from loomlog.types import Buffer, NodeId
+from loomlog.types import Buffer, ShardId
 
 
 class EpochLng(NamedTuple):
@@ -137,7 +137,7 @@ Decision: TypeAlias = tuple[NodeAnswer, Sequence[Change]]
 SCAN_RECORDS_MAX: Final = 1024  # looked at for one answer, however few of them are sent
 
 
-def decide(request: NodeRequest, standing: LogStanding, records: Records, me: NodeId) -> Decision:
+def decide(request: NodeRequest, standing: LogStanding, records: Records, me: ShardId) -> Decision:
     """Return the answer, and the changes, in order, that must be durable before it is given. (A
     release need not be durable, and has no answer.)"""
     match request:
@@ -165,7 +165,7 @@ def decide(request: NodeRequest, standing: LogStanding, records: Records, me: No
 
 
 def look_up(
-    request: NodeRequest, standing: LogStanding, records: Records, me: NodeId
+    request: NodeRequest, standing: LogStanding, records: Records, me: ShardId
 ) -> NodeAnswer:
     """Return the answer to a request that changes nothing."""
     match request:
@@ -394,7 +394,7 @@ def _clean_before(epoch: Epoch, standing: LogStanding, records: Records) -> Epoc
     return max(clean, epoch - 1)
 
 
-def _read(request: Read, standing: LogStanding, records: Records, me: NodeId) -> Delivered:
+def _read(request: Read, standing: LogStanding, records: Records, me: ShardId) -> Delivered:
     sent: list[Record] = []
     damaged: list[tuple[Lsn, Lsn]] = []
     size = 0

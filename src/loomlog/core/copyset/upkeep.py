@@ -23,6 +23,7 @@ from loomlog.core.copyset.log_state import (
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.shards import index_of, node_of, shard_name
 from loomlog.types import NodeId, ShardId
 
 
@@ -30,7 +31,7 @@ class LogSituation(NamedTuple):
     """The state of a log besides its nodes."""
 
     state: LogState
-    holders: Sequence[NodeId]  # the nodes that may have records
+    holders: Sequence[ShardId]  # may have records
     nodeset_wanted: int = 0  # 0: no size was asked for
     begun: bool = True
     ends: bool = False  # its segment takes no more appends
@@ -38,17 +39,20 @@ class LogSituation(NamedTuple):
 
 
 class LogNodes(Protocol):
-    """The storage nodes, as one log sees them."""
+    """The storage nodes and their shards, as one log sees them."""
 
     def alive(self, node: NodeId) -> bool: ...
+
+    def has(self, shard: ShardId) -> bool:
+        """Return whether its node is alive, with its volume."""
 
     def leaves(self, node: NodeId | None) -> bool:
         """Return whether it is drained, restarted, or no longer part of the cluster."""
 
-    def is_unfit(self, node: NodeId) -> bool:
+    def is_unfit(self, shard: ShardId) -> bool:
         """Return whether it has to leave its nodesets."""
 
-    def lost_through(self, node: NodeId) -> Epoch:
+    def lost_through(self, shard: ShardId) -> Epoch:
         """Return up to which epoch it may have lost copies; 0: none."""
 
     def takers(self, shards: Collection[ShardId]) -> Collection[ShardId]:
@@ -70,8 +74,8 @@ def reason_for_epoch(log: LogSituation, nodes: LogNodes) -> str:
     if not log.begun or (not state.sequencer and is_recovered(state)):
         return ""
     if reason := _what_is_wrong(log, nodes):
-        alive = [node for node in log.holders if nodes.alive(node)]
-        return reason if can_be_recovered(state, alive) else ""
+        there = [shard for shard in log.holders if nodes.has(shard)]
+        return reason if can_be_recovered(state, there) else ""
     return ""
 
 
@@ -86,15 +90,15 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
     nodeset = state.history[-1].nodeset
     unfit = [member.shard for member in nodeset if nodes.is_unfit(member.shard)]
     if unfit and nodes.next_nodeset() != nodeset:
-        return f"node {unfit[0]} leaves its nodeset"
+        return f"node {shard_name(unfit[0])} leaves its nodeset"
     if shortage := change_of_copies(state, nodes):
         return shortage
-    if lossy := lossy_nodes(state, nodes):
-        return f"node {lossy[0]} lost its copies"  # it counts fully from the next epoch on
+    if lossy := lossy_shards(state, nodes):
+        return f"node {shard_name(lossy[0])} lost its copies"  # it counts from the next epoch on
     if log.renewed and nodes.next_nodeset() != nodeset:
         return "its nodeset is renewed"
     if joining := _joining(log, nodes):
-        return f"node {joining[0]} joins its nodeset"
+        return f"node {shard_name(joining[0])} joins its nodeset"
     return ""
 
 
@@ -111,34 +115,35 @@ def change_of_copies(state: LogState, nodes: LogNodes) -> str:
     return f"only {len(short)} of its nodes take copies"
 
 
-def lossy_nodes(state: LogState, nodes: LogNodes) -> list[NodeId]:
-    """Return the nodes that may have lost copies of the newest epoch."""
-    return [node for node in state.history[-1].shards if nodes.lost_through(node) >= state.epoch]
+def lossy_shards(state: LogState, nodes: LogNodes) -> list[ShardId]:
+    """Return the shards that may have lost copies of the newest epoch."""
+    shards = state.history[-1].shards
+    return [shard for shard in shards if nodes.lost_through(shard) >= state.epoch]
 
 
-def _joining(log: LogSituation, nodes: LogNodes) -> list[NodeId]:
-    """Return the nodes that would make up for those that left; none while one of them is away."""
+def _joining(log: LogSituation, nodes: LogNodes) -> list[ShardId]:
+    """Return the shards that would make up for those that left; none while one of them is away."""
     nodeset = log.state.history[-1].nodeset
     if not has_shrunk(log.state, log.nodeset_wanted):
         return []
     grown = nodes.next_nodeset()
     joining = [member.shard for member in grown if member not in nodeset]
     is_larger = len(grown) > len(nodeset)
-    return joining if is_larger and all(map(nodes.alive, joining)) else []
+    return joining if is_larger and all(map(nodes.has, joining)) else []
 
 
 def condition(
     state: LogState,
-    alive: Collection[NodeId],
-    lost: Mapping[NodeId, Epoch],
+    alive: Collection[ShardId],
+    lost: Mapping[ShardId, Epoch],
     reason: str,
     trouble: str,
-    refusing: Mapping[NodeId, str],
-    failing: Mapping[NodeId, str],
+    refusing: Mapping[ShardId, str],
+    failing: Mapping[ShardId, str],
 ) -> str:
-    """Return a text about missing nodes, epochs that are not recovered, losses and work under way;
-    "" if all is well. `lost`: nodes that lost copies, and up to which epoch; `refusing`: nodes that
-    take no copies, and why; `failing`: those of them that cannot take part in a recovery."""
+    """Return a text about missing shards, epochs that are not recovered, losses and work under way;
+    "" if all is well. `lost`: shards that lost copies, and up to which epoch; `refusing`: shards
+    that take no copies, and why; `failing`: those of them that cannot take part in a recovery."""
     words = [] if state.closed else _missing(state, alive, refusing)
     if not is_recovered(state):
         words.append(unrecovered(state, alive, failing))
@@ -151,7 +156,7 @@ def condition(
     return "; ".join(words)
 
 
-def unrecovered(state: LogState, alive: Collection[NodeId], failing: Mapping[NodeId, str]) -> str:
+def unrecovered(state: LogState, alive: Collection[ShardId], failing: Mapping[ShardId, str]) -> str:
     """Return which epochs are not recovered yet, and which nodes they wait for."""
     first, last = state.last_clean + 1, state.epoch - 1
     span = f"epoch {first} is" if first == last else f"epochs {first} to {last} are"
@@ -159,29 +164,30 @@ def unrecovered(state: LogState, alive: Collection[NodeId], failing: Mapping[Nod
 
 
 def _missing(
-    state: LogState, alive: Collection[NodeId], refusing: Mapping[NodeId, str]
+    state: LogState, alive: Collection[ShardId], refusing: Mapping[ShardId, str]
 ) -> list[str]:
-    nodes = state.history[-1].shards
-    there = set(nodes).intersection(alive)
-    full = [node for node in nodes if node in there and node in refusing]
-    words = [_refusal(node, refusing[node]) for node in full]
-    if len(there) < len(nodes):
-        words.append(f"{len(there)} of {len(nodes)} nodes of the nodeset are alive")
+    shards = state.history[-1].shards
+    there = set(shards).intersection(alive)
+    full = [shard for shard in shards if shard in there and shard in refusing]
+    words = [_refusal(shard, refusing[shard]) for shard in full]
+    if len(there) < len(shards):
+        what = "shards" if any(map(index_of, shards)) else "nodes"
+        words.append(f"{len(there)} of {len(shards)} {what} of the nodeset are alive")
     words += filter(None, [why_appends_wait(state, alive, refusing)])
     return words
 
 
 def why_appends_wait(
-    state: LogState, alive: Collection[NodeId], refusing: Mapping[NodeId, str]
+    state: LogState, alive: Collection[ShardId], refusing: Mapping[ShardId, str]
 ) -> str:
     """Return how many nodes appends wait for, and what helps; "" if they do not wait."""
-    nodes, least = state.history[-1].shards, state.least or state.history[-1].replication
-    there = set(nodes).intersection(alive)
-    if len(there.difference(refusing)) >= least:
+    shards, least = state.history[-1].shards, state.least or state.history[-1].replication
+    there = set(shards).intersection(alive)
+    if len(set(map(node_of, there.difference(refusing)))) >= least:
         return ""
     if not there.intersection(refusing):
-        away = sorted(set(nodes).difference(there))
-        return f"appends wait for {least} of them: {_what_helps(away, {})}"
+        away = sorted(set(shards).difference(there))
+        return f"appends wait for {least} of them: {_what_helps(away, {}, there)}"
     return f"appends wait for {least} nodes that do"
 
 
@@ -204,42 +210,49 @@ def _copies(metadata: EpochMetadata) -> int:
     return min([metadata.replication, *map(len, metadata.short)])
 
 
-def _refusal(node: NodeId, why: str) -> str:
-    return f"node {node} takes no copies: {why}"
+def _refusal(shard: ShardId, why: str) -> str:
+    return f"node {shard_name(shard)} takes no copies: {why}"
 
 
-def losses(state: LogState, lost: Mapping[NodeId, Epoch]) -> list[str]:
+def losses(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[str]:
     """Return what may be lost for good."""
     words = []
     if epochs := uncertain(state):
         which = ", ".join(map(str, epochs))
         words.append(f"how far epoch {which} was acknowledged is not known: its end is lost")
-    if nodes := lost_together(state, lost):
-        which = ", ".join(f"node {node}" for node in nodes)
+    if shards := lost_together(state, lost):
+        which = ", ".join(f"node {shard_name(shard)}" for shard in shards)
         words.append(f"entries may be lost that only {which} had, which lost their disks")
     return words
 
 
 def why_not_closed(
-    state: LogState, alive: Collection[NodeId], failing: Mapping[NodeId, str]
+    state: LogState, alive: Collection[ShardId], failing: Mapping[ShardId, str]
 ) -> str:
-    """Return why the log could not be closed now; "" if it could. `failing`: nodes that are there
+    """Return why the log could not be closed now; "" if it could. `failing`: shards that are there
     and cannot store anything, and why."""
     away = awaited(state, set(alive).difference(failing), state.epoch)
     if not away:
         return ""
-    return f"it cannot be closed, too few of its nodes are there: {_what_helps(away, failing)}"
+    helps = _what_helps(away, failing, alive)
+    return f"it cannot be closed, too few of its nodes are there: {helps}"
 
 
-def _waiting(state: LogState, alive: Collection[NodeId], failing: Mapping[NodeId, str]) -> str:
+def _waiting(state: LogState, alive: Collection[ShardId], failing: Mapping[ShardId, str]) -> str:
     away = awaited(state, set(alive).difference(failing), state.epoch - 1)
     whose = "its" if state.last_clean + 2 == state.epoch else "their"
-    helps = _what_helps(away, failing)
+    helps = _what_helps(away, failing, alive)
     return f": too few of {whose} nodes are there: {helps}" if away else ""
 
 
-def _what_helps(nodes: Collection[NodeId], failing: Mapping[NodeId, str]) -> str:
-    silent = [f"node {node}" for node in nodes if node not in failing]
-    words = [f"start {', '.join(silent)}"] if silent else []
-    words += [_refusal(node, failing[node]) for node in nodes if node in failing]
+def _what_helps(
+    away: Collection[ShardId], failing: Mapping[ShardId, str], alive: Collection[ShardId]
+) -> str:
+    up = set(map(node_of, alive))
+    silent = [shard for shard in away if shard not in failing]
+    down = sorted(set(map(node_of, silent)).difference(up))
+    bare = [shard_name(shard) for shard in silent if node_of(shard) in up]
+    words = [f"start {', '.join(f'node {node}' for node in down)}"] if down else []
+    words += [f"bring back the volume of shard {', '.join(bare)}"] if bare else []
+    words += [_refusal(shard, failing[shard]) for shard in away if shard in failing]
     return "; ".join(words)

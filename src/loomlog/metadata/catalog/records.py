@@ -47,6 +47,7 @@ class NodeRecord:
     generation: int = 0  # of its data; grows. With a lower one it is an older copy
     process: str = ""  # that registered last
     losses: dict[str, Losses] = field(default_factory=dict)  # by protocol, which knows what is lost
+    shards: tuple[int, ...] = (0,)  # the index of each volume, which never changes
 
     def losses_of(self, protocol: str) -> Losses:
         return self.losses.get(protocol, ())

@@ -15,7 +15,7 @@ from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.outage import outage
 from loomlog.core.copyset.record import epoch_of, skip_zero
-from loomlog.core.copyset.shards import node_of, shard_name
+from loomlog.core.copyset.shards import index_of, node_of, shard_name, shard_of
 from loomlog.core.copyset.upkeep import condition, why_not_closed
 from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
@@ -26,7 +26,7 @@ from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.rebuild_log import RebuildLog
 from loomlog.metadata.copyset.rebuilder import Rebuilder
-from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
+from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, losses_name
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
 from loomlog.metadata.metrics import Metric, Sample, stream_sample, streams_of
@@ -125,11 +125,12 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         wanted = max(settings.replicas, settings.nodeset)
         await self._placement.wait_for_nodes(wanted)
         nodeset, least = self._nodes.first_nodeset(loglet, settings), settings.replicas_least
-        if len(nodeset) < wanted or len(self._placement.usable_nodes()) < least:
+        nodes, usable = {member.node for member in nodeset}, self._placement.usable_nodes()
+        if len(nodes) < settings.replicas or len(nodeset) < wanted or len(usable) < least:
             is_nodeset = settings.nodeset > settings.replicas
             what = f"a nodeset of {wanted} needs" if is_nodeset else f"{wanted} replicas need"
             raise self._placement.too_few(wanted, f"{what} as many nodes")
-        takers = self._nodes.takers([member.shard for member in nodeset])
+        takers = {node_of(s) for s in self._nodes.takers([member.shard for member in nodeset])}
         if len(takers) < least:
             raise Unavailable(
                 f"{settings.replicas} replicas need as many nodes, and {len(takers)} can store "
@@ -257,13 +258,13 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         record = self.records.get(segment.loglet)
         if record is None or not record.begun:
             raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is not there now")
-        there = list(filter(self._nodes.reachable, record.holders))
+        there = list(filter(self._nodes.can_ask, record.holders))
         marks = await self._nodes.landmarks(there, record.loglet, timestamp_us)
         last = last_to_go(
             record.state,
-            {node: Ages(mark.older, mark.young) for node, mark in marks.items()},
-            {node: mark.released for node, mark in marks.items()},
-            {node: Authority.UNDERREPLICATED for node, m in marks.items() if m.underreplicated},
+            {shard: Ages(mark.older, mark.young) for shard, mark in marks.items()},
+            {shard: mark.released for shard, mark in marks.items()},
+            {shard: Authority.UNDERREPLICATED for shard, m in marks.items() if m.underreplicated},
         )
         now = self.records.get(segment.loglet)
         if now is None or now.state.history != record.state.history:
@@ -281,7 +282,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             log_stream_id=record.stream_id,
             state=pb.STREAM_SEALED if state.closed else pb.RUNNING,
             seal_epoch=state.epoch,
-            replicas=self._catalog.addressed(state.history[-1].shards),
+            replicas=self._catalog.addressed(_nodes_of(state)),
             last=self.known_tail(log, segment),
             condition=self._condition(record),
             loglet_id=record.loglet,
@@ -291,7 +292,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def _condition(self, record: CopysetRecord) -> str:
         alive, reason = self._nodes.alive_of(record.state), self._recoveries.reason(record)
-        lost = {node: self._nodes.lost_through(node, record.loglet) for node in record.holders}
+        lost = {shard: self._nodes.lost_through(shard, record.loglet) for shard in record.holders}
         trouble = self._recoveries.trouble(record.loglet)
         refusing = self._nodes.refusing(record.state)
         failing = self._nodes.failing(record.state)
@@ -302,16 +303,17 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         if record is None:
             return []
         state, refusing = record.state, self._nodes.refusing(record.state)
-        newest = {node_of(shard) for shard in state.history[-1].shards}
+        newest = state.history[-1].shards
         described = []
-        for node in sorted(newest.union(map(node_of, holders(state)))):
-            role = "nodeset" if node in newest else "older copies"
-            is_sequencer = node == state.sequencer and not state.closed
-            lost = self._nodes.lost_through(node, record.loglet)
-            words = "takes no copies" if node in refusing else "takes copies"
+        for shard in sorted({*newest, *holders(state)}, key=lambda s: (node_of(s), s)):
+            role = "nodeset" if shard in newest else "older copies"
+            is_sequencer = node_of(shard) == state.sequencer and not state.closed
+            lost = self._nodes.lost_through(shard, record.loglet)
+            words = "takes no copies" if shard in refusing else "takes copies"
             described.append(
                 pb.ReplicaDescription(
-                    storage_node_id=node,
+                    storage_node_id=node_of(shard),
+                    part=index_of(shard),
                     role=f"{role}, sequencer" if is_sequencer else role,
                     state=f"lost copies up to epoch {lost}" if lost else words,
                     epoch=state.epoch,
@@ -382,16 +384,17 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def placement(self) -> list[tuple[NodeId, ...]]:
         return [
-            record.state.history[-1].shards
+            _nodes_of(record.state)
             for record in self.records
             if not record.state.closed and not self._remover.is_abandoned(record)
         ]
 
     def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
         return [
-            ReplicaSet(f"segment {record.loglet}", tuple(sorted(holders(record.state))))
+            ReplicaSet(f"segment {record.loglet}", tuple(sorted(nodes)))
             for record in self.records
-            if node in holders(record.state) and not self._remover.is_abandoned(record)
+            if node in (nodes := set(map(node_of, holders(record.state))))
+            and not self._remover.is_abandoned(record)
         ]
 
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
@@ -404,7 +407,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                 record.state,
                 away,
                 self._nodes.refusing(record.state),
-                {node: self._nodes.lost_through(node, record.loglet) for node in record.holders},
+                {shard: self._nodes.lost_through(shard, record.loglet) for shard in record.holders},
             )
         ]
 
@@ -449,11 +452,11 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def stuck_on(self, node: NodeId) -> list[str]:
         """Return the segments whose nodesets need the node."""
-        usable = {member for member in self._nodes.usable() if member.shard != node}
+        usable = {member.node for member in self._nodes.usable()} - {node}
         return [
             f"segment {record.loglet}"
             for record in self.records
-            if node in record.state.history[-1].shards
+            if node in _nodes_of(record.state)
             and not record.state.closed
             and len(usable) < record.state.history[-1].replication
         ]
@@ -462,7 +465,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._rebuilding.wake()
         self._trimmer.node_joined(node)
         for record in self.records:
-            if node in record.holders:
+            if record.is_on(node):
                 self._remover.look(record)
         self._recoveries.node_joined(node)
 
@@ -475,20 +478,24 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     # ---- news from nodes
 
     def has_data(self, request: pb.Register) -> bool:
-        return request.copies_lost
+        return bool(request.lost_shards)
 
     def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
-        if not all_lost and not request.copies_lost:
-            return node
-        return self.give_up(node)
+        for shard, losses in self.records.losses_on(node.node_id).items():
+            if all_lost or index_of(shard) in request.lost_shards:
+                node = node.with_losses(losses_name(shard), losses)
+        return node
 
     def give_up(self, node: NodeRecord) -> NodeRecord:
-        return node.with_losses(COPYSET, self.records.losses_on(node.node_id))
+        for shard, losses in self.records.losses_on(node.node_id).items():
+            node = node.with_losses(losses_name(shard), losses)
+        return node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         answer.lost.extend(
-            pb.LostCopies(loglet_id=loglet, epoch=epoch)
-            for loglet, epoch in node.losses_of(COPYSET)
+            pb.LostCopies(loglet_id=loglet, epoch=epoch, shard=index)
+            for index in node.shards
+            for loglet, epoch in node.losses_of(losses_name(shard_of(node.node_id, index)))
             if loglet
         )
         answer.rebuild.CopyFrom(self._rebuilding.news())
@@ -514,6 +521,11 @@ def _is_over(state: LogState) -> bool:
     return state.closed and is_recovered(state)
 
 
+def _nodes_of(state: LogState) -> tuple[NodeId, ...]:
+    """Return the nodes of the newest nodeset, each once."""
+    return tuple(dict.fromkeys(map(node_of, state.history[-1].shards)))
+
+
 def _unrecovered(state: pb.CopysetState) -> int:
     """Return how many epochs are over and not clean."""
     return max(0, state.epoch - 1 - state.last_clean)
@@ -522,7 +534,7 @@ def _unrecovered(state: pb.CopysetState) -> int:
 def _missed(state: pb.CopysetState) -> int:
     """Return how many nodes of the newest nodeset are not alive; 0 once nothing is written."""
     alive = {node.storage_node_id for node in state.nodes if node.alive}
-    return 0 if state.closed else len(set(state.history[-1].nodeset) - alive)
+    return 0 if state.closed else len(set(map(node_of, state.history[-1].nodeset)) - alive)
 
 
 def _state_dict(state: pb.CopysetState) -> dict[str, Any]:
@@ -533,7 +545,8 @@ def _state_dict(state: pb.CopysetState) -> dict[str, Any]:
         "history": [
             {
                 "since": epochs.since,
-                "nodeset": list(epochs.nodeset),
+                "nodeset": list(dict.fromkeys(map(node_of, epochs.nodeset))),
+                "shards": list(map(shard_name, epochs.nodeset)),
                 "replicas": epochs.replication,
             }
             for epochs in state.history

@@ -1,25 +1,24 @@
-"""The storage nodes as copyset loglets see them: which may take records or sequence, and orders to
-them over the connections that they opened."""
+"""The storage nodes and their shards as copyset loglets see them: which may take records or
+sequence, and orders to them over the connections that the nodes opened."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Coroutine
+from typing import Any, Final
 
 from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
 from loomlog.core.copyset.nodeset import Member, choose_nodeset, sequencer_of
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import node_of
+from loomlog.core.copyset.shards import index_of, node_of, shard_name, shard_of
 from loomlog.core.segments import Settings
 from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import Losses, NodeRecord
-from loomlog.metadata.copyset.records import CopysetRecord
+from loomlog.metadata.copyset.records import CopysetRecord, losses_name
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import LostNodes
-from loomlog.protocol_names import COPYSET
 from loomlog.types import LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
@@ -43,7 +42,7 @@ class CopysetNodes:
         self._connected = connected
         self._lost_nodes = lost_nodes
         self._request_timeout_s = request_timeout_s
-        self._losses: dict[NodeId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
+        self._losses: dict[ShardId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
         self.alive = connected.alive
         self.silent = connected.silent
         self.reachable = connected.reachable
@@ -62,17 +61,37 @@ class CopysetNodes:
         ]
 
     def _why_full(self, node: NodeId) -> str:
-        restrictions = self._connected.restrictions(node)
-        is_full = restrictions.refuses_copies and not restrictions.copies_fail
-        return self._connected.complaints(node) if is_full else ""
+        shards = [shard_of(node, index) for index in self._catalog.nodes[node].shards]
+        full = [c.refuses_copies and not c.copies_fail for c in map(self._condition, shards)]
+        return self._connected.complaints(node) if all(full) else ""
 
     def usable(self) -> set[Member]:
-        """Return the nodes that may be in a nodeset; one that is away for a moment may stay."""
-        return {
-            Member(node.node_id, node.location)
+        """Return the shards that may be in a nodeset. Those of a node that is away for a moment may
+        stay."""
+        shards = [
+            (shard_of(node.node_id, index), node.location)
             for node in self._catalog.nodes.values()
-            if not _leaves(node) and not self._is_unusable(node.node_id)
-        }
+            for index in node.shards
+        ]
+        return {Member(shard, place) for shard, place in shards if not self.is_unfit(shard)}
+
+    def has(self, shard: ShardId) -> bool:
+        """Return whether the node of a shard is alive, with its volume."""
+        return self.alive(node_of(shard)) and self._is_known(shard)
+
+    def can_ask(self, shard: ShardId) -> bool:
+        return self.reachable(node_of(shard)) and self._is_known(shard)
+
+    def can_open(self, shard: ShardId) -> bool:
+        """Return whether nothing is known to be wrong with the copies of a shard."""
+        return self._is_known(shard) and not self._condition(shard).stores_no_copies
+
+    def takes_copies(self, shard: ShardId) -> bool:
+        return self.can_ask(shard) and not self._condition(shard).refuses_copies
+
+    def _is_known(self, shard: ShardId) -> bool:
+        node = self._catalog.nodes.get(node_of(shard))
+        return node is not None and index_of(shard) in node.shards
 
     def leaves(self, node: NodeId | None) -> bool:
         """Return whether a node is drained, or not part of the cluster any more."""
@@ -83,54 +102,65 @@ class CopysetNodes:
         """Return whether a node should sequence nothing: it leaves, or is about to be restarted."""
         return self.leaves(node) or (node is not None and self._connected.restart_left_s(node) > 0)
 
-    def lost_through(self, node: NodeId, loglet: LogId) -> Epoch:
-        """Return the epoch up to which a node may have lost copies of a loglet; 0: none."""
-        record = self._catalog.nodes.get(node)
-        losses = record.losses_of(COPYSET) if record else ()
+    def lost_through(self, shard: ShardId, loglet: LogId) -> Epoch:
+        """Return the epoch up to which a shard may have lost copies of a loglet; 0: none."""
+        record = self._catalog.nodes.get(node_of(shard))
+        losses = record.losses_of(losses_name(shard)) if record else ()
         if not losses:
             return 0
-        if node not in self._losses or self._losses[node][0] is not losses:
-            self._losses[node] = losses, {pair[0]: pair[1] for pair in losses}
-        return self._losses[node][1].get(loglet, 0)
+        if shard not in self._losses or self._losses[shard][0] is not losses:
+            self._losses[shard] = losses, {pair[0]: pair[1] for pair in losses}
+        return self._losses[shard][1].get(loglet, 0)
 
-    def is_unfit(self, node: NodeId) -> bool:
-        """Return whether a node has to leave the nodesets that it is in."""
-        return self.leaves(node) or self._is_unusable(node)
+    def is_unfit(self, shard: ShardId) -> bool:
+        """Return whether a shard has to leave the nodesets that it is in."""
+        node = node_of(shard)
+        return self.leaves(node) or self._lost_nodes.lost(node) or not self.can_open(shard)
 
-    def _is_unusable(self, node: NodeId) -> bool:
-        return self._lost_nodes.lost(node) or self._connected.restrictions(node).stores_no_copies
+    def _condition(self, shard: ShardId) -> pb.ShardCondition:
+        reported = self._connected.restrictions(node_of(shard)).shards
+        found = (condition for condition in reported if condition.shard == index_of(shard))
+        return next(found, pb.ShardCondition())
 
     def takers(self, shards: Collection[ShardId]) -> list[ShardId]:
         """Return which of the shards take copies."""
-        return [shard for shard in shards if self._takes_copies(node_of(shard))]
+        return [shard for shard in shards if self.has(shard) and self._is_willing(shard)]
 
-    def _takes_copies(self, node: NodeId) -> bool:
-        restrictions = self._connected.restrictions(node)
-        refuses = restrictions.refuses_copies or restrictions.stores_no_copies
-        return self.alive(node) and not refuses
+    def _is_willing(self, shard: ShardId) -> bool:
+        condition = self._condition(shard)
+        return not (condition.refuses_copies or condition.stores_no_copies)
 
-    def refusing(self, state: LogState) -> dict[NodeId, str]:
-        """Return which nodes of a loglet take no new copies, and what is wrong with them."""
+    def refusing(self, state: LogState) -> dict[ShardId, str]:
+        """Return which shards of a loglet take no new copies, and what is wrong with them."""
         return {
-            node: self._connected.complaints(node)
-            for node in self.alive_of(state)
-            if self._connected.restrictions(node).refuses_copies
+            shard: self._connected.complaints(node_of(shard))
+            for shard in self.alive_of(state)
+            if self._condition(shard).refuses_copies
         }
 
-    def failing(self, state: LogState) -> dict[NodeId, str]:
+    def failing(self, state: LogState) -> dict[ShardId, str]:
         """Return which of those cannot take part in a recovery either."""
         refusing = self.refusing(state).items()
-        return {n: why for n, why in refusing if self._connected.restrictions(n).copies_fail}
+        return {shard: why for shard, why in refusing if self._condition(shard).copies_fail}
 
     def lost_in_s(self, node: NodeId) -> float:
         return max(0.0, self._lost_nodes.lost_in_s(node))
 
     def first_nodeset(self, loglet: LogId, settings: Settings) -> tuple[Member, ...]:
-        """Choose among the nodes that are there and have room; if they are too few, among all."""
-        there = {m for m in self.usable() if self._connected.takes_more(m.node)}
-        if len(there) < max(settings.replicas, settings.nodeset):
-            nodes = self._catalog.nodes.values()
-            there = {Member(n.node_id, n.location) for n in nodes if not _leaves(n)}
+        """Choose among the shards that are there and have room; if they are too few, among all."""
+        there = {
+            member
+            for member in self.usable()
+            if self._connected.takes_more(member.node) and self._is_willing(member.shard)
+        }
+        nodes = {member.node for member in there}
+        if len(nodes) < settings.replicas or len(there) < settings.nodeset:
+            there = {
+                Member(shard_of(node.node_id, index), node.location)
+                for node in self._catalog.nodes.values()
+                for index in node.shards
+                if not _leaves(node)
+            }
         return choose_nodeset(loglet, there, size_of(settings))
 
     def sequencer(self, loglet: LogId, avoided: Collection[NodeId] = ()) -> NodeId | None:
@@ -141,30 +171,29 @@ class CopysetNodes:
         others = [node for node in staying if node not in avoided] or staying
         return sequencer_of(loglet, dict.fromkeys(others, 1.0))
 
-    def alive_of(self, state: LogState) -> list[NodeId]:
-        """Return the nodes of all nodesets of a loglet that are alive."""
-        nodes = {node for metadata in state.history for node in metadata.shards}
-        return [node for node in sorted(nodes) if self._connected.alive(node)]
+    def alive_of(self, state: LogState) -> list[ShardId]:
+        """Return the shards of all nodesets of a loglet that are alive."""
+        return list(filter(self.has, state.all_shards))
 
     # ---- orders and questions
 
     async def tell(
-        self, nodes: list[NodeId], order: Trim | Forget, record: CopysetRecord
-    ) -> list[NodeId]:
-        """Give nodes an order; return those that carried it out or have nothing of the loglet."""
+        self, shards: list[ShardId], order: Trim | Forget, record: CopysetRecord
+    ) -> list[ShardId]:
+        """Give shards an order; return those that carried it out or have nothing of the loglet."""
         stamp = record.state.stamp
-        done = await asyncio.gather(*(self._is_done(node, order, stamp) for node in nodes))
-        return [node for node, is_done in zip(nodes, done, strict=True) if is_done]
+        done = await asyncio.gather(*(self._is_done(shard, order, stamp) for shard in shards))
+        return [shard for shard, is_done in zip(shards, done, strict=True) if is_done]
 
-    async def _is_done(self, node: NodeId, order: Trim | Forget, stamp: int) -> bool:
-        message, _ = request_to_wire(order, stamp)
+    async def _is_done(self, shard: ShardId, order: Trim | Forget, stamp: int) -> bool:
+        message, _ = request_to_wire(shard, order, stamp)
         try:
             answer, payload = await self._connected.exchange(
-                node, pb.Frame(copyset_request=message), (), self._request_timeout_s
+                node_of(shard), pb.Frame(copyset_request=message), (), self._request_timeout_s
             )
             return isinstance(answer_from_wire(answer.copyset_answer, payload), Done | NotHere)
         except LoomError as error:
-            logger.info("segment %d: node %d: %s", order.log, node, error)
+            logger.info("segment %d: node %s: %s", order.log, shard_name(shard), error)
             return False
 
     async def recover(self, node: NodeId, state: pb.CopysetState) -> None:
@@ -173,18 +202,21 @@ class CopysetNodes:
         await self._ask(node, pb.Frame(recover_copyset=pb.RecoverCopyset(state=state)))
 
     async def landmarks(
-        self, nodes: list[NodeId], loglet: LogId, timestamp_us: int
-    ) -> dict[NodeId, pb.CopysetLandmarks]:
-        """Return the landmarks of the nodes that answer."""
-        question = pb.FindCopysetLandmarks(loglet_id=loglet, timestamp_us=timestamp_us)
-        frame = pb.Frame(find_copyset_landmarks=question)
-        answers = await asyncio.gather(
-            *(self._ask(node, frame) for node in nodes), return_exceptions=True
-        )
+        self, shards: list[ShardId], loglet: LogId, timestamp_us: int
+    ) -> dict[ShardId, pb.CopysetLandmarks]:
+        """Return the landmarks of the shards that answer."""
+
+        def ask(shard: ShardId) -> Coroutine[Any, Any, pb.Frame]:
+            question = pb.FindCopysetLandmarks(
+                loglet_id=loglet, timestamp_us=timestamp_us, shard=index_of(shard)
+            )
+            return self._ask(node_of(shard), pb.Frame(find_copyset_landmarks=question))
+
+        answers = await asyncio.gather(*map(ask, shards), return_exceptions=True)
         marks = {}
-        for node, answer in zip(nodes, answers, strict=True):
+        for shard, answer in zip(shards, answers, strict=True):
             if isinstance(answer, pb.Frame):
-                marks[node] = answer.copyset_landmarks
+                marks[shard] = answer.copyset_landmarks
             elif not isinstance(answer, LoomError):
                 raise answer
         return marks
@@ -207,7 +239,7 @@ class CopysetNodes:
 
 
 def size_of(settings: Settings) -> int:
-    """Return how many nodes the nodeset is to have."""
+    """Return how many shards the nodeset is to have."""
     return settings.nodeset or max(NODESET_DEFAULT, settings.replicas)
 
 

@@ -28,15 +28,14 @@ from loomlog.core.copyset.rebuild.events import (
 )
 from loomlog.core.copyset.rebuild.triggers import ShardFacts, due_event, forgotten_event
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import node_of, shard_name
+from loomlog.core.copyset.shards import index_of, node_of, shard_name, shard_of
 from loomlog.errors import LoomError
 from loomlog.limits import REQUEST_TIMEOUT_S
 from loomlog.metadata.background import Later, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.rebuild_log import Extent, RebuildLog
-from loomlog.metadata.copyset.records import CopysetRecord, last_written, loss_of
+from loomlog.metadata.copyset.records import CopysetRecord, last_written, loss_of, losses_name
 from loomlog.metadata.protocol import KeeperContext
-from loomlog.protocol_names import COPYSET
 from loomlog.types import LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -86,10 +85,10 @@ class Rebuilder:
         settings = context.settings
         self._after_s = max(settings.rebuild_after_s, settings.replace_after_s or 0.0)
         self._work = RetryLoop("rebuilding", self._step, context.background)
-        self._reports: dict[NodeId, pb.DonorReport] = {}
+        self._reports: dict[ShardId, pb.DonorReport] = {}
         self._told: pb.CopysetRebuild | None = None
         self._version_at = 0, 0.0  # which version began when
-        self._closed_since: dict[NodeId, float] = {}  # when its copies could not be opened
+        self._closed_since: dict[ShardId, float] = {}  # its copies are not there, or do not open
         self._why: dict[ShardId, str] = {}  # what each waits for
 
     def start(self) -> None:
@@ -155,9 +154,11 @@ class Rebuilder:
     # ---- news from nodes
 
     def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
-        if report.HasField("rebuild"):
-            before, self._reports[node] = self._reports.get(node), report.rebuild
-            if before is None or before.scans != report.rebuild.scans:
+        for each in report.rebuild:
+            if node_of(each.donor) != node:
+                continue
+            before, self._reports[each.donor] = self._reports.get(each.donor), each
+            if before is None or before.scans != each.scans:
                 self.wake()
 
     # ---- work
@@ -165,7 +166,7 @@ class Rebuilder:
     async def _step(self, _: int) -> StepResult | Later:
         copies = self._copies()
         due_s: list[float] = []
-        for shard in sorted({*self._catalog.nodes, *self.state.shards}):
+        for shard in sorted({*self._shards(), *self.state.shards}):
             while (event := self._due(shard, copies, due_s)) is not None:
                 await self._append(event)
         await self._count_scans()
@@ -184,13 +185,13 @@ class Rebuilder:
         record = self._catalog.nodes.get(node)
         if record is None:
             return forgotten_event(shard, status)
-        here = self._is_here(node)
+        here = self._is_here(shard)
         facts = ShardFacts(
             here,
-            0.0 if here else self._away_s(node),
+            0.0 if here else self._away_s(shard),
             shard in copies.holders,
             shard in copies.in_use,
-            loss_of(record.losses_of(COPYSET)),
+            loss_of(record.losses_of(losses_name(shard))),
             self._log.extents[shard].loss if shard in self._log.extents else None,
             leaves=record.draining or record.removing,
             given_up=record.removing and not self._connected.alive(node),
@@ -202,18 +203,19 @@ class Rebuilder:
             due_s.append(LOOK_S)  # it is drained as soon as no log uses it
         return event
 
-    def _is_here(self, node: NodeId) -> bool:
-        closed = self._connected.restrictions(node).stores_no_copies
+    def _is_here(self, shard: ShardId) -> bool:
+        closed = not self._nodes.can_open(shard)
         if not closed:
-            self._closed_since.pop(node, None)
+            self._closed_since.pop(shard, None)
         else:
-            self._closed_since.setdefault(node, self._loop.time())
-        return self._connected.reachable(node) and not closed
+            self._closed_since.setdefault(shard, self._loop.time())
+        return self._connected.reachable(node_of(shard)) and not closed
 
-    def _away_s(self, node: NodeId) -> float:
+    def _away_s(self, shard: ShardId) -> float:
+        node = node_of(shard)
         if self._connected.restart_left_s(node):
             return 0.0  # an operator restarts it
-        closed_at = self._closed_since.get(node, self._loop.time())
+        closed_at = self._closed_since.get(shard, self._loop.time())
         silent_s = 0.0 if self._connected.reachable(node) else self._connected.silent_s(node)
         return max(silent_s, self._loop.time() - closed_at)
 
@@ -226,7 +228,7 @@ class Rebuilder:
     def _extent(self, shard: ShardId) -> Extent:
         """Return what the shard may have, or may have lost."""
         record = self._catalog.nodes.get(node_of(shard))
-        losses = record.losses_of(COPYSET) if record else ()
+        losses = record.losses_of(losses_name(shard)) if record else ()
         before = self._log.extents.get(shard)
         is_rebuilt = shard in events.rebuilt(self.state)
         through = dict(before.through) if before is not None and is_rebuilt else {}
@@ -242,11 +244,18 @@ class Rebuilder:
     # ---- donors
 
     def _donors(self) -> list[ShardId]:
-        return events.donors(self.state, sorted(self._catalog.nodes))
+        return events.donors(self.state, sorted(self._shards()))
+
+    def _shards(self) -> set[ShardId]:
+        """Return the shards of all nodes, and those that may have copies though their volumes are
+        not there."""
+        nodes = self._catalog.nodes
+        shards = {shard_of(n, index) for n, record in nodes.items() for index in record.shards}
+        return shards | {shard for shard in self._copies().holders if node_of(shard) in nodes}
 
     async def _count_scans(self) -> None:
         for donor in self._donors():
-            report = self._reports.get(node_of(donor))
+            report = self._reports.get(donor)
             if report is None or report.version != self.state.version:
                 continue
             sums = {each.shard: each for each in report.shards}
@@ -286,8 +295,7 @@ class Rebuilder:
                 self._why[shard] = self._stuck()
 
     def _stuck(self) -> str:
-        donors = map(node_of, self._donors())
-        silent = [str(node) for node in donors if not self._connected.reachable(node)]
+        silent = [shard_name(donor) for donor in self._donors() if not self._nodes.can_ask(donor)]
         if silent:
             return f"node {silent[0]} is away, which may have copies"
         left = max((report.left for report in self._reports.values()), default=0)
@@ -315,9 +323,7 @@ class Rebuilder:
         return {
             member
             for member in self._nodes.usable()
-            if events.targets(self.state, [member.shard])
-            and self._connected.reachable(member.node)
-            and not self._connected.restrictions(member.node).refuses_copies
+            if events.targets(self.state, [member.shard]) and self._nodes.takes_copies(member.shard)
         }
 
     async def _settle(self) -> None:
@@ -327,9 +333,10 @@ class Rebuilder:
                 await self._narrow(shard)
                 await self._context.forget_if_removed(node_of(shard))
         for node, record in [*self._catalog.nodes.items()]:
-            losses = record.losses_of(COPYSET)
-            if losses and self._is_restored(node, loss_of(losses)) and self._is_here(node):
-                await self._clear(node, losses)
+            for shard in [shard_of(node, index) for index in record.shards]:
+                losses = record.losses_of(losses_name(shard))
+                if losses and self._is_restored(shard, loss_of(losses)) and self._is_here(shard):
+                    await self._clear(shard, losses)
 
     def _is_restored(self, shard: ShardId, loss: int | None) -> bool:
         status = self.state.status(shard)
@@ -337,18 +344,21 @@ class Rebuilder:
         is_covered = extent is not None and extent.loss == loss
         return status in (Status.EMPTY, Status.DRAINED) or (status is Status.INTACT and is_covered)
 
-    async def _clear(self, node: NodeId, losses: tuple[tuple[int, ...], ...]) -> None:
-        """Tell a node that its copies are not missing any more, then forget that they were."""
-        restored = [pb.LostCopies(loglet_id=log, epoch=epoch) for log, epoch in losses if log]
+    async def _clear(self, shard: ShardId, losses: tuple[tuple[int, ...], ...]) -> None:
+        """Tell a shard that its copies are not missing any more, then forget that they were."""
+        node, index = node_of(shard), index_of(shard)
+        restored = [
+            pb.LostCopies(loglet_id=log, epoch=epoch, shard=index) for log, epoch in losses if log
+        ]
         order = pb.Frame(copyset_restored=pb.CopysetRestored(restored=restored))
         try:
             await self._connected.request(node, order, REQUEST_TIMEOUT_S)
         except LoomError as error:
-            logger.info("node %d: its copies are restored, but: %s", node, error)
+            logger.info("node %s: its copies are restored, but: %s", shard_name(shard), error)
             return
-        await self._catalog.end_losses(node, COPYSET, losses)
-        if self.state.status(node) is Status.INTACT:
-            self._log.drop(node)
+        await self._catalog.end_losses(node, losses_name(shard), losses)
+        if self.state.status(shard) is Status.INTACT:
+            self._log.drop(shard)
 
     async def _narrow(self, shard: ShardId) -> None:
         def narrowed(state: LogState) -> LogState:

@@ -10,13 +10,14 @@ from loomlog.core.copyset.log_state import newest_state
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.shards import index_of, node_of, shard_of
 from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.catalog.records import LogRecord, Losses, NodeRecord
 from loomlog.metadata.copyset import rebuild_log
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.rollback.draft import Draft, LogletDraft
 from loomlog.protocol_names import COPYSET
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import LogId, NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 PREFIX: Final = "copyset/"  # of the keys of records
@@ -32,11 +33,15 @@ class CopysetRecord:
     stream_id: StreamId  # of the one stream that its segment shows
     state: LogState  # without an epoch until the segment begins
     begun: bool = False
-    holders: tuple[NodeId, ...] = ()  # were in a nodeset once: they may have something of it
+    holders: tuple[ShardId, ...] = ()  # were in a nodeset once: they may have something of it
 
     def __post_init__(self) -> None:
         """Convert the plain values of a stored record."""
         object.__setattr__(self, "state", _log_state(self.state))
+
+    def is_on(self, node: NodeId) -> bool:
+        """Return whether a shard of a node may have something of it."""
+        return any(node_of(shard) == node for shard in self.holders)
 
 
 def _log_state(state: LogState | dict[str, Any]) -> LogState:
@@ -56,21 +61,28 @@ def _log_state(state: LogState | dict[str, Any]) -> LogState:
     return LogState(**{**state, "history": tuple(history), "ends": ends, "told": told})
 
 
+def losses_name(shard: ShardId) -> str:
+    """Return the name of the losses of a shard in the record of its node."""
+    index = index_of(shard)
+    return f"{COPYSET}/{index}" if index else COPYSET
+
+
 class CopysetCatalog(LogletRecords[CopysetRecord]):
     """The copyset loglets."""
 
     prefix: ClassVar[str] = PREFIX
     kind = CopysetRecord
 
-    def copies_on(self, node: NodeId) -> dict[LogId, Epoch]:
-        """Return the loglets that a node may have copies of, with the newest epoch of each."""
-        held = (record for record in self if node in record.holders)
-        return {record.loglet: last_written(record.state) for record in held}
-
-    def losses_on(self, node: NodeId) -> list[tuple[int, ...]]:
-        """Return all copies that a node may have as lost, with a number for this loss."""
-        copies = self.copies_on(node)
-        return [(0, self.catalog.new_stamp()), *copies.items()] if copies else []
+    def losses_on(self, node: NodeId) -> dict[ShardId, list[tuple[int, ...]]]:
+        """Return all copies that the shards of a node may have as lost, with a number for this loss
+        of each."""
+        found: dict[ShardId, list[tuple[int, ...]]] = {}
+        for record in self:
+            for shard in record.holders:
+                if node_of(shard) == node:
+                    losses = found.setdefault(shard, [(0, self.catalog.new_stamp())])
+                    losses.append((record.loglet, last_written(record.state)))
+        return found
 
 
 def last_written(state: LogState) -> Epoch:
@@ -90,9 +102,11 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
 
     def __init__(self) -> None:
         self.epochs: dict[LogId, int] = {}  # the highest of each loglet
+        self._shards: set[ShardId] = set()  # of the nodes that came
         super().__init__(PREFIX, CopysetRecord, self.epochs)
 
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
+        self._shards |= {shard_of(caller.node_id, i) for i in caller.registration.shards}
         for copies in holdings.copysets:
             known = self.epochs.get(copies.loglet_id, 0)
             self.epochs[copies.loglet_id] = max(known, copies.epoch)
@@ -102,11 +116,13 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
 
     def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
         self._forget_rebuilding(draft)
+        known = draft.decoded("node/", NodeRecord)
+        shards = self._shards | {shard_of(node.node_id, i) for node in known for i in node.shards}
         for key, record in self.remaining(draft):
             epoch = self.epochs.get(record.loglet, 0)
             if record.begun and epoch > record.state.epoch:
-                state = newest_state(record.state, epoch, draft.nodes)
-                holders = tuple(sorted({*record.holders, *draft.nodes}))
+                state = newest_state(record.state, epoch, shards)
+                holders = tuple(sorted({*record.holders, *shards}))
                 draft.changes[key] = replace(record, state=state, holders=holders)
 
     def _forget_rebuilding(self, draft: Draft) -> None:
@@ -120,9 +136,12 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
 
     def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
         """Count as lost all copies that the node may have had, up to the newest epoch."""
-        lost = [
-            (record.loglet, max(record.state.epoch, self.epochs.get(record.loglet, 0)))
-            for record in self.records(draft)
-            if node.node_id in record.holders
-        ]
-        return node.with_losses(COPYSET, lost)
+        lost: dict[ShardId, list[tuple[LogId, Epoch]]] = {}
+        for record in self.records(draft):
+            epoch = max(record.state.epoch, self.epochs.get(record.loglet, 0))
+            for shard in record.holders:
+                if node_of(shard) == node.node_id:
+                    lost.setdefault(shard, []).append((record.loglet, epoch))
+        for shard, losses in lost.items():
+            node = node.with_losses(losses_name(shard), losses)
+        return node

@@ -21,7 +21,7 @@ from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.upkeep import (
     LogSituation,
     change_of_copies,
-    lossy_nodes,
+    lossy_shards,
     reason_for_epoch,
 )
 from loomlog.core.segments import Segment
@@ -158,7 +158,7 @@ class Recoveries:
                 self._failed.pop(loglet, None)
                 return StepResult.IDLE
             segment = self._catalog.segment_of(record)
-            if segment and lossy_nodes(record.state, self._nodes_of(record, segment)):
+            if segment and lossy_shards(record.state, self._nodes_of(record, segment)):
                 await self._finish(record)
             node = self._choose(loglet)
             closed = self._ends(record)
@@ -216,13 +216,14 @@ class _LogletNodes:
         self._record = record
         self._segment = segment
         self.alive = nodes.alive
+        self.has = nodes.has
         self.leaves = nodes.hands_over
         self.is_unfit = nodes.is_unfit
         self.takers = nodes.takers
 
-    def lost_through(self, node: NodeId) -> Epoch:
-        lost_through = self._nodes.lost_through(node, self._record.loglet)
-        return max(lost_through, self._rebuilt.get(node, 0))
+    def lost_through(self, shard: ShardId) -> Epoch:
+        lost_through = self._nodes.lost_through(shard, self._record.loglet)
+        return max(lost_through, self._rebuilt.get(shard, 0))
 
     def next_sequencer(self) -> NodeId | None:
         return self._nodes.sequencer(self._record.loglet)

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from loomlog.core.copyset.messages import Forget, Trim
 from loomlog.core.copyset.record import Lsn
+from loomlog.core.copyset.shards import node_of
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.nodes.placement import LOOK_S
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +46,20 @@ class CopysetRemover:
             self._epochs.tell(loglet)
             logger.info("segment %d is gone", loglet)
             return StepResult.IDLE
-        unknown = [node for node in record.holders if node not in self._catalog.nodes]
-        there = [node for node in record.holders if self._nodes.reachable(node)]
+        unknown = [shard for shard in record.holders if node_of(shard) not in self._catalog.nodes]
+        there = [shard for shard in record.holders if self._nodes.can_ask(shard)]
         gone = {*unknown, *await self._forget(record, there)}
         if not gone:
             return StepResult.FAILED if there else StepResult.IDLE
         await self._records.change(
             loglet,
             lambda record: replace(
-                record, holders=tuple(node for node in record.holders if node not in gone)
+                record, holders=tuple(shard for shard in record.holders if shard not in gone)
             ),
         )
         return StepResult.DONE
 
-    async def _forget(self, record: CopysetRecord, there: list[NodeId]) -> list[NodeId]:
+    async def _forget(self, record: CopysetRecord, there: list[ShardId]) -> list[ShardId]:
         """Order the sequencer first: it might still send records to other nodes."""
         sequencer = record.state.sequencer
         if self._nodes.reachable(sequencer):
@@ -73,7 +74,7 @@ class CopysetTrimmer:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
         self._work = RetryLoop("trim of segment", self._step, background)
-        self._trimmed_to: dict[LogId, dict[NodeId, Lsn]] = {}  # by this leader
+        self._trimmed_to: dict[LogId, dict[ShardId, Lsn]] = {}  # by this leader
 
     def look(self, record: CopysetRecord) -> None:
         if not self._is_done(record):
@@ -81,9 +82,10 @@ class CopysetTrimmer:
 
     def node_joined(self, node: NodeId) -> None:
         for trimmed_to in self._trimmed_to.values():
-            trimmed_to.pop(node, None)
+            for shard in [shard for shard in trimmed_to if node_of(shard) == node]:
+                del trimmed_to[shard]
         for record in self._records:
-            if node in record.holders:
+            if record.is_on(node):
                 self.look(record)
 
     async def done(self, log_id: LogId) -> None:
@@ -97,12 +99,12 @@ class CopysetTrimmer:
     def _target(self, record: CopysetRecord) -> Lsn:
         return self._catalog.trim_target(record) if record.begun else 0
 
-    def _lagging(self, record: CopysetRecord) -> list[NodeId]:
+    def _lagging(self, record: CopysetRecord) -> list[ShardId]:
         trimmed_to, trimmed = self._trimmed_to.get(record.loglet, {}), record.state.trimmed
         return [
-            node
-            for node in record.holders
-            if trimmed_to.get(node, 0) < trimmed and self._nodes.reachable(node)
+            shard
+            for shard in record.holders
+            if trimmed_to.get(shard, 0) < trimmed and self._nodes.can_ask(shard)
         ]
 
     async def _step(self, loglet: LogId) -> StepResult:

@@ -238,6 +238,9 @@ def _check_bounds(request: pb.Register) -> None:
         )
     if len(volumes) > limits.VOLUMES_MAX or any(len(v) > limits.PATH_CHARS_MAX for v in volumes):
         raise InvalidArgument(f"node {node} has too many volumes, or their names are too long")
+    shards = request.shards
+    if len({*shards}) != len(volumes) or max(shards, default=0) >= limits.SHARDS_MAX:
+        raise InvalidArgument(f"node {node} does not say which shard each of its volumes is")
 
 
 def _not_reached(request: pb.Register, why: str) -> Unavailable:
@@ -257,6 +260,7 @@ def record_of(request: pb.Register) -> NodeRecord:
         location=request.location,
         generation=request.generation,
         process=request.process,
+        shards=tuple(request.shards),
     )
 
 

@@ -1,15 +1,15 @@
-"""The copies of `copyset` logs on a node: which requests they take, what is said with answers, and
-how they catch up with logs that continued without this node.
+"""The copies of `copyset` logs in a shard: which requests they take, what is said with answers, and
+how they catch up with logs that continued without this shard.
 
 Every request names the creation stamp of its log. Numbers of logs may collide when metadata is
 older than the nodes; stamps never do. The first request that brings something says which stamp the
 log has here.
 
-A node that lost its disk must not say "it never was here": others would believe it. The metadata
-repository recognises a node that came back with empty volumes or an older copy of its data, and
-remembers the newest epoch that each loglet had by then. For epochs up to that one the node says
-with every answer that it may miss records: what it has counts, what it lacks does not. That ends
-when the metadata repository says that its copies are restored (donor.py).
+A shard that lost its disk must not say "it never was here": others would believe it. The metadata
+repository recognises a shard that came back empty or with an older copy of its data, and remembers
+the newest epoch that each loglet had by then. For epochs up to that one the shard says with every
+answer that it may miss records: what it has counts, what it lacks does not. That ends when the
+metadata repository says that its copies are restored (donor.py).
 Since it also forgot what it was sealed at, it seals itself below the log's newest epoch before it
 takes anything of such a log.
 
@@ -62,7 +62,7 @@ from loomlog.node.long_poll import LongPolls
 from loomlog.node.workers import called_back, insist
 from loomlog.storage.logsdb.recent import RecentBatches
 from loomlog.storage.logsdb.store import Answered
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, ShardId
 from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
@@ -84,12 +84,20 @@ class Copies:
     """Opens what is on the disks when it is made; that blocks."""
 
     def __init__(
-        self, disks: Disks, epochs: EpochStoreClient, now_us: Callable[[], int], spawn: Spawn
+        self,
+        shard: ShardId,
+        directory: str,
+        disks: Disks,
+        epochs: EpochStoreClient,
+        now_us: Callable[[], int],
+        spawn: Spawn,
     ) -> None:
+        """`directory`: of the node, on the shard's volume."""
         self._epochs = epochs
         self._spawn = spawn
         self._waiting: LongPolls[LogId, NodeAnswer] = LongPolls(WAITING_READS_MAX)
-        self.volume = LogsVolume(disks, now_us, self._waiting.changed_everywhere)
+        changed = self._waiting.changed_everywhere
+        self.volume = LogsVolume(shard, directory, disks, now_us, changed)
         older = None if self.volume.is_closed else frozenset(self.volume.logs)
         self.marks = Marks(asyncio.get_running_loop().time, now_us(), older)
         self._lost: Mapping[LogId, Epoch] | None = None  # None until the node has registered
@@ -107,6 +115,10 @@ class Copies:
     def stamp_of(self, log: LogId) -> int:
         """Return the creation stamp of the log: what was learned, or else what is stored."""
         return self._epochs.stamps.get(log) or self.standing(log).stamp
+
+    def is_of(self, log: LogId, stamp: int) -> bool:
+        """Return whether what is stored of the log, if anything, has this creation stamp."""
+        return self.standing(log).stamp in (0, stamp)
 
     def is_granted(self, log: LogId, epoch: Epoch) -> bool:
         """Return whether the epoch is known to be granted, by the metadata repository or by what
@@ -281,7 +293,7 @@ class LogCatchUp:
     """Catches up with logs that continued without this node: how epochs ended, and how far logs are
     released."""
 
-    def __init__(self, me: NodeId, copies: Copies, epochs: EpochStoreClient, spawn: Spawn) -> None:
+    def __init__(self, me: ShardId, copies: Copies, epochs: EpochStoreClient, spawn: Spawn) -> None:
         self._me = me
         self._copies = copies
         self._epochs = epochs

@@ -1,6 +1,6 @@
-"""Makes the copies of shards again that are lost or drained, from the copies on this node.
+"""Makes the copies of shards again that are lost or drained, from the copies of a shard here.
 
-core/copyset/rebuild/ decides; this runs its scans over all logs of the node, in the background and
+core/copyset/rebuild/ decides; this runs its scans over all logs of the shard, in the background and
 at a bounded rate, and starts again whenever other shards are rebuilt. What could not be restored is
 left for another scan, after a pause.
 """
@@ -59,7 +59,7 @@ class _Progress:
 
 
 class Donor:
-    """The donor on a node."""
+    """The donor of a shard."""
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class Donor:
                 for shard, count in done.records.items()
             ],
             left=done.left,
+            donor=self._me,
         )
 
     @property

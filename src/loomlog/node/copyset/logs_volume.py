@@ -1,14 +1,13 @@
-"""The LogsDB of a node, with its copies of `copyset` logs: on the volume that was first when it was
-made.
+"""The LogsDB of a shard, with the copies of `copyset` logs on a volume.
 
     <volume>/cid=<cluster id>/snid=<node id>/logs/…
 
-A node without copies has no LogsDB and no threads for one. It is opened at the start of the node if
-it is there, otherwise with the first request; requests wait for that. If it cannot be opened, or a
-commit failed, everything is refused until the volume works again (volume.py); then it is opened
+A shard without copies has no LogsDB and no threads for one. It is opened at the start of the node
+if it is there, otherwise with the first request; requests wait for that. If it cannot be opened, or
+a commit failed, everything is refused until the volume works again (volume.py); then it is opened
 again. A LogsDB whose directory vanished is not made again: the node does not know then what it had,
-and says so when it is restarted. If there are two, on different volumes, one may be an older copy:
-neither is opened until an operator has moved one away.
+and says so when it is restarted. If two volumes have copies of one LogsDB, neither is opened until
+an operator has moved one away.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from loomlog import limits
@@ -24,16 +24,18 @@ from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.messages import Refused
 from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import Epoch, lsn_words
+from loomlog.core.copyset.shards import index_of
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
-from loomlog.node.volume import ADVICE
+from loomlog.node.volume import ADVICE, Volume
 from loomlog.node.workers import off_loop
-from loomlog.storage.files import Files, Worker
+from loomlog.storage.files import Worker
 from loomlog.storage.group_commit import LOOK_UPS_MAX
+from loomlog.storage.identity import find_copies
 from loomlog.storage.logsdb.store import Answered, LogsStore
 from loomlog.storage.logsdb.table import LogsTable
 from loomlog.storage.volumes import Volumes
-from loomlog.types import LogId
+from loomlog.types import LogId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -43,8 +45,8 @@ DAMAGED_NAMED_MAX: Final = 5  # copies in a condition
 TEND_S: Final = 5.0  # a partition may last this much longer
 
 # Marks with the identity of the node:
-_MADE: Final = "copyset/made"  # a LogsDB was made: if it is missing, copies are lost
-_LOST: Final = "copyset/lost/"  # and a loglet: up to which epoch copies of it may be lost
+_MADE: Final = "copyset/made/"  # and a shard's index: it had a LogsDB; if missing, copies are lost
+_LOST: Final = "copyset/lost/"  # likewise, and a loglet: up to which epoch copies may be lost
 
 _OPENING: Final = Refused(Trouble.OVERLOADED, "too much waits for the copies to be opened")
 
@@ -59,11 +61,18 @@ class LogsVolume:
     """Opens the LogsDB when it is made, if it is there; that blocks."""
 
     def __init__(
-        self, disks: Disks, now_us: Callable[[], int], store_failed: Callable[[], None]
+        self,
+        shard: ShardId,
+        directory: str,
+        disks: Disks,
+        now_us: Callable[[], int],
+        store_failed: Callable[[], None],
     ) -> None:
-        """`store_failed` is called before another store takes the place of a failed one."""
-        directory = (find_logs(disks.files, disks.paths) or disks.paths)[0]
+        """`directory`: of the node, on the shard's volume. `store_failed` is called before another
+        store takes the place of a failed one."""
         self.path = f"{directory}/logs"
+        self._shard = shard
+        self._made = f"{_MADE}{index_of(shard)}"
         self._disks = disks
         self._volume = disks.volume_of(self.path)
         self._now_us = now_us
@@ -80,12 +89,19 @@ class LogsVolume:
         self._stored_bytes = 0
         self._count_again_at = 0.0
         self._waiting: list[tuple[Callable[[LogsStore], None], Answered]] = []
-        is_there, was_there = disks.files.exists(self.path), _MADE in disks.opened.identity.marks
-        self.is_lost = was_there and not is_there  # it was made once, and is gone
+        is_there, was_there = (
+            disks.files.exists(self.path),
+            self._made in disks.opened.identity.marks,
+        )
+        # It was made once, and is gone; or this volume took the place of another one.
+        self.is_lost = not is_there and (was_there or disks.opened.has_replaced(directory))
         self._was_used = was_there and is_there
         disks.own(self)
         if is_there:
             self._open_now()
+
+    def is_on(self, volume: Volume) -> bool:
+        return volume is self._volume
 
     @property
     def is_closed(self) -> bool:
@@ -219,16 +235,19 @@ class LogsVolume:
 
     def _open_table(self) -> None:
         self.close()
-        found = find_logs(self._disks.files, self._disks.paths)
-        if len(found) > 1:
+        copies = find_copies(self._disks.files, [f"{path}/logs" for path in self._disks.paths])
+        if (other := copies.get(self.path)) is not None:
             raise InvalidArgument(
-                f"{found[0]}/logs and {found[1]}/logs both have copies of copyset logs: keep the "
-                "newer one, and move the other out of the volume"
+                f"{self.path} and {other} are copies of one store: keep the newer one where it "
+                "was made, and move the other out of the volume"
             )
-        self._table = self._disks.open_store("copyset", self.path, self._rocks_logs, _is_empty)
+        shard = index_of(self._shard)
+        self._table = self._disks.open_store(
+            "copyset", self.path, self._rocks_logs, _is_empty, shard
+        )
         self._disks.files.sync_directory(self._volume.path)
         # Before anything is put into it: a process that ends in between has lost nothing.
-        self._disks.opened.note({_MADE: 1})
+        self._disks.opened.note({self._made: 1})
         self._volume.watch(self.path)
 
     def _rocks_logs(self, path: str) -> LogsTable:
@@ -249,7 +268,7 @@ class LogsVolume:
         assert self._table is not None
         self._problem, self._refusal = "", None
         self.store = LogsStore(
-            self._disks.settings.node_id,
+            self._shard,
             self._table,
             *workers,
             on_failure=self._volume.failed,
@@ -277,22 +296,21 @@ class LogsVolume:
         self._refusal = Refused(Trouble.DISABLED, f"its copies cannot be opened: {error}")
 
 
-def find_logs(files: Files, paths: Sequence[str]) -> list[str]:
-    """Return those of a node's paths that have a LogsDB. Blocks."""
-    return [path for path in paths if files.exists(f"{path}/logs")]
+def note_lost(node: Volumes, lost: Iterable[pb.LostCopies]) -> defaultdict[int, dict[LogId, Epoch]]:
+    """Note up to which epochs copies may be lost, and return that of all loglets, by the index of
+    the shard: the metadata may be a restored copy that knows less than the node. Blocking."""
+    node.note({f"{_LOST}{loss.shard}/{loss.loglet_id}": loss.epoch for loss in lost})
+    found: defaultdict[int, dict[LogId, Epoch]] = defaultdict(dict)
+    for name, epoch in node.identity.marks.items():
+        if name.startswith(_LOST):
+            shard, loglet = map(int, name.removeprefix(_LOST).split("/"))
+            found[shard][loglet] = epoch
+    return found
 
 
-def note_lost(node: Volumes, lost: Iterable[pb.LostCopies]) -> dict[LogId, Epoch]:
-    """Note up to which epochs copies may be lost, and return that of all loglets: the metadata may
-    be a restored copy that knows less than the node. Blocking."""
-    node.note({f"{_LOST}{loss.loglet_id}": loss.epoch for loss in lost})
-    marks = node.identity.marks.items()
-    return {int(name.removeprefix(_LOST)): e for name, e in marks if name.startswith(_LOST)}
-
-
-def drop_lost(node: Volumes, restored: Iterable[LogId]) -> None:
-    """Forget that copies of these loglets may be lost. Blocking."""
-    node.drop({f"{_LOST}{log}" for log in restored})
+def drop_lost(node: Volumes, shard: int, restored: Iterable[LogId]) -> None:
+    """Forget that copies of these loglets in a shard may be lost. Blocking."""
+    node.drop({f"{_LOST}{shard}/{log}" for log in restored})
 
 
 def _is_empty(table: LogsTable) -> bool:

@@ -15,9 +15,10 @@ from typing import Final, TypeAlias
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import NodeAnswer, NodeRequest, Refused, Release
 from loomlog.core.copyset.nodeset import Trouble
+from loomlog.core.copyset.shards import node_of
 from loomlog.errors import LoomError, Retryable
 from loomlog.net.endpoints import connect
-from loomlog.types import NodeId
+from loomlog.types import NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import KnownNode, answer_from_wire, request_to_wire
@@ -45,12 +46,12 @@ class PeerNodes:
             node = known.get(node_id)
             self._peer(node_id).learn(node.address if node else "", bool(node and node.alive))
 
-    def ask(self, node: NodeId, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
+    def ask(self, shard: ShardId, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
         """Call `done` with the answer, never before this returns; None: there is none."""
-        self._peer(node).ask(request, stamp, done)
+        self._peer(node_of(shard)).ask(shard, request, stamp, done)
 
-    def release(self, node: NodeId, release: Release, stamp: int) -> None:
-        self._peer(node).release(release, stamp)
+    def release(self, shard: ShardId, release: Release, stamp: int) -> None:
+        self._peer(node_of(shard)).release(shard, release, stamp)
 
     def is_connected(self, node: NodeId) -> bool:
         return self._peer(node).connection is not None
@@ -75,7 +76,7 @@ class _PeerNode:
         self._alive = False
         self.connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[NodeRequest, int, OnAnswer]] = []
+        self._waiting: list[tuple[ShardId, NodeRequest, int, OnAnswer]] = []
         self._wanted = False  # it was sent something
         self._unreachable = False  # the last attempt failed; there will be others
 
@@ -88,22 +89,22 @@ class _PeerNode:
         if came_back and self._wanted:
             self._connect_soon()
 
-    def ask(self, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
+    def ask(self, shard: ShardId, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
         """Answer None at once while the node could not be connected to: other nodes can do it."""
         self._wanted = True
         if self.connection is not None:
-            _ask(self.connection, request, stamp, done)
+            _ask(self.connection, shard, request, stamp, done)
         elif not self._address or (self._unreachable and self._connecting is not None):
             self._loop.call_soon(done, None)
         else:
-            self._waiting.append((request, stamp, done))
+            self._waiting.append((shard, request, stamp, done))
             self._connect_soon()
 
-    def release(self, release: Release, stamp: int) -> None:
+    def release(self, shard: ShardId, release: Release, stamp: int) -> None:
         """Send a release; lost without a connection, since it is sent again when there is one."""
         self._wanted = True
         if self.connection is not None:
-            message, _ = request_to_wire(release, stamp)
+            message, _ = request_to_wire(shard, release, stamp)
             self.connection.send(pb.Frame(copyset_request=message))
         elif self._address:
             self._connect_soon()
@@ -126,7 +127,7 @@ class _PeerNode:
 
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for _, _, done in waiting:
+        for *_, done in waiting:
             self._loop.call_soon(done, None)
 
     def _connect_soon(self) -> None:
@@ -175,11 +176,13 @@ class _PeerNode:
                 self._connect_soon()
 
 
-def _ask(connection: Connection, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
+def _ask(
+    connection: Connection, shard: ShardId, request: NodeRequest, stamp: int, done: OnAnswer
+) -> None:
     def answered(answer: Frame | LoomError, payload: memoryview) -> None:
         done(_answer_of(connection, answer, payload))
 
-    message, batch = request_to_wire(request, stamp)
+    message, batch = request_to_wire(shard, request, stamp)
     frame = pb.Frame(copyset_request=message)
     connection.call(frame, (batch,) if len(batch) else (), answered)
 

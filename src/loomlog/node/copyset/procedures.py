@@ -22,12 +22,13 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.procedures import Answer, Exchange, Steps
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.recovery import NotRecovered, Recovered, Recovery
+from loomlog.core.copyset.shards import node_of
 from loomlog.core.requests import Lost, Outcome, drive
-from loomlog.node.copyset.copies import Copies, LogCatchUp
 from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.peers import OnAnswer, PeerNodes
+from loomlog.node.copyset.shards import LocalShards
 from loomlog.node.workers import insist
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 
 logger = logging.getLogger(__name__)
 
@@ -37,37 +38,29 @@ GRACE_S: Final = 0.05  # for the rest, when there are enough answers
 
 
 class Asker:
-    """Sends requests to nodes, this one included, and to the epoch store."""
+    """Sends requests to shards, of this node and others, and to the epoch store."""
 
     def __init__(
-        self,
-        me: NodeId,
-        copies: Copies,
-        catch_up: LogCatchUp,
-        peers: PeerNodes,
-        epochs: EpochStoreClient,
+        self, me: NodeId, shards: LocalShards, peers: PeerNodes, epochs: EpochStoreClient
     ) -> None:
         self._me = me
-        self._copies = copies
-        self._catch_up = catch_up
+        self._shards = shards
         self._peers = peers
         self._epochs = epochs
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, node: NodeId, request: NodeRequest, done: OnAnswer) -> None:
+    def ask(self, shard: ShardId, request: NodeRequest, done: OnAnswer) -> None:
         """Call `done` with the answer, never before this returns; None: there is none."""
-        stamp = self._copies.stamp_of(request.log)
-        if node == self._me:
-            self._copies.ask(request, stamp, partial(self._later, done))
+        if node_of(shard) == self._me:
+            self._shards.ask(shard, request, partial(self._later, done))
         else:
-            self._peers.ask(node, request, stamp, done)
+            self._peers.ask(shard, request, self._shards.stamp_of(request.log), done)
 
-    def release(self, node: NodeId, release: Release) -> None:
-        stamp = self._copies.stamp_of(release.log)
-        if node == self._me:
-            self._catch_up.release(release, stamp)
+    def release(self, shard: ShardId, release: Release) -> None:
+        if node_of(shard) == self._me:
+            self._shards.release(shard, release)
         else:
-            self._peers.release(node, release, stamp)
+            self._peers.release(shard, release, self._shards.stamp_of(release.log))
 
     async def run(self, steps: Steps[Outcome]) -> Outcome:
         """Drive a procedure to its end."""
@@ -102,12 +95,12 @@ def _came(future: asyncio.Future[Answer], answer: NodeAnswer | None) -> None:
 
 async def _until_enough(asked: Exchange, answers: Sequence[asyncio.Future[Answer]]) -> None:
     """Wait for enough answers, and then briefly for the rest."""
-    nodes = [ask.target for ask in asked.asks if isinstance(ask.target, int)]
-    by_node = list(zip(nodes, answers, strict=True))
+    shards = [ask.target for ask in asked.asks if isinstance(ask.target, int)]
+    by_shard = list(zip(shards, answers, strict=True))
     missing = list(answers)
     with suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_S):
-            while missing and not asked.enough({n: a.result() for n, a in by_node if a.done()}):
+            while missing and not asked.enough({s: a.result() for s, a in by_shard if a.done()}):
                 await asyncio.wait(missing, return_when=asyncio.FIRST_COMPLETED)
                 missing = [answer for answer in answers if not answer.done()]
     if missing:

@@ -1,4 +1,4 @@
-"""`copyset` on a storage node: its copies of logs, and the sequencers that run there.
+"""`copyset` on a storage node: its shards with copies of logs, and the sequencers that run there.
 
 Any peer may send requests to the copies. core/copyset/storage.py decides what a request may do,
 once it is certain that its epoch was granted. Only the metadata repository may trim and forget,
@@ -25,19 +25,20 @@ from loomlog.core.copyset.messages import (
     Release,
 )
 from loomlog.core.copyset.nodeset import Exclusions
-from loomlog.core.copyset.record import Epoch, Lsn, make, offset_of
+from loomlog.core.copyset.record import Epoch, Lsn, make
 from loomlog.core.copyset.recovery import Recovered
+from loomlog.core.copyset.shards import shard_name
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import InvalidArgument, LoomError, Sealed, Unauthorized, Unavailable
-from loomlog.node.copyset.copies import Copies, LogCatchUp, looked_up
+from loomlog.node.copyset.copies import looked_up
 from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
-from loomlog.node.copyset.logs_volume import drop_lost, note_lost
 from loomlog.node.copyset.mender import Mender
 from loomlog.node.copyset.peers import PeerNodes
 from loomlog.node.copyset.procedures import Asker, recover
 from loomlog.node.copyset.sequencer import OpenAppend, RunningSequencer, SequencerContext
 from loomlog.node.copyset.sequencer_slot import SequencerSlot
+from loomlog.node.copyset.shards import LocalShards, Shard
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
@@ -63,7 +64,6 @@ class CopysetService(NodeProtocol):
 
     def __init__(self, context: NodeContext) -> None:
         self._me = context.node_id
-        self._disks = context.disks
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing = False
@@ -75,16 +75,16 @@ class CopysetService(NodeProtocol):
         self._reported_tails: dict[LogId, Lsn] = {}
         self._peers = PeerNodes(context.codec, self._connected)
         self._epochs = EpochStoreClient(context.link.request, self._learned)
-        self._copies = Copies(context.disks, self._epochs, _now_us, self._spawn)
-        self._catch_up = LogCatchUp(self._me, self._copies, self._epochs, self._spawn)
-        self._asker = Asker(self._me, self._copies, self._catch_up, self._peers, self._epochs)
-        self._donor = Donor(
-            self._me, self._copies, self._catch_up, self._asker, self._epochs, self._spawn
-        )
-        self._mender = Mender(self._me, self._copies, self._asker, self._spawn)
-        self._copies.met_damage = self._mender.met
+        self._shards = LocalShards(self._me, context.disks, self._epochs, _now_us, self._spawn)
+        self._asker = Asker(self._me, self._shards, self._peers, self._epochs)
+        self._donors = [
+            Donor(shard.id, shard.copies, shard.catch_up, self._asker, self._epochs, self._spawn)
+            for shard in self._shards
+        ]
+        for shard in self._shards:
+            mender = Mender(shard.id, shard.copies, self._asker, self._spawn)
+            shard.copies.met_damage = mender.met
         self._restoring: asyncio.Task[None] | None = None
-        self._copies_lost = self._copies.volume.is_lost  # and that was not reported yet
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
         self._context = SequencerContext(
             me=context.node_id,
@@ -115,10 +115,11 @@ class CopysetService(NodeProtocol):
         }
 
     def connection_closed(self, connection: Connection) -> None:
-        self._copies.connection_closed(connection)
+        for shard in self._shards:
+            shard.copies.connection_closed(connection)
 
     def volume_changed(self, volume: Volume) -> None:
-        self._copies.volume.volume_changed()
+        self._shards.volume_changed(volume)
 
     async def finish(self) -> None:
         """Report to the epoch store how far the logs that are sequenced here were acknowledged."""
@@ -135,25 +136,25 @@ class CopysetService(NodeProtocol):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._epochs.stop()
         self._peers.close()
-        self._copies.stop()
+        for shard in self._shards:
+            shard.copies.stop()
 
     # ---- reports to the metadata repository
 
     def register(self, message: pb.Register) -> None:
         self._reported_tails = {}
-        message.copies_lost = self._copies_lost
-        message.highest_log_id = max([message.highest_log_id, *self._copies.volume.logs])
+        message.lost_shards.extend(shard.index for shard in self._shards if shard.reports_loss)
+        message.highest_log_id = max([message.highest_log_id, *self._shards.logs()])
 
     def registered(self, answer: pb.Registered) -> None:
-        self._copies.joined(note_lost(self._disks.opened, answer.lost))
-        self._copies_lost = False
-        self._donor.learn(answer.rebuild, registered=True)
+        self._shards.joined(answer.lost)
+        for donor in self._donors:
+            donor.learn(answer.rebuild, registered=True)
 
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
         message.loglet_bytes += self.stored_bytes
         if full:
-            if (rebuild := self._donor.report()) is not None:
-                message.rebuild.CopyFrom(rebuild)
+            message.rebuild.extend(filter(None, (donor.report() for donor in self._donors)))
             before, self._reported_tails = self._reported_tails, self.tails()
             message.tails.extend(
                 pb.LogletTail(loglet_id=log, tail=tail)
@@ -164,9 +165,7 @@ class CopysetService(NodeProtocol):
     def tails(self) -> dict[LogId, Lsn]:
         """Return how far each log is known to reach: as far as it is released here, or given away
         by a sequencer here."""
-        copies = self._copies
-        released = ((log, copies.standing(log).released) for log in copies.volume.logs)
-        tails = {log: lsn for log, lsn in released if offset_of(lsn)}
+        tails = self._shards.released()
         for log, slot in self._slots.items():
             if slot.sequencer is not None:
                 tails[log] = max(tails.get(log, 0), slot.sequencer.tail().tail)
@@ -174,32 +173,32 @@ class CopysetService(NodeProtocol):
 
     def conditions(self) -> list[Condition]:
         avoided = self._exclusions.conditions(self._me, self._loop.time())
-        return [*self._copies.volume.conditions, *avoided]
+        return [*(each for shard in self._shards for each in shard.volume.conditions), *avoided]
 
     def restrictions(self, message: pb.NodeConditions) -> None:
-        message.stores_no_copies = self._copies.volume.is_closed
-        message.refuses_copies = self._copies.volume.refuses_copies
-        message.copies_fail = self._copies.volume.fails
+        for shard in self._shards:
+            if shard.volume.refuses_copies or shard.volume.is_closed:
+                message.shards.append(shard.condition())
 
     async def list_holdings(self, message: pb.Holdings) -> None:
-        if self._copies.volume.is_closed:
-            raise Unavailable("the copies on this node cannot be opened: see its log")
-        store = self._copies.volume.store
-        if store is None:
-            return
-        for log in store.logs():
-            last = await looked_up(partial(store.last_copy, log))
-            epoch = newest_epoch(store.standing(log), last)
-            message.copysets.add(loglet_id=log, epoch=epoch)
+        for shard in self._shards:
+            if shard.volume.is_closed:
+                raise _not_open(shard)
+            if (store := shard.volume.store) is None:
+                continue
+            for log in store.logs():
+                last = await looked_up(partial(store.last_copy, log))
+                epoch = newest_epoch(store.standing(log), last)
+                message.copysets.add(loglet_id=log, epoch=epoch)
 
     def stored(self) -> Iterator[pb.StoredReplica]:
-        volume = self._copies.volume
-        for log in volume.logs:
-            yield pb.StoredReplica(loglet_id=log, path=volume.path)
+        for shard in self._shards:
+            for log in shard.volume.logs:
+                yield pb.StoredReplica(loglet_id=log, part=shard.index, path=shard.volume.path)
 
     @property
     def stored_bytes(self) -> int:
-        return self._copies.volume.stored_bytes
+        return sum(shard.volume.stored_bytes for shard in self._shards)
 
     # ---- requests of clients
 
@@ -241,30 +240,32 @@ class CopysetService(NodeProtocol):
             name = pb.CopysetRequest.Kind.Name(kind)
             raise Unauthorized(f"{name} of a log is ordered by the metadata repository only")
         request = request_from_wire(frame.copyset_request, payload)
-        epoch = claimed_epoch(request)
-        if epoch and not self._copies.is_granted(request.log, epoch):
-            return self._when_granted(connection, request, frame.copyset_request.stamp, epoch)
-        self._serve(connection, frame, request)
+        shard, epoch = self._shards.get(frame.copyset_request.shard), claimed_epoch(request)
+        if epoch and not shard.copies.is_granted(request.log, epoch):
+            return self._when_granted(
+                connection, shard, request, frame.copyset_request.stamp, epoch
+            )
+        self._serve(connection, frame, shard, request)
         return None
 
     async def _when_granted(
-        self, connection: Connection, request: NodeRequest, stamp: int, epoch: Epoch
+        self, connection: Connection, shard: Shard, request: NodeRequest, stamp: int, epoch: Epoch
     ) -> Frame:
         """Answer once the metadata repository has confirmed the epoch."""
-        await self._verify(request.log, epoch)
-        answer = await called_back(partial(self._ask, connection, request, stamp))
+        await self._verify(shard, request.log, epoch)
+        answer = await called_back(partial(_ask, connection, shard, request, stamp))
         if isinstance(request, Release):
-            self._catch_up.released(request, answer)
+            shard.catch_up.released(request, answer)
         message, _ = answer_to_wire(answer)
         return pb.Frame(copyset_answer=message)
 
-    async def _verify(self, log: LogId, epoch: Epoch) -> None:
+    async def _verify(self, shard: Shard, log: LogId, epoch: Epoch) -> None:
         """Return if the epoch was granted; raise Unavailable if not, or if that is not known. Any
         peer can send a request of any epoch, so the metadata repository is asked about one that is
         not known here: once for each epoch of a log, and for each forged one."""
         for _ in range(2):  # an answer that was on its way before may be too old
             await self._epochs.ask_granted(log)
-            if self._copies.is_granted(log, epoch):
+            if shard.copies.is_granted(log, epoch):
                 return
         raise Unavailable(
             f"epoch {epoch} of loglet {log} was never granted: the newest one is "
@@ -273,46 +274,33 @@ class CopysetService(NodeProtocol):
 
     def _order(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         """Handle a request of the metadata repository, which may ask for everything."""
-        self._serve(connection, frame, request_from_wire(frame.copyset_request, payload))
+        shard = self._shards.get(frame.copyset_request.shard)
+        self._serve(connection, frame, shard, request_from_wire(frame.copyset_request, payload))
 
-    def _serve(self, connection: Connection, frame: Frame, request: NodeRequest) -> None:
+    def _serve(
+        self, connection: Connection, frame: Frame, shard: Shard, request: NodeRequest
+    ) -> None:
         message = frame.copyset_request
         if isinstance(request, Read):
-            self._catch_up.note_reader(request.log)
+            shard.catch_up.note_reader(request.log)
             if message.wait_ms:
                 wait_s = min(message.wait_ms / 1000, WAIT_S_MAX)
                 done = partial(_answer, connection, frame.id)
-                self._copies.wait(connection, request, message.stamp, wait_s, done)
+                shard.copies.wait(connection, request, message.stamp, wait_s, done)
                 return
-        if isinstance(request, Forget) and self._is_known(request.log, message.stamp):
-            self._forget(request.log)
+        if isinstance(request, Forget) and shard.copies.is_of(request.log, message.stamp):
+            self._forget(shard, request.log)
         if isinstance(request, Release):
-            self._catch_up.release(request, message.stamp)
+            shard.catch_up.release(request, message.stamp)
         else:
-            self._ask(connection, request, message.stamp, partial(_answer, connection, frame.id))
-
-    def _ask(
-        self, connection: Connection, request: NodeRequest, stamp: int, done: Answered
-    ) -> None:
-        """Ask at once, or in its turn if the answer may be large."""
-        if not isinstance(request, Read | Digest):
-            self._copies.ask(request, stamp, done)
-            return
-
-        def looked(answer: NodeAnswer) -> None:
-            done(answer)
-            connection.turns.end()
-
-        connection.turns.take(partial(self._copies.ask, request, stamp, looked))
-
-    def _is_known(self, log: LogId, stamp: int) -> bool:
-        return self._copies.standing(log).stamp in (0, stamp)
+            _ask(connection, shard, request, message.stamp, partial(_answer, connection, frame.id))
 
     async def _landmarks(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.find_copyset_landmarks
-        store = await self._copies.volume.opened()
+        shard = self._shards.get(order.shard)
+        store = await shard.volume.opened()
         if store is None:
-            raise Unavailable("the copies on this node cannot be opened: see its log")
+            raise _not_open(shard)
         log = order.loglet_id
         released = store.standing(log).released  # first: all that it covers is looked at then
         older, young = await looked_up(partial(store.ages, log, order.timestamp_us))
@@ -320,7 +308,7 @@ class CopysetService(NodeProtocol):
             older=older,
             young=young,
             released=released,
-            underreplicated=self._copies.may_miss(log),
+            underreplicated=shard.copies.may_miss(log),
         )
         return pb.Frame(copyset_landmarks=found)
 
@@ -352,24 +340,19 @@ class CopysetService(NodeProtocol):
         return pb.Frame(done=pb.Done())
 
     def _order_rebuild(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        self._donor.learn(frame.copyset_rebuild)
+        for donor in self._donors:
+            donor.learn(frame.copyset_rebuild)
 
     async def _order_restored(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
         """Note that lost copies are here again, once: an order that is repeated waits for it."""
         if self._restoring is None:
-            restored = {each.loglet_id: each.epoch for each in frame.copyset_restored.restored}
-            self._restoring = self._spawn(self._note_restored(restored))
+            restored = self._shards.restored(frame.copyset_restored.restored)
+            self._restoring = self._spawn(restored)
+            self._restoring.add_done_callback(lambda _: setattr(self, "_restoring", None))
         await asyncio.shield(self._restoring)
         return pb.Frame(done=pb.Done())
-
-    async def _note_restored(self, restored: dict[LogId, Epoch]) -> None:
-        try:
-            done = await self._copies.restored(restored)
-            drop_lost(self._disks.opened, done)
-        finally:
-            self._restoring = None
 
     async def _recovered(self, known: Known) -> bool:
         """Recover once: callers that ask again wait for the same recovery of an epoch."""
@@ -393,18 +376,18 @@ class CopysetService(NodeProtocol):
             self._recoveries.pop(key, None)
         if not isinstance(ending, Recovered):
             return False
-        for node in known.state.all_shards:
-            self._asker.release(node, Release(log, make(epoch, 0)))
+        for shard in known.state.all_shards:
+            self._asker.release(shard, Release(log, make(epoch, 0)))
         return True
 
-    def _forget(self, log: LogId) -> None:
+    def _forget(self, shard: Shard, log: LogId) -> None:
         """Called when the log is deleted."""
         slot = self._slots.pop(log, None)
         if slot is not None:
             slot.stop()
         for key in [key for key in self._recoveries if key[0] == log]:
             del self._recoveries[key]
-        for part in (self._epochs, self._copies, self._catch_up):
+        for part in (self._epochs, shard.copies, shard.catch_up):
             part.forget(log)
 
     # ---- the other nodes
@@ -461,7 +444,8 @@ class CopysetService(NodeProtocol):
 
     def _tidy(self) -> None:
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
-        self._copies.marks.tidy()
+        for shard in self._shards:
+            shard.copies.marks.tidy()
 
     def _spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = self._loop.create_task(work)
@@ -473,6 +457,26 @@ class CopysetService(NodeProtocol):
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background work for copyset logs failed", exc_info=error)
+
+
+def _ask(
+    connection: Connection, shard: Shard, request: NodeRequest, stamp: int, done: Answered
+) -> None:
+    """Ask at once, or in its turn if the answer may be large."""
+    if not isinstance(request, Read | Digest):
+        shard.copies.ask(request, stamp, done)
+        return
+
+    def looked(answer: NodeAnswer) -> None:
+        done(answer)
+        connection.turns.end()
+
+    connection.turns.take(partial(shard.copies.ask, request, stamp, looked))
+
+
+def _not_open(shard: Shard) -> Unavailable:
+    name = shard_name(shard.id)
+    return Unavailable(f"the copies of shard {name} cannot be opened: see the log of its node")
 
 
 def _answer(connection: Connection, number: int, answer: NodeAnswer) -> None:

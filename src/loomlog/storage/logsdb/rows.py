@@ -23,7 +23,7 @@ In one column family for each partition:
 
     head:       "H" log(4) first(8)        →  version(1) kind(1) count(4) timestamp(8) wave(4)
                                               lng(8) recovered(8) size(4) crc(4) offset(8), then
-                                              the nodes of its copyset(4 each)
+                                              the shards of its copyset(6 each)
     batch:      "B" log(4) first(8)        →  the batch; `size` and `crc` (CRC32C) are of it; none
                                               if the head says at which `offset` of a file it is
 
@@ -67,6 +67,7 @@ from loomlog.core.copyset.record import (
     epoch_of,
     lsn_words,
 )
+from loomlog.core.copyset.shards import SHARD_BITS, SHARD_MAX
 from loomlog.core.copyset.storage import EpochLng, LogStanding
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.limits import BATCH_BYTES_MAX, KIB, MIB
@@ -74,7 +75,7 @@ from loomlog.types import Buffer, LogId
 
 PartitionId: TypeAlias = int
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 STANDINGS: Final = b"S"
 ENDS: Final = b"E"
@@ -94,7 +95,7 @@ _END: Final = Struct(">BQQQQ?")
 _SHARE: Final = Struct(">BQQQq")
 _PARTITION: Final = Struct(">Bq")
 _HEAD: Final = Struct(">BBIqIQQIIq")
-_NODE_BYTES: Final = 4
+_SHARD_BYTES: Final = SHARD_BITS // 8
 
 IN_A_ROW: Final = -1
 
@@ -310,15 +311,15 @@ def pack_head(head: Head) -> bytes:
         head.crc,
         head.offset,
     )
-    return numbers + b"".join(node.to_bytes(_NODE_BYTES, "big") for node in record.copyset)
+    return numbers + b"".join(shard.to_bytes(_SHARD_BYTES, "big") for shard in record.copyset)
 
 
 def unpack_head(first: Lsn, value: bytes) -> Head:
     numbers = _unpack(_HEAD, value, "the head of a record")
     kind, count, timestamp_us, wave, lng, recovered, size, crc, offset = numbers
     copyset = tuple(
-        int.from_bytes(value[at : at + _NODE_BYTES], "big")
-        for at in range(_HEAD.size, len(value), _NODE_BYTES)
+        int.from_bytes(value[at : at + _SHARD_BYTES], "big")
+        for at in range(_HEAD.size, len(value), _SHARD_BYTES)
     )
     record = Record(first, count, Kind(kind), timestamp_us, copyset, wave, lng, recovered)
     return Head(record, size, crc, offset)
@@ -378,7 +379,7 @@ def _is_record(record: Record) -> bool:
         and 0 <= record.wave <= _NUMBER_MAX
         and 0 <= record.lng <= OFFSET_MAX
         and 0 <= record.recovered <= EPOCH_MAX
-        and all(0 <= node <= _NUMBER_MAX for node in record.copyset)
+        and all(0 <= shard <= SHARD_MAX for shard in record.copyset)
         and len(record.batch) <= BATCH_BYTES_MAX
     )
 

@@ -28,15 +28,20 @@ def log(copyset: CopysetInfo, tail: int = make(6, 12)) -> LogInfo:
     return LogInfo(1, "events", "copyset", 3, 1, tail, streams=(stream,), segments=segments)
 
 
+def epochs(since: int, *shards: str) -> EpochsInfo:
+    nodes = dict.fromkeys(int(shard.partition("/")[0]) for shard in shards)
+    return EpochsInfo(since, tuple(nodes), 2, shards)
+
+
 def rows(copyset: CopysetInfo) -> list[list[str]]:
     columns = [list(map(str, column.cells)) for column in epoch_table(log(copyset)).columns]
     return list(map(list, zip(*columns, strict=True)))
 
 
 def test_nodesets_are_shown_by_their_epochs() -> None:
-    history = (EpochsInfo(3, (5, 1, 2), 2), EpochsInfo(8, (1, 2, 4), 2))
+    history = (epochs(3, "5", "1", "2/11", "2/2"), epochs(8, "1", "2", "4"))
     assert rows(CopysetInfo(4, 7, closed=False, history=history)) == [
-        ["2", "3 to 7", "1, 2, 5", "2", "", ""],
+        ["2", "3 to 7", "1, 2/2, 2/11, 5", "2", "", ""],
         ["2", "8 to 9", "1, 2, 4", "2", "node 4", "epoch 7"],
     ]
     assert rows(CopysetInfo(4, 8, closed=True, history=history[1:])) == [
@@ -45,7 +50,7 @@ def test_nodesets_are_shown_by_their_epochs() -> None:
 
 
 def test_a_log_that_nobody_used_has_no_sequencer() -> None:
-    history = (EpochsInfo(10, (1, 2), 2),)
+    history = (epochs(10, "1", "2"),)
     assert rows(CopysetInfo(None, 9, closed=False, history=history)) == [
         ["2", "10", "1, 2", "2", "none yet", "epoch 9"],
     ]
@@ -64,7 +69,7 @@ def test_a_log_without_entries() -> None:
 
 
 def copyset() -> CopysetInfo:
-    return CopysetInfo(4, 7, closed=False, history=(EpochsInfo(6, (1, 2, 4), 2),))
+    return CopysetInfo(4, 7, closed=False, history=(epochs(6, "1", "2", "4"),))
 
 
 def cells(table: Table) -> dict[str, str]:

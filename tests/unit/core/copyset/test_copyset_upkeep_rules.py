@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from loomlog.core.copyset.log_state import first_state, take_epoch
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short
-from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_nodes, reason_for_epoch
+from loomlog.core.copyset.shards import node_of
+from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_shards, reason_for_epoch
 from loomlog.types import NodeId, ShardId
 
 
@@ -20,10 +21,11 @@ class FakeNodes:
     """Nodes of which all are well unless a test says otherwise."""
 
     dead: set[NodeId] = field(default_factory=set)
+    missing: set[ShardId] = field(default_factory=set)
     draining: set[NodeId] = field(default_factory=set)
-    unfit: set[NodeId] = field(default_factory=set)
-    lost: dict[NodeId, int] = field(default_factory=dict)
-    full: set[NodeId] = field(default_factory=set)
+    unfit: set[ShardId] = field(default_factory=set)
+    lost: dict[ShardId, int] = field(default_factory=dict)
+    full: set[ShardId] = field(default_factory=set)
     least: int = 2
     sequencer: NodeId | None = 2
     nodeset: Sequence[Member] = members(1, 2, 3)
@@ -31,14 +33,17 @@ class FakeNodes:
     def alive(self, node: NodeId) -> bool:
         return node not in self.dead
 
+    def has(self, shard: ShardId) -> bool:
+        return shard not in self.missing and node_of(shard) not in self.dead
+
     def leaves(self, node: NodeId | None) -> bool:
         return node is None or node in self.draining
 
-    def is_unfit(self, node: NodeId) -> bool:
-        return node in self.unfit
+    def is_unfit(self, shard: ShardId) -> bool:
+        return shard in self.unfit
 
-    def lost_through(self, node: NodeId) -> int:
-        return self.lost.get(node, 0)
+    def lost_through(self, shard: ShardId) -> int:
+        return self.lost.get(shard, 0)
 
     def takers(self, shards: Collection[ShardId]) -> list[ShardId]:
         return [shard for shard in shards if shard not in self.dead | self.full]
@@ -101,7 +106,7 @@ def test_a_node_leaves_its_nodeset_if_that_can_change() -> None:
 
 def test_a_node_that_lost_copies_of_the_newest_epoch_needs_a_newer_one() -> None:
     cluster = FakeNodes(lost={3: STATE.epoch})
-    assert lossy_nodes(STATE, cluster) == [3]
+    assert lossy_shards(STATE, cluster) == [3]
     assert reason_for_epoch(LOG, cluster) == "node 3 lost its copies"
     assert reason_for_epoch(LOG, FakeNodes(lost={3: STATE.epoch - 1})) == ""
 

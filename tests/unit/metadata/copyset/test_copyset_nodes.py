@@ -15,6 +15,7 @@ from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.record import make
 from loomlog.errors import InvalidArgument, NotLeader, Unavailable
 from loomlog.metadata.copyset.keeper import CopysetKeeper
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -59,7 +60,7 @@ async def test_a_node_that_is_lost_is_replaced_in_the_nodeset(tmp_path: Path) ->
 
 
 def says_it_stores_no_copies(node: ScriptedNode, truth: bool) -> None:
-    conditions = pb.NodeConditions(stores_no_copies=truth)
+    conditions = pb.NodeConditions(shards=[pb.ShardCondition(stores_no_copies=truth)])
     report = pb.GetReportResponse(storage_node_id=node.node_id, conditions=conditions)
     assert node.connection is not None
     node.connection.send(pb.Frame(report=report))
@@ -77,6 +78,10 @@ async def test_a_node_that_cannot_open_its_copies_leaves_the_nodeset_until_it_ca
         await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 3])
 
 
+def stores_no_copies(nodes: ConnectedNodes) -> bool:
+    return any(shard.stores_no_copies for shard in nodes.restrictions(3).shards)
+
+
 async def reached(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not is_so():  # noqa: ASYNC110 - nobody notifies
@@ -89,11 +94,11 @@ async def test_no_log_is_made_of_which_too_few_nodes_can_store_copies(tmp_path: 
         assert cluster.repository.term is not None
         nodes = cluster.repository.term.nodes
         says_it_stores_no_copies(cluster.vsn(3), True)
-        await reached(lambda: nodes.restrictions(3).stores_no_copies)
+        await reached(lambda: stores_no_copies(nodes))
         with pytest.raises(Unavailable, match="3 replicas need as many nodes, and 2 can store"):
             await cluster.create_copyset(replicas=3, min_replicas=3)
         says_it_stores_no_copies(cluster.vsn(3), False)
-        await reached(lambda: not nodes.restrictions(3).stores_no_copies)
+        await reached(lambda: not stores_no_copies(nodes))
         log = await cluster.create_copyset(replicas=3, min_replicas=3)
         assert nodeset(copyset(log)) == [1, 2, 3]
 
@@ -240,7 +245,9 @@ async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
             "sequencer": 1,
             "last_clean": 2,
             "closed": False,
-            "history": [{"since": 1, "nodeset": list(order), "replicas": 3}],
+            "history": [
+                {"since": 1, "nodeset": list(order), "shards": list(map(str, order)), "replicas": 3}
+            ],
         }
 
 

@@ -80,6 +80,8 @@ NEWCOMER = pb.Register(
         ("address", "x" * 5000 + ":1", "cannot have the address"),
         ("volumes", ["/data"] * 1000, "too many volumes"),
         ("volumes", ["x" * 100_000], "too long"),
+        ("volumes", ["/data"], "which shard"),
+        ("shards", [1 << 20], "which shard"),
     ],
 )
 async def test_what_no_node_sends_is_refused(

@@ -32,7 +32,6 @@ from loomlog.limits import MIB
 from loomlog.net.turns import Turns
 from loomlog.node.copyset.copies import Copies, LogCatchUp
 from loomlog.node.copyset.epoch_store import EpochStoreClient
-from loomlog.node.copyset.logs_volume import find_logs
 from loomlog.node.disks import Disks
 from loomlog.node.workers import called_back
 from loomlog.storage.disk import RealFiles
@@ -92,7 +91,8 @@ class CopiesRig:
         self._disks = Disks(settings, RealFiles(), open_store={"copyset": self._open_table})
         self._disks.open()
         epochs = EpochStoreClient(nobody, lambda known: None)
-        self.copies = Copies(self._disks, epochs, lambda: 7, lambda _: None)
+        [path] = self._disks.paths
+        self.copies = Copies(ME, path, self._disks, epochs, lambda: 7, lambda _: None)
         self.copies.joined({})
         self.catch_up = RecordedCatchUp(self.copies)
 
@@ -204,12 +204,3 @@ async def test_a_read_that_waits_is_answered_when_the_store_fails(rig: CopiesRig
     store.fail(OSError("broken"))
     rig.copies.volume.volume_changed()
     assert isinstance(await asyncio.wait_for(answer, 10), Refused)
-
-
-def test_copies_are_found_whatever_the_order_of_the_volumes(tmp_path: Path) -> None:
-    paths = [str(tmp_path / name) for name in ("a", "b")]
-    assert find_logs(RealFiles(), paths) == []
-    (tmp_path / "b" / "logs").mkdir(parents=True)
-    assert find_logs(RealFiles(), paths) == paths[1:]
-    (tmp_path / "a" / "logs").mkdir(parents=True)
-    assert find_logs(RealFiles(), paths) == paths

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from copyset_rig import LOG, CopysetRig
-from node_services import copyset_on
+from node_services import shard_on
 
 from loomlog.core.copyset.messages import (
     FindBatch,
@@ -115,7 +115,7 @@ async def test_copies_that_were_emptied_are_not_taken_for_new_ones(
         (condition,) = rig.epochs.registrations[third].conditions.conditions
         assert f"{copies}/CURRENT is missing" in condition.text
         copies.rename(tmp_path / "moved away")
-        copyset_on(rig.nodes[third])._copies.volume.volume_changed()
+        shard_on(rig.nodes[third]).copies.volume.volume_changed()
         assert isinstance(await rig.copies(third, Seal(LOG, 0, wave=0)), Refused), "not told yet"
         await rig.stop(third)
         await rig.start(third)
@@ -137,7 +137,7 @@ async def test_a_node_whose_copies_cannot_be_opened_does_not_know_what_it_was_gi
         assert not (await find_batch(rig, third, 1)).certain
 
         current.write_text(manifest)
-        volume = copyset_on(rig.nodes[third])._copies.volume
+        volume = shard_on(rig.nodes[third]).copies.volume
         volume.volume_changed()
         assert await volume.opened() is not None
         found = [await find_batch(rig, third, sequence) for sequence in range(1, 11)]

@@ -22,7 +22,7 @@ async def test_nobody_tries_to_learn_how_epochs_of_a_deleted_log_ended(tmp_path:
         node = rig.favourites[-1]
         await rig.append()
         service = copyset_on(rig.nodes[node])
-        service._catch_up.missed(LOG, make(5, 0))
+        service._shards.get(0).catch_up.missed(LOG, make(5, 0))
         await forget(rig, node)
         async with asyncio.timeout(PATIENCE_S):
             while any("_purge" in repr(task) for task in service._tasks):  # noqa: ASYNC110
@@ -67,7 +67,7 @@ async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(
             await rig.append(second)
         await rig.copies(second, FindBatch(LOG + 1, producer_id=1, sequence=1))
         service = copyset_on(rig.nodes[second])
-        assert LOG + 1 not in service._copies.marks._logs
+        assert LOG + 1 not in service._shards.get(0).copies.marks._logs
         async with asyncio.timeout(PATIENCE_S):
             while service._slots:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
@@ -75,5 +75,5 @@ async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(
 
 
 async def forget(rig: CopysetRig, node: int) -> None:
-    message, _ = request_to_wire(Forget(LOG), STAMP)
+    message, _ = request_to_wire(0, Forget(LOG), STAMP)
     await rig.epochs.connections[node].request(pb.Frame(copyset_request=message))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from copyset_rig import LOG, STAMP, CopysetRig
-from node_services import copyset_on
+from node_services import shard_on
 
 from loomlog import columns
 from loomlog.batch import assign_llsn, assign_position
@@ -46,10 +46,10 @@ async def test_an_epoch_that_was_not_granted_is_refused(
         placed = [await rig.append(first)]
         for node in rig.nodes.values():
             peer = await connect(node.address, Codec("client", cluster_id="test"), OnlyAnswers())
-            message, batch = request_to_wire(forged, STAMP)
+            message, batch = request_to_wire(0, forged, STAMP)
             with pytest.raises(Unavailable, match="never granted"):
                 await peer.request(pb.Frame(copyset_request=message), (batch,) if batch else ())
-            release, _ = request_to_wire(Release(LOG, LSN_MAX), STAMP)
+            release, _ = request_to_wire(0, Release(LOG, LSN_MAX), STAMP)
             peer.send(pb.Frame(copyset_request=release))
             peer.close()
         placed.append(await rig.append(first))
@@ -57,7 +57,7 @@ async def test_an_epoch_that_was_not_granted_is_refused(
         placed.append(await rig.append(second))
         assert placed == [make(1, 1), make(1, 2), make(2, 1)]
         await rig.shows(placed)
-        standing = [copyset_on(node)._copies.standing(LOG) for node in rig.nodes.values()]
+        standing = [shard_on(node).copies.standing(LOG) for node in rig.nodes.values()]
         assert all(found.seal < 3 and found.released <= make(2, 1) for found in standing)
 
 

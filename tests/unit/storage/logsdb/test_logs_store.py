@@ -331,7 +331,7 @@ def test_a_clock_that_is_ahead_does_not_make_recent_batches_old(rig: LogsRig) ->
         Store(LOG, record((1 << 32) - 1, 2)),
         Store(LOG, record(1, epoch=1 << 31)),
         Store(LOG, record(1, wave=1 << 32)),
-        Store(LOG, record(1)._replace(copyset=(1 << 32,))),
+        Store(LOG, record(1)._replace(copyset=(1 << 48,))),
         Amend(LOG, record(1)._replace(timestamp_us=1 << 63)),
         Seal(LOG, 1 << 31),
         Trim(LOG, 1 << 63),

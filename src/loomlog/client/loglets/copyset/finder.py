@@ -26,6 +26,7 @@ from loomlog.core.copyset.landmarks import SequencerTail, tail
 from loomlog.core.copyset.log_state import awaited
 from loomlog.core.copyset.messages import Delivered, Read
 from loomlog.core.copyset.record import Kind, Lsn, Record, epoch_of
+from loomlog.core.copyset.shards import node_of
 from loomlog.errors import (
     LoomError,
     NotFound,
@@ -38,7 +39,7 @@ from loomlog.errors import (
 )
 from loomlog.limits import KIB
 from loomlog.protocol_names import COPYSET
-from loomlog.types import Entry, Glsn, NodeId, StreamId
+from loomlog.types import Entry, Glsn, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_from_wire, request_to_wire
 from loomlog.wire.link import Connection
@@ -151,39 +152,39 @@ class LikelyHolders:
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
-        self._avoided: dict[NodeId, float] = {}  # until this time of the loop's clock
+        self._avoided: dict[ShardId, float] = {}  # until this time of the loop's clock
 
     async def find(self, view: View, position: Lsn, room_bytes: int) -> Record | None:
         """Return the record that covers the position; None if no node asked has it."""
         if position <= view.state.trimmed:
             return None
-        for node in _holders(view, position):
-            connection = self._connection(view, node)
+        for shard in _holders(view, position):
+            connection = self._connection(view, shard)
             if connection is None:
                 continue
-            record = await self._ask(view, node, connection, position, room_bytes)
+            record = await self._ask(view, shard, connection, position, room_bytes)
             if record is not None:
                 return record
         return None
 
-    def _connection(self, view: View, node: NodeId) -> Connection | None:
+    def _connection(self, view: View, shard: ShardId) -> Connection | None:
         """Return an open connection; opening one may take too long."""
-        if asyncio.get_running_loop().time() < self._avoided.get(node, 0.0):
+        if asyncio.get_running_loop().time() < self._avoided.get(shard, 0.0):
             return None
-        return self._segments.connected(view, node)
+        return self._segments.connected(view, shard)
 
     async def _ask(
-        self, view: View, node: NodeId, connection: Connection, position: Lsn, room_bytes: int
+        self, view: View, shard: ShardId, connection: Connection, position: Lsn, room_bytes: int
     ) -> Record | None:
         read = Read(view.loglet, position, position, room_bytes, everything=True)
-        message, _ = request_to_wire(read, view.state.stamp)
+        message, _ = request_to_wire(shard, read, view.state.stamp)
         try:
             reply, payload = await connection.request(
                 pb.Frame(copyset_request=message), timeout_s=GUESS_S
             )
             answer = answer_from_wire(reply.copyset_answer, payload)
         except LoomError:
-            self._avoided[node] = asyncio.get_running_loop().time() + AVOIDED_S
+            self._avoided[shard] = asyncio.get_running_loop().time() + AVOIDED_S
             return None
         for record in answer.records if isinstance(answer, Delivered) else ():
             if record.kind is Kind.DATA and record.first <= position <= record.last:
@@ -191,16 +192,16 @@ class LikelyHolders:
         return None
 
 
-def _holders(view: View, position: Lsn) -> list[NodeId]:
-    """Return enough nodes that one holds the record unless it was lost, rotated by position."""
+def _holders(view: View, position: Lsn) -> list[ShardId]:
+    """Return enough shards that one holds the record unless it was lost, rotated by position."""
     state, epoch = view.state, epoch_of(position)
     if not state.history or epoch < state.history[0].since:
         return []
     metadata = state.metadata_of(epoch)
-    nodes = sorted(metadata.shards)
-    count = min(len(nodes) - metadata.replication + 1, GUESSES_MAX)
-    first = position % len(nodes)
-    return (nodes[first:] + nodes[:first])[:count]
+    shards = sorted(metadata.shards)
+    count = min(len(shards) - metadata.replication + 1, GUESSES_MAX)
+    first = position % len(shards)
+    return (shards[first:] + shards[:first])[:count]
 
 
 class CopysetTail:
@@ -272,9 +273,10 @@ class CopysetTail:
             state, nodes = self._segments.view(stream)[2:]
         except SegmentGoneError:
             return False
-        alive = [node.node_id for node in nodes.values() if node.alive]
+        alive = {node.node_id for node in nodes.values() if node.alive}
         over = state.epoch if state.sequencer not in alive else state.epoch - 1
-        return bool(awaited(state, alive, over))
+        there = [shard for shard in state.all_shards if node_of(shard) in alive]
+        return bool(awaited(state, there, over))
 
 
 def _condition(log: pb.Log) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -15,6 +16,7 @@ class EpochsInfo:
     since: int
     nodeset: tuple[NodeId, ...]
     replicas: int  # copies of each entry, on any of these nodes
+    shards: tuple[str, ...]  # volumes of these nodes: 3 is the first one of node 3, 3/1 the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,12 @@ def copyset_info(state: pb.CopysetState) -> CopysetInfo:
         last_clean=state.last_clean,
         closed=state.closed,
         history=tuple(
-            EpochsInfo(epochs.since, tuple(epochs.nodeset), epochs.replication)
+            EpochsInfo(
+                epochs.since,
+                tuple(dict.fromkeys(map(node_of, epochs.nodeset))),
+                epochs.replication,
+                tuple(map(shard_name, epochs.nodeset)),
+            )
             for epochs in state.history
         ),
     )

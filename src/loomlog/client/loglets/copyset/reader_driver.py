@@ -27,7 +27,7 @@ from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
 from loomlog.core.copyset.record import LSN_MAX, Lsn
 from loomlog.errors import LoomError, Retryable
-from loomlog.types import NodeId
+from loomlog.types import ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_from_wire, request_to_wire
 
@@ -63,7 +63,7 @@ class RunningReader:
             settings=ReadSettings(room_bytes=room_bytes),
         )
         self._ready: deque[Deliver | ReadGap] = deque()
-        self._questions: dict[NodeId, asyncio.Task[None]] = {}
+        self._questions: dict[ShardId, asyncio.Task[None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.failure: Exception | None = None
@@ -164,7 +164,7 @@ class RunningReader:
 
     async def _answer(self, ask: AskNode) -> Delivered | None:
         stamp = self._view.state.stamp
-        message, _ = request_to_wire(ask.request, stamp, wait_ms=WAIT_MS)
+        message, _ = request_to_wire(ask.node, ask.request, stamp, wait_ms=WAIT_MS)
         connection = await self._segments.connect(self._view, ask.node)
         reply, payload = await connection.request(
             pb.Frame(copyset_request=message), timeout_s=ANSWER_S + WAIT_MS / 1000

@@ -18,8 +18,9 @@ from loomlog.client.servers import CachedLog, Connections
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import sequencer_of
 from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.shards import node_of
 from loomlog.errors import NotLeader, Retryable, Timeout, Unavailable
-from loomlog.types import Buffer, LogId, NodeId, StreamId
+from loomlog.types import Buffer, LogId, NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import KnownNode, state_from_wire
 from loomlog.wire.link import Connection
@@ -68,16 +69,17 @@ class Segments(SegmentViews[View]):
     def _kept(self, newer: View, described: View) -> View:
         return newer._replace(nodes=described.nodes)
 
-    def connected(self, view: View, node_id: NodeId) -> Connection | None:
-        """Return the open connection to a node; None if there is none or it is congested."""
-        node = view.nodes.get(node_id)
+    def connected(self, view: View, shard: ShardId) -> Connection | None:
+        """Return the open connection to the node of a shard; None if there is none or it is
+        congested."""
+        node = view.nodes.get(node_of(shard))
         connection = None if node is None else self._connections.get(node.address)
         return None if connection is None or connection.congested else connection
 
-    async def connect(self, view: View, node_id: NodeId) -> Connection:
-        node = view.nodes.get(node_id)
+    async def connect(self, view: View, shard: ShardId) -> Connection:
+        node = view.nodes.get(node_of(shard))
         if node is None:
-            raise Unavailable(f"the address of node {node_id} is not known")
+            raise Unavailable(f"the address of node {node_of(shard)} is not known")
         return await self.connect_to(node.address)
 
     async def connect_to(self, address: str) -> Connection:

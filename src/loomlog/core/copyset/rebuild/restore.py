@@ -21,14 +21,14 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.record import Record, is_occupied
 from loomlog.core.copyset.storage import Change, Erase, LogStanding, Put, Records, Rewrite
-from loomlog.types import NodeId
+from loomlog.types import ShardId
 
 RestoreRequest: TypeAlias = Restore | Reassign
 RestoreAnswer: TypeAlias = Stored | NotHere | Occupied | Superseded
 
 
 def decide(
-    request: RestoreRequest, standing: LogStanding, records: Records, me: NodeId, version: int
+    request: RestoreRequest, standing: LogStanding, records: Records, me: ShardId, version: int
 ) -> tuple[RestoreAnswer, list[Change]]:
     """Return the answer, and the changes that must be durable before it is given. `version` is the
     newest that the node knows."""
@@ -52,7 +52,7 @@ def _reassign(record: Record, records: Records) -> tuple[RestoreAnswer, list[Cha
 
 
 def _restore(
-    request: Restore, standing: LogStanding, records: Records, me: NodeId
+    request: Restore, standing: LogStanding, records: Records, me: ShardId
 ) -> tuple[RestoreAnswer, list[Change]]:
     record, end = request.record, request.end
     changes: list[Change] = []
