@@ -1,5 +1,5 @@
-"""A node whose process ends is done without at once, and nothing is copied if it is soon back. Each
-story goes wrong when the rule that it is about is taken away."""
+"""A node whose process ends is done without at once, one that says nothing after a second, and
+nothing is copied if it is soon back. A story goes wrong when its rule is taken away."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim_cluster import Shape, SimCluster
 from loomlog import Log
 from loomlog.client.cluster import Cluster
 from loomlog.config import StorageSettings
-from loomlog.core.presence import Presence, Standing
+from loomlog.core.presence import ANSWER_S, QUIET_S, Presence, Standing
 from loomlog.metadata import term
 from loomlog.metadata.nodes.connected_nodes import RECONNECT_GRACE_S
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
@@ -113,6 +113,50 @@ def test_without_a_probe_they_wait_until_the_node_is_silent(
     monkeypatch.setattr(term, "is_refused", unanswered)
     nodes = range(1, NODES + 1)
     assert any(went_wrong(partial(appends_continue, protocol, node), 0) for node in nodes)
+
+
+# ---- a node stops and says nothing
+
+
+async def appends_continue_without_a_silent_node(node: int, stage: Stage) -> None:
+    _, log = await stage.set_up(ORDERED)
+    loop = asyncio.get_running_loop()
+    stopped_s = loop.time()
+    stage.sim.host(f"vsn-{node}").pause(4 * DETECTION_S)
+    at = await log.append(b"meanwhile")
+    took_s = loop.time() - stopped_s
+    assert took_s < QUIET_S + 0.5, f"appends waited for {took_s:.2f} s"
+    values = [entry.value async for entry in log.subscribe(start=1, stop=at.position)]
+    assert values == [b"before", b"meanwhile"]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("node", range(1, NODES + 1))
+def test_appends_continue_soon_when_a_node_stops(node: int, seed: int) -> None:
+    assert went_wrong(partial(appends_continue_without_a_silent_node, node), seed) is None
+
+
+def test_without_a_question_they_wait_until_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Presence, "ask", lambda presence, now_s: False)
+    nodes = range(1, NODES + 1)
+    stories = (partial(appends_continue_without_a_silent_node, node) for node in nodes)
+    assert any(went_wrong(story, 0) for story in stories)
+
+
+async def a_slow_node_stays(stage: Stage) -> None:
+    """It stops again and again, each time for less than it is given to answer."""
+    _, log = await stage.set_up(ORDERED)
+    for _ in range(5):
+        for node in range(1, NODES + 1):
+            stage.sim.host(f"vsn-{node}").pause(ANSWER_S / 2)
+        await asyncio.sleep(1.0)
+    (stream,) = (await log.describe()).streams
+    assert stream.epoch == 1, f"it was sealed, and runs in epoch {stream.epoch}"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_node_that_is_only_slow_is_not_missed(seed: int) -> None:
+    assert went_wrong(a_slow_node_stays, seed) is None
 
 
 # ---- it is soon back

@@ -3,8 +3,9 @@ something.
 
 A node is alive if it is connected and sent something within `failure_detection_s`. A connection
 that is lost may come back within a short grace before its node counts as silent, and the node is
-probed meanwhile: if its process has ended, it is not alive any more (core/presence.py). After a
-start of the metadata repository all nodes that it knows have the whole detection time to come back.
+probed meanwhile: if its process has ended, it is not alive any more. Neither is one that does not
+answer a ping in time (core/presence.py). After a start of the metadata repository all nodes that it
+knows have the whole detection time to come back.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from loomlog import limits
 from loomlog.core.conditions import Condition
-from loomlog.core.presence import Presence, Standing
+from loomlog.core.presence import QUIET_S, Presence, Standing
 from loomlog.core.retention import ClockReading
 from loomlog.errors import LoomError, Unavailable
 from loomlog.types import Buffer, NodeId
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
 MICROSECONDS: Final = 1_000_000  # of a second
+HELD_UP_S: Final = 0.5  # of this process: worth a warning
 HELD_BACK_S: Final = 10.0  # far longer than the interval at which such a node asks again
 TURNED_AWAY_S: Final = 5.0  # the same for a node that may not register
 
@@ -74,7 +77,7 @@ class ConnectedNodes:
         self._loop = asyncio.get_running_loop()
         self._failure_detection_s = failure_detection_s
         self._grace_s = min(RECONNECT_GRACE_S, failure_detection_s)
-        self._check_every_s = failure_detection_s / 4
+        self._check_every_s = min(failure_detection_s / 4, QUIET_S / 8)
         self._due = float("inf")  # of the next check
         self._changed = changed
         self._nodes: dict[NodeId, ConnectedNode] = {}
@@ -179,7 +182,7 @@ class ConnectedNodes:
         """Note that a node registered; an older connection of it is closed."""
         known = self._nodes.get(node)
         old = known.connection if known else None
-        presence = Presence(self._loop.time(), self._failure_detection_s)
+        presence = Presence(self._loop.time(), self._failure_detection_s, connected=True)
         told = known.told if known else Standing.SILENT
         self._nodes[node] = ConnectedNode(node, connection, presence, told)
         self._node_of[connection] = node
@@ -298,12 +301,19 @@ class ConnectedNodes:
     def _check_all(self) -> None:
         slept_s, now = self._slept_s(), self._loop.time()
         if slept_s:
-            logger.warning("this process was held up for %.1f s", slept_s)
+            if slept_s >= HELD_UP_S:
+                logger.warning("this process was held up for %.1f s", slept_s)
             for known in self._nodes.values():
                 known.presence.heard_at = min(now, known.presence.heard_at + slept_s)
         self._schedule()
         for known in list(self._nodes.values()):
+            if known.connection is not None and known.presence.ask(now):
+                known.connection.ping(partial(self._answered, known))
             self._check(known)
+
+    def _answered(self, known: ConnectedNode, answer: pb.Frame | LoomError, _: memoryview) -> None:
+        if known.connection is not None and not isinstance(answer, LoomError):
+            self.heard(known.node_id)
 
     def _check(self, known: ConnectedNode) -> None:
         standing = self.standing(known.node_id)
