@@ -76,13 +76,6 @@ class ClusterConditions:
         connected = self._nodes.get(node)
         if connected is not None and connected.connection is not None:
             yield from connected.conditions
-        if unknown := [s for k in self._keepers.values() for s in k.unknown_streams(node)]:
-            yield Condition(
-                Kind.DATA_LEFT_OVER,
-                f"has data of streams {', '.join(map(str, unknown))}, which are not its own",
-                f"if nothing of it is missed: `loom node cleanup {node}`",
-                node=node,
-            )
 
     def _absence(self, node: NodeId) -> Condition:
         if reason := "" if self._nodes.connected(node) else self._nodes.turned_away(node):

@@ -26,7 +26,10 @@ from loomlog.metadata.rounds.member_disk import is_begun
 from loomlog.metadata.rounds.quorum_member import QuorumMember
 from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.metadata.store.contract import LateStore, MetaStore
+from loomlog.storage.disk_speed import measure
 from loomlog.storage.files import Files, Worker
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.server_check import volume_check
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,10 @@ class DataDirectory:
     def conditions(self) -> list[str]:
         """Return what is wrong with the disk."""
         return [found for trouble in self._troubles if (found := trouble())]
+
+    async def check(self) -> pb.VolumeCheck:
+        """Measure the disk."""
+        return volume_check(self._path, *await asyncio.to_thread(measure, self._files, self._path))
 
     async def until_gone(self) -> DiskFailed:
         """Wait until the directory is deleted or replaced: writes would be lost from then on."""

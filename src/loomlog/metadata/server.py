@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from loomlog import limits
 from loomlog.config import MetadataSettings
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import (
@@ -39,6 +40,7 @@ from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Route, Server
+from loomlog.wire.server_check import server_check
 
 if TYPE_CHECKING:
     from loomlog.http import HttpServer
@@ -71,7 +73,10 @@ class MetadataRepository:
         self._http: HttpServer | None = None
         self._leadership: Leadership | None = None  # of one of several
         self.term: Term | None = None  # while it leads
-        self._routes: dict[str, Route] = {"ask_leader": self._ask_leader}
+        self._routes: dict[str, Route] = {
+            "ask_leader": self._ask_leader,
+            "check_server": self._check,
+        }
         self._front = Front(self._codec, self._routes, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
         self._started_at = 0.0  # by the loop's clock
@@ -109,6 +114,7 @@ class MetadataRepository:
 
     async def _start_alone(self) -> None:
         store, round_log = await self._directory.open_alone()
+        self._store = store
         leader = Leader(round_log.epoch, LONE_MEMBER, "")
         await self.begin_term(
             Mandate(
@@ -140,6 +146,7 @@ class MetadataRepository:
 
     async def _start_one_of_several(self) -> None:
         store, member = await self._directory.open_of_several()
+        self._store = store
         self._leadership = Leadership(
             settings=self._settings,
             store=store,
@@ -212,6 +219,20 @@ class MetadataRepository:
         await http.start(*split_address(address))
         self._http = http
         self._at_stop.push_async_callback(http.stop)
+
+    async def _check(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        checked = server_check(self._settings.cluster_id)
+        checked.volumes.append(await self._directory.check())
+        checked.store = "etcd" if self._settings.etcd else "SQLite"
+        store, loop = self._store, asyncio.get_running_loop()
+        begun_s = loop.time()
+        try:
+            async with asyncio.timeout(limits.REQUEST_TIMEOUT_S / 2):
+                await store.get("cluster")
+        except (LoomError, TimeoutError) as error:
+            checked.store_error = str(error) or "no answer in time"
+        checked.store_read_s = loop.time() - begun_s
+        return pb.Frame(server_check=checked)
 
     async def _ask_leader(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         return pb.Frame(leader_beat=self._beat())

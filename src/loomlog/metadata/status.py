@@ -40,7 +40,7 @@ class StatusView:
         self._keepers = keepers
         self._leader = leader
         self._metadata_members = metadata_members
-        self._conditions = conditions
+        self.conditions = conditions
         self._gate = gate
         self._started_at = self._loop.time()
 
@@ -107,7 +107,7 @@ class StatusView:
             leader_epoch=epoch,
             leader=leader,
             members=members,
-            conditions=map(condition_to_wire, self._conditions.all(members)),
+            conditions=map(condition_to_wire, self.conditions.all(members)),
         )
         for keeper in self._keepers.values():
             keeper.extend_status(status)

@@ -28,6 +28,7 @@ from loomlog.wire.codec import Codec
 from loomlog.wire.conditions import condition_to_wire
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
 from loomlog.wire.proofs import is_signed, node_proof
+from loomlog.wire.server_check import server_check, volume_check
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ class StorageNode:
         routes: dict[str, Route] = {
             "leader_beat": self._leader_announced,
             "prove_node": self._prove,
+            "check_server": self._check,
             "protocol_message": self._protocol_message,
         }
         orders: dict[str, Route] = {
@@ -246,6 +248,12 @@ class StorageNode:
         for protocol in self.protocols.values():
             protocol.report(message, full=full)
         return message
+
+    async def _check(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        checked = server_check(self._settings.cluster_id, self._settings.node_id)
+        for volume in self._disks.volumes:
+            checked.volumes.append(volume_check(volume.name, *await volume.measure()))
+        return pb.Frame(server_check=checked)
 
     def _conditions(self) -> pb.NodeConditions:
         message = pb.NodeConditions(takes_nothing=self._disks.take_nothing)

@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from loomlog import limits
@@ -26,6 +27,7 @@ from loomlog.config import VolumeLimit
 from loomlog.core.conditions import Condition, Kind
 from loomlog.limits import MIB
 from loomlog.node.workers import off_loop
+from loomlog.storage.disk_speed import DiskSpeed, measure
 from loomlog.storage.files import Files, Space, Worker
 
 logger = logging.getLogger(__name__)
@@ -176,6 +178,12 @@ class Volume:
     def space(self) -> Space:
         """Return the space of its file system. Blocks."""
         return self._files.space(self.path)
+
+    async def measure(self) -> DiskSpeed:
+        """Write and sync a little."""
+        async with self._looking:
+            self._worker = self._worker or self._new_worker()
+            return await off_loop(self._worker, partial(measure, self._files, self.path))
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._look_now_and_then())

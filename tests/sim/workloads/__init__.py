@@ -19,6 +19,7 @@ from workloads.publications import (
 )
 from workloads.rollbacks import rollbacks
 from workloads.rounds import rounds
+from workloads.statuses import statuses
 from workloads.takeovers import takeovers
 from workloads.toy import toy
 
@@ -41,6 +42,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "publishing-copyset": publishing_copyset,
     "rollbacks": rollbacks,
     "rounds": rounds,
+    "statuses": statuses,
     "switches": switches,
     "takeovers": takeovers,
     "toy": toy,

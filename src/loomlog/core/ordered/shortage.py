@@ -26,7 +26,7 @@ def shortage(
     if has < wanted:
         records = entries
         reasons.append(f"stream {stream.stream_id} has {has} of {wanted} replicas")
-        helps = f"have {wanted} nodes running: `loom node list`"
+        helps = f"have {wanted} nodes running that have no old data of it: `loom node list`"
     if not records:
         return None
     return Shortage(records, stored_bytes * records // entries, "; ".join(reasons), helps)

@@ -335,8 +335,18 @@ class Rebuilder:
         for node, record in [*self._catalog.nodes.items()]:
             for shard in [shard_of(node, index) for index in record.shards]:
                 losses = record.losses_of(losses_name(shard))
-                if losses and self._is_restored(shard, loss_of(losses)) and self._is_here(shard):
+                is_restored = losses and self._is_restored(shard, loss_of(losses))
+                if is_restored and self._is_here(shard) and not self._may_have_been_all(shard):
                     await self._clear(shard, losses)
+
+    def _may_have_been_all(self, shard: ShardId) -> bool:
+        """Return whether some record may have had all its copies on shards that lost theirs, this
+        one among them: that loss stays known until the record is trimmed."""
+        for each in self._loglets():
+            lost = {held: self._nodes.lost_through(held, each.loglet) for held in each.holders}
+            if shard in log_state.lost_together(each.state, lost):
+                return True
+        return False
 
     def _is_restored(self, shard: ShardId, loss: int | None) -> bool:
         status = self.state.status(shard)

@@ -314,7 +314,9 @@ class OrderedKeeper(ProtocolKeeper):
         return self._operator.unknown_streams(node)
 
     async def clean_up(self, node: NodeId) -> Cleanup:
-        return await self._operator.clean_up(node)
+        cleaned = await self._operator.clean_up(node)
+        self.reconciler.wake_waiting()  # the node may take replicas that old data was in the way of
+        return cleaned
 
     def node_joined(self, node: NodeId) -> None:
         self.committer.catch_up(node)

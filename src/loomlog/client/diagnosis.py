@@ -1,0 +1,218 @@
+"""Checks of a whole cluster from one machine: what `loom doctor` shows.
+
+Servers are asked at the addresses that they advertise, so that a wrong address, a closed port or
+another cluster behind it is found. What they say is compared by pure functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from loomlog import limits
+from loomlog.client.info import ClusterStatus
+from loomlog.errors import LoomError
+from loomlog.net.endpoints import connect
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Frame
+from loomlog.wire.server_check import open_files_max, software_version
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+PROBLEM: Final = "problem"
+
+SLOW_SYNC_S: Final = 0.05  # an append waits for at least one
+SLOW_STORE_S: Final = 0.5  # metadata is read for every operator's command
+FEW_FILES: Final = 4096  # a node has several open per stream, and connections
+CLOCK_S: Final = 5.0  # between here and a server; answers take a moment
+LOW_SPACE: Final = 0.1  # of a volume
+
+Checked: TypeAlias = "pb.ServerCheck | str"  # why it did not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    result: str  # ok, warning or problem
+    check: str  # what was checked
+    subject: str
+    text: str
+    help: str = ""  # what to do
+
+
+class _Nobody:
+    """Hears nothing but answers."""
+
+    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+        pass
+
+    def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        pass
+
+
+async def ask(addresses: Sequence[str]) -> dict[str, Checked]:
+    """Ask the servers at these addresses to check themselves."""
+    answers = await asyncio.gather(*map(_ask, addresses))
+    return dict(zip(addresses, answers, strict=True))
+
+
+async def _ask(address: str) -> Checked:
+    try:
+        async with asyncio.timeout(limits.REQUEST_TIMEOUT_S):
+            connection = await connect(address, Codec("client"), _Nobody())
+            try:
+                frame, _ = await connection.request(pb.Frame(check_server=pb.CheckServer()))
+                return frame.server_check
+            finally:
+                connection.close()
+    except TimeoutError:
+        return f"it did not answer within {limits.REQUEST_TIMEOUT_S:g} s"
+    except (LoomError, OSError) as error:
+        return str(error)
+
+
+def addresses_of(status: ClusterStatus) -> dict[str, str]:
+    """Return all servers by the addresses that they advertise."""
+    members = {m.address: f"metadata repository {m.id}" for m in status.members}
+    return members | {node.address: f"node {node.id}" for node in status.nodes}
+
+
+def diagnose(status: ClusterStatus, servers: Mapping[str, Checked]) -> list[Finding]:
+    """Return what all checks found, in the order of the checks."""
+    names = addresses_of(status)
+    answered = {names[a]: c for a, c in servers.items() if isinstance(c, pb.ServerCheck)}
+    return [
+        *_reachable(status, names, servers),
+        *_versions(answered),
+        *_clocks(answered),
+        *_open_files(answered),
+        *_disks(answered),
+        *_stores(answered),
+        *_consistency(status),
+        *_conditions(status),
+    ]
+
+
+def _reachable(
+    status: ClusterStatus, names: Mapping[str, str], servers: Mapping[str, Checked]
+) -> Iterator[Finding]:
+    for address, checked in servers.items():
+        name, where = names[address], f"at {address}"
+        if isinstance(checked, str):
+            helps = "start it, or open its port; is --advertise an address that clients can use?"
+            yield Finding(PROBLEM, "address", name, f"cannot be reached {where}: {checked}", helps)
+        elif checked.cluster_id != status.cluster_id:
+            text = f"{where} is a server of cluster {checked.cluster_id!r}"
+            yield Finding(PROBLEM, "address", name, text, "correct its --advertise")
+        elif checked.storage_node_id and name != f"node {checked.storage_node_id}":
+            text = f"{where} is node {checked.storage_node_id}"
+            yield Finding(PROBLEM, "address", name, text, "correct its --advertise")
+        else:
+            yield Finding(OK, "address", name, f"is reached {where}")
+
+
+def _versions(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    own = software_version()
+    others = {name: c.software for name, c in answered.items() if c.software != own}
+    for name, software in others.items():
+        helps = "install the same version everywhere"
+        yield Finding(WARNING, "version", name, f"runs {software}, this client {own}", helps)
+    if not others:
+        yield Finding(OK, "version", "all servers", f"run {own}, as this client")
+
+
+def _clocks(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    now_s = time.time()
+    apart = {name: c.clock_us / 1e6 - now_s for name, c in answered.items()}
+    wrong = {name: s for name, s in apart.items() if abs(s) > CLOCK_S}
+    for name, ahead_s in wrong.items():
+        words = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine"
+        yield Finding(WARNING, "clock", name, f"its clock is {words}", "check NTP on both")
+    if not wrong:
+        yield Finding(OK, "clock", "all servers", f"agree with this machine within {CLOCK_S:g} s")
+
+
+def _open_files(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    servers = {name: c.open_files_max for name, c in answered.items()}
+    allowed = {**servers, "this machine": open_files_max()}
+    few = {name: number for name, number in allowed.items() if 0 < number < FEW_FILES}
+    for name, number in few.items():
+        helps = f"raise its limit (`ulimit -n`) to {FEW_FILES:,} or more"
+        yield Finding(WARNING, "open files", name, f"may open {number:,} files", helps)
+    if not few:
+        yield Finding(OK, "open files", "all servers", f"may open {FEW_FILES:,} files or more")
+
+
+def _disks(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    for name, checked in answered.items():
+        for volume in checked.volumes:
+            yield _disk(f"{name}, {volume.path}", volume)
+
+
+def _disk(subject: str, volume: pb.VolumeCheck) -> Finding:
+    if volume.error:
+        text = f"cannot be written: {volume.error}"
+        return Finding(PROBLEM, "disk", subject, text, "see docs/operations.md, Failing disks")
+    part = volume.free_bytes / volume.total_bytes if volume.total_bytes else 0.0
+    words = f"a sync takes {1000 * volume.sync_s:.1f} ms, {part:.0%} of it is free"
+    if part < LOW_SPACE:
+        return Finding(WARNING, "disk", subject, words, "free space, or add a volume")
+    if volume.sync_s > SLOW_SYNC_S:
+        helps = "appends wait for syncs: use a faster disk, or find out what else keeps it busy"
+        return Finding(WARNING, "disk", subject, words, helps)
+    return Finding(OK, "disk", subject, words)
+
+
+def _stores(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    for name, checked in answered.items():
+        words = f"reads from {checked.store} in {1000 * checked.store_read_s:.1f} ms"
+        if checked.store_error:
+            text = f"cannot read its metadata from {checked.store}: {checked.store_error}"
+            yield Finding(PROBLEM, "metadata store", name, text, f"look at {checked.store}")
+        elif checked.store and checked.store_read_s > SLOW_STORE_S:
+            helps = f"find out what slows {checked.store} down"
+            yield Finding(WARNING, "metadata store", name, words, helps)
+        elif checked.store:
+            yield Finding(OK, "metadata store", name, words)
+
+
+def _consistency(status: ClusterStatus) -> Iterator[Finding]:
+    """Check that records of logs, streams and nodes agree with each other."""
+    known, wrong = {node.id for node in status.nodes}, []
+    for log in status.logs:
+        segments = {segment.id for segment in log.segments}
+        if not segments:
+            wrong.append(f"log {log.name} has no segment")
+        without = segments.difference(stream.segment for stream in log.streams)
+        wrong += [f"segment {segment} of log {log.name} has no stream" for segment in without]
+        for stream in log.streams:
+            what = f"stream {stream.id} of log {log.name}"
+            if not stream.replicas:
+                wrong.append(f"{what} has no replica")
+            nodes = {replica.node for replica in stream.replicas}.difference(known)
+            wrong += [f"{what} names node {node}, which does not exist" for node in nodes]
+    helps = "see docs/operations.md, Moving and rescuing metadata"
+    yield from (Finding(PROBLEM, "metadata", "records", text, helps) for text in wrong)
+    if not wrong:
+        text = f"of {len(status.logs):,} logs and {len(known):,} nodes agree"
+        yield Finding(OK, "metadata", "records", text)
+
+
+def _conditions(status: ClusterStatus) -> Iterator[Finding]:
+    results = {"problem": PROBLEM, "work": OK}
+    for each in status.conditions:
+        parts = (
+            f"log {each.log}" if each.log else "",
+            f"stream {each.stream}" if each.stream else "",
+            f"node {each.node}" if each.node else "",
+        )
+        subject = ", ".join(filter(None, parts)) or "metadata"
+        result = results.get(each.severity, WARNING)
+        yield Finding(result, each.kind, subject, each.text, each.help)
+    if not status.conditions:
+        yield Finding(OK, "conditions", "cluster", "every acknowledged entry has all its copies")

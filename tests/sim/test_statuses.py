@@ -1,0 +1,59 @@
+"""No condition means: every acknowledged entry has all its copies."""
+
+from __future__ import annotations
+
+import pytest
+from copies_judge import CopiesJudge
+from run_seeds import Choice, Outcome, run_seed
+
+from loomlog.core.chained import conditions as of_chains
+from loomlog.core.copyset import conditions as of_copysets
+from loomlog.metadata.ordered.status import StreamStatus
+
+SEEDS = 10
+REGRESSIONS = (
+    4,  # what a rebuilt shard had as the only one counted as restored
+    70,  # deleting the old data that was in the way of a replica woke nobody
+)
+
+
+def run(seed: int) -> Outcome:
+    return run_seed(Choice(seed, "statuses", "none"))
+
+
+def test_without_conditions_every_acknowledged_entry_has_all_its_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judges: list[CopiesJudge] = []
+    look = CopiesJudge.look
+
+    def noted(judge: CopiesJudge) -> object:
+        judges.append(judge) if judge not in judges else None
+        return look(judge)
+
+    monkeypatch.setattr(CopiesJudge, "look", noted)
+    for seed in sorted({*range(SEEDS), *REGRESSIONS}):
+        outcome = run(seed)
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+    counted = [judge.healthy for judge in judges]
+    assert sum(map(bool, counted)) > SEEDS / 2, f"too few moments to judge: {counted}"
+
+
+def found(*seeds: int) -> bool:
+    return any("has only copies on" in (run(seed).error or "") for seed in seeds)
+
+
+def test_the_judge_notices_short_streams_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamStatus, "conditions", lambda self, log: [])
+    assert found(6, 10, 12)
+
+
+def test_the_judge_notices_short_chains_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_chains, "_shortages", lambda view: iter(()))
+    monkeypatch.setattr(of_chains, "_work", lambda view: iter(()))
+    assert found(1, 13, 54, 72)
+
+
+def test_the_judge_notices_lost_copies_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_copysets, "_shortages", lambda view: iter(()))
+    assert found(3, 5, 14, 17)
