@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +18,10 @@ import pytest
 from loomlog import connect, limits
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
+from loomlog.config import NodeSettings
 from loomlog.errors import DiskFailed, InvalidArgument, LoomError
 from loomlog.testing import LocalCluster
+from loomlog.types import NodeId
 
 PROTOCOLS = ["ordered", "chained", "copyset"]
 PATIENCE_S = 30.0
@@ -135,6 +138,36 @@ async def test_a_volume_that_fails_is_replaced_and_used_again(
         everywhere = await cluster.create_log("everywhere", protocol, 1, 4)
         await append_all(everywhere, 3)
         assert await read_all(everywhere) == [0, 1, 2]
+
+
+class _WithTwoVolumes(LocalCluster):
+    """Node 1 has two volumes."""
+
+    def node_settings(self, node_id: NodeId) -> NodeSettings:
+        settings = super().node_settings(node_id)
+        second = f"{settings.volumes[0]}+"
+        return replace(settings, volumes=(*settings.volumes, second)) if node_id == 1 else settings
+
+
+@pytest.mark.parametrize("small_volume", ["vsn-1+"], indirect=True)
+@pytest.mark.parametrize("break_it", [fill, unplug])
+async def test_a_volume_that_fails_costs_its_own_shard_only(
+    break_it: Callable[[Path], Callable[[], None]], small_volume: Path, tmp_path: Path
+) -> None:
+    """Every entry has three copies, and there are three nodes: the other volume takes them."""
+    async with _WithTwoVolumes(nodes=3, directory=tmp_path) as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=3, min_replicas=3)
+        await append_all(log, 10)
+        mend = break_it(small_volume)
+        try:
+            await append_all(log, 15)
+            await until(lambda: _is_mentioned(cluster, small_volume))
+            assert await read_all(log) == [*range(10), *range(15)]
+        finally:
+            mend()
+        await until(lambda: _is_well(cluster))
+        await append_all(log, 3)
+        assert await read_all(log) == [*range(10), *range(15), *range(3)]
 
 
 async def _is_named(cluster: Cluster, volume: Path) -> bool:

@@ -1,0 +1,140 @@
+"""Each volume of a node is a shard: what is lost with a disk is a shard, and the node goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from node_services import shard_on
+
+from loomlog.client.log import Log
+from loomlog.config import NodeSettings
+from loomlog.core.copyset.messages import Delivered, Read
+from loomlog.core.copyset.record import LSN_MAX, Lsn
+from loomlog.core.copyset.shards import node_of
+from loomlog.errors import InvalidArgument
+from loomlog.node.workers import called_back
+from loomlog.testing import LocalCluster
+from loomlog.types import NodeId
+
+pytestmark = pytest.mark.timeout(120)
+PATIENCE_S = 30.0
+SHARDS = ("1", "1/1", "2", "2/1", "3", "3/1")
+
+
+class WithTwoVolumes(LocalCluster):
+    """Three nodes with two volumes, or others."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory=directory, failure_detection_s=1.0)
+        self.directory = directory
+        self.names: dict[NodeId, tuple[str, ...]] = dict.fromkeys((1, 2, 3), ("a", "b"))
+
+    def volume(self, node: NodeId, name: str) -> Path:
+        return self.directory / f"vsn-{node}-{name}"
+
+    def node_settings(self, node_id: NodeId) -> NodeSettings:
+        volumes = [self.volume(node_id, name) for name in self.names[node_id]]
+        for volume in volumes:
+            volume.mkdir(exist_ok=True)
+        return replace(super().node_settings(node_id), volumes=tuple(map(str, volumes)))
+
+
+async def append(log: Log, first: int, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        for number in range(first, first + count):
+            await log.append(b"%d" % number)
+
+
+async def read_all(log: Log) -> list[int]:
+    async with asyncio.timeout(PATIENCE_S):
+        stop = (await log.describe()).tail
+        return [int(entry.value) async for entry in log.subscribe(start=1, stop=stop)]
+
+
+async def nodeset(log: Log) -> tuple[str, ...]:
+    [stream] = (await log.describe()).streams
+    assert stream.copyset is not None
+    return tuple(sorted(stream.copyset.history[-1].shards))
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_records_are_on_all_shards_and_on_different_nodes(tmp_path: Path) -> None:
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=2)
+        assert await nodeset(log) == SHARDS
+        await append(log, 0, 60)
+        assert await read_all(log) == list(range(60))
+        found = [await _copies_on(servers, node, index) for node in (1, 2, 3) for index in (0, 1)]
+        assert all(found)
+        for copysets in found:
+            for copyset in copysets.values():
+                assert len(set(map(node_of, copyset))) == 2
+        assert len({first for copysets in found for first in copysets}) == 60
+
+
+async def _copies_on(servers: LocalCluster, node: NodeId, index: int) -> dict[Lsn, tuple[int, ...]]:
+    """Return the copysets of the records that a shard has, itself being in each."""
+    shard = shard_on(servers.nodes[node], index)
+    [loglet] = shard.volume.logs
+    read = Read(loglet, 1, LSN_MAX, 1 << 24, everything=True)
+    stamp = shard.copies.standing(loglet).stamp
+    answer = await called_back(partial(shard.copies.ask, read, stamp))
+    assert isinstance(answer, Delivered)
+    assert all(shard.id in record.copyset for record in answer.records)
+    return {record.first: record.copyset for record in answer.records}
+
+
+async def test_another_volume_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=2)
+        await append(log, 0, 40)
+        await servers.stop_node(3)
+        shutil.rmtree(servers.volume(3, "a"))
+        with pytest.raises(InvalidArgument, match="is empty, but had data of this node"):
+            await servers.start_node(3)
+        servers.names[3] = ("c", "b")
+        await servers.start_node(3)
+        assert [shard_on(servers.nodes[3], index).volume.is_lost for index in (0, 1)] == [
+            True,
+            False,
+        ]
+        await append(log, 40, 20)
+        assert await read_all(log) == list(range(60))
+        await until(lambda: _is_intact(log))
+        assert await nodeset(log) == SHARDS
+
+
+async def _is_intact(log: Log) -> bool:
+    """Return whether nothing is said to be wrong: what was lost is rebuilt."""
+    [stream] = (await log.describe()).streams
+    return not stream.condition
+
+
+async def test_a_node_goes_on_without_a_volume(tmp_path: Path) -> None:
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=3)
+        await append(log, 0, 40)
+        await servers.stop_node(3)
+        servers.names[3] = ("b",)
+        await servers.start_node(3)
+        await append(log, 40, 20)
+        assert await read_all(log) == list(range(60))
+
+        async def is_without() -> bool:
+            return await nodeset(log) == tuple(shard for shard in SHARDS if shard != "3")
+
+        await until(is_without)
