@@ -86,6 +86,7 @@ class ReaderRig:
         self.questions: list[AskNode] = []
         self.wanted: list[Epoch] = []
         self.timer: float | None = None
+        self.known: LogState | None = None
         self.finished = False
         self.do(self.reader.woken(self.now))
         if known is not None:
@@ -94,6 +95,8 @@ class ReaderRig:
     # ---- what happens
 
     def tell(self, known: LogState) -> None:
+        """Answer with a state, which is also what a reader gets that doubts a loss."""
+        self.known = known
         self.do(self.reader.learn_state(known, self.now))
 
     def answer(
@@ -138,6 +141,8 @@ class ReaderRig:
                     self.questions.append(effect)
                 case Deliver() | ReadGap():
                     self.seen.append(effect)
+                case NeedMetadata() if self.known and self.reader.is_doubtful:
+                    self.tell(self.known)
                 case NeedMetadata(epoch):
                     self.wanted.append(epoch)
                 case SetTimer(at):

@@ -156,6 +156,7 @@ class RebuildWorld:
         self.nodes = {n: Node(n, self.replica) for n in self.members}
         self.judge = RebuildJudge(self)
         self.messages: list[Message] = []
+        self.older: list[LogState] = []  # states of the log that readers may still know
         self.reports: list[DonorProgress] = []  # on their way to the vmr
         self.rebuilds = 0
         self.restored = 0  # records, as donors counted them
@@ -299,9 +300,12 @@ class RebuildWorld:
         before = self.state
         self.state = plan.widened(before, self.replica.through, members)
         self.widened += self.state != before
+        if self.state != before:
+            self.older.append(before)
         if self.random.random() < 0.2:
             for shard in self.members:
                 if self.status(shard) in (Status.EMPTY, Status.DRAINED):
+                    self.older.append(self.state)
                     self.state = plan.narrowed(self.state, shard, self.state.last_clean)
 
     def donors(self) -> list[ShardId]:
@@ -487,7 +491,7 @@ class RebuildWorld:
             case 5 if random.random() < 0.5:
                 self.append(Undrain(shard))
             case 5:
-                self.judge.read(self.state)
+                self.judge.read(random.choice([self.state, *self.older]))
             case 6 if self.judge.truth and random.random() < 0.3:
                 self._trim()
             case 6:

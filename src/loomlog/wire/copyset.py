@@ -16,13 +16,14 @@ from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
 from loomlog.core.copyset.record import (
     EPOCH_MAX,
     OFFSET_MAX,
+    Epoch,
     Kind,
     Lsn,
     Record,
     epoch_of,
     offset_of,
 )
-from loomlog.core.copyset.shards import index_of
+from loomlog.core.copyset.shards import index_of, node_of
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
 from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId, ShardId
@@ -338,6 +339,13 @@ _STATE: Final = Shape(
 
 def state_to_wire(loglet: LogId, state: LogState, nodes: Iterable[KnownNode]) -> pb.CopysetState:
     return _STATE.to_wire(state, loglet, map(_NODE.to_wire, nodes))
+
+
+def gone_shards(message: pb.CopysetState) -> dict[ShardId, Epoch]:
+    """Return the shards that are away and lost what they had, and up to which epoch."""
+    alive = {node.storage_node_id for node in message.nodes if node.alive}
+    lost = [each for each in message.rebuilt if each.lost and node_of(each.shard) not in alive]
+    return {each.shard: each.epoch for each in lost}
 
 
 def state_from_wire(message: pb.CopysetState) -> tuple[LogState, Mapping[NodeId, KnownNode]]:

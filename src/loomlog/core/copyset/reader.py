@@ -12,7 +12,8 @@ head, for what it should have sent (a rewind). No rewind is needed when it comes
 reader returns to single copy delivery: what was sent before was only more.
 
 Nothing is concluded from what single copy delivery does not bring. A record counts as lost only
-after all nodes that count were asked for everything from its place on.
+after all nodes that count were asked for everything from its place on, and the log's state was
+fetched again: records of recovered epochs may have moved to other nodes (rebuild/).
 """
 
 from __future__ import annotations
@@ -137,9 +138,12 @@ class CopysetReader:
         self._window = ReadWindow(self._room)
         self._questions = 0  # asked so far
         self._suspected: Lsn | None = None  # here all were asked again, for everything
+        self._confirmed: Lsn | None = None  # here the state of the log was fetched again
         self._blocked_since: float | None = None  # the head is empty, and a node has passed it
         self._wanted: Epoch | None = None  # its metadata is being asked for
         self._wants_end = False  # of that epoch
+        self._wanted_at: Lsn | None = None  # what was suspected at that time
+        self._refetch_at = 0.0  # when to ask for it again, while the head is empty
         self._want_not_before = 0.0
         self._in_vain = 0  # times that it was asked for
         self._timer: float | None = None
@@ -147,15 +151,19 @@ class CopysetReader:
 
     # ---- events
 
-    def learn_state(self, state: LogState, now: float) -> list[ReaderEffect]:
-        """Take the answer to NeedMetadata, or news. Older states do no harm."""
+    def learn_state(self, state: LogState, now: float, *, fresh: bool = True) -> list[ReaderEffect]:
+        """Take the answer to NeedMetadata, or news. Older states do no harm. Not `fresh`: it could
+        not be fetched, and is the one from before."""
         self._knowledge.learn_state(state)
-        if self._has_metadata():
+        if fresh and self._has_metadata():
             self._in_vain = 0
         elif self._wanted is not None:
             retry = Backoff(self._settings.retry_s, self._settings.state_s_max)
             self._want_not_before = now + retry.delay_s(self._in_vain)
             self._in_vain += 1
+        if fresh and self._wanted is not None:
+            self._confirmed = self._wanted_at
+        self._refetch_at = now + self._settings.retry_s_max
         self._wanted = None
         return self._go_on(now)
 
@@ -175,6 +183,12 @@ class CopysetReader:
     ) -> list[ReaderEffect]:
         """Take the authorities of all nodes. Nodes that are not named are fully authoritative."""
         self._sources.learn_authorities(authorities)
+        return self._go_on(now)
+
+    def learn_losses(self, lost: Mapping[ShardId, Epoch], now: float) -> list[ReaderEffect]:
+        """Take which shards are gone with what they had, up to which epoch. Others are here, or
+        expected back."""
+        self._sources.learn_losses(lost)
         return self._go_on(now)
 
     def answered(
@@ -250,6 +264,7 @@ class CopysetReader:
     def _want(self, epoch: Epoch, now: float, *, end: bool = False) -> None:
         if self._wanted is None and self._want_not_before <= now:
             self._wanted, self._wants_end = epoch, end
+            self._wanted_at = self._suspected  # what is learned says whether that is lost
             self._effects.append(NeedMetadata(epoch))
 
     def _enter(self, stretch: Stretch) -> None:
@@ -296,6 +311,11 @@ class CopysetReader:
         end = self._knowledge.end_of_log
         return self._until if end is None else min(self._until, end)
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the head may be lost, as far as the nodes know that were asked."""
+        return self._suspected == self.head and not self._wants_end
+
     # ---- when the head is empty
 
     def _unblock(self, now: float) -> bool:
@@ -339,6 +359,8 @@ class CopysetReader:
         decided = last_of(epoch) if self._knowledge.is_clean(epoch) else 0
         finding = self._sources.find_nothing(self.head, decided)
         if finding is None or not (finding.at_once or is_grace_over):
+            if is_grace_over and now >= self._refetch_at:
+                self._want(epoch, now)  # the record may be on other nodes by now
             return False
         last = self._last_lost(finding)
         if last is None:
@@ -348,6 +370,9 @@ class CopysetReader:
             self._suspected = self.head
             self._rewind()
             return True
+        if self._confirmed != self.head:
+            self._want(epoch, now)
+            return False
         if not finding.at_once:
             self._sources.missed_grace(self.head)
         self._gap(last, GapKind.DATALOSS)
@@ -396,7 +421,7 @@ class CopysetReader:
     def _set_timer(self, now: float) -> None:
         times = [self._sources.next_time(now)]
         if self._blocked_since is not None:
-            times.append(self._blocked_since + self._settings.grace_s)
+            times += [self._blocked_since + self._settings.grace_s, self._refetch_at]
         if self._wanted is None:
             times.append(self._want_not_before)
         at = min((time for time in times if time is not None and time > now), default=None)

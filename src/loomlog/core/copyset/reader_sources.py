@@ -53,6 +53,7 @@ class ReadSource:
     answers: int = 0  # in a row since it was listed last
     graces_missed: int = 0  # in a row
     lost_through: Epoch = 0  # of epochs up to this one it may have lost records, it says
+    gone: bool = False  # with all that it had of the epoch of the head
     damaged: tuple[tuple[Lsn, Lsn], ...] = ()  # ranges where it cannot read what it has
 
     def may_miss_records(self, lsn: Lsn) -> bool:
@@ -67,7 +68,7 @@ class ReadSource:
     @property
     def is_expected(self) -> bool:
         """Whether readers wait for it while it is away: it may return until it is given up."""
-        return self.authority in (Authority.FULL, Authority.UNAVAILABLE)
+        return not self.gone and self.authority in (Authority.FULL, Authority.UNAVAILABLE)
 
     def counts_at(self, lsn: Lsn) -> bool:
         """Return whether a record that it does not have there was never stored there."""
@@ -149,6 +150,7 @@ class ReadSources:
         self._settings = settings
         self._by_node: dict[ShardId, ReadSource] = {}
         self._authorities: Mapping[ShardId, Authority] = {}
+        self._lost: Mapping[ShardId, Epoch] = {}
         self._asked_with: frozenset[ShardId] = frozenset()  # down in all questions since a rewind
         self._answers_are_stale = False
         self._all_send_all = 0  # for this many more records; 0: single copy delivery
@@ -171,6 +173,7 @@ class ReadSources:
             node: before.get(node) or ReadSource(node, head) for node in metadata.shards
         }
         self.learn_authorities(self._authorities)
+        self._note_gone()
         self.rewind(head)
 
     def learn_authorities(self, authorities: Mapping[ShardId, Authority]) -> None:
@@ -181,6 +184,15 @@ class ReadSources:
             authority = authorities.get(source.node, Authority.FULL)
             self._answers_are_stale |= authority is not source.authority
             source.authority = authority
+
+    def learn_losses(self, lost: Mapping[ShardId, Epoch]) -> None:
+        """Take which nodes are gone with what they had, and up to which epoch."""
+        self._lost = lost
+        self._note_gone()
+
+    def _note_gone(self) -> None:
+        for source in self:
+            source.gone = epoch_of(self._head) <= self._lost.get(source.node, 0)
 
     def asked(self, node: ShardId, question: int) -> ReadSource | None:
         """Return the node that was asked this; None if the question no longer matters."""
@@ -209,7 +221,10 @@ class ReadSources:
         self._all_send_all = self._settings.all_send_all
 
     def moved_to(self, head: Lsn) -> None:
+        is_other_epoch = epoch_of(head) != epoch_of(self._head)
         self._head = head
+        if is_other_epoch and self._lost:
+            self._note_gone()
         self._all_send_all = max(0, self._all_send_all - 1)
 
     def missed_grace(self, head: Lsn) -> None:

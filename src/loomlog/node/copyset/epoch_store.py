@@ -13,7 +13,12 @@ from loomlog.core.copyset.record import Epoch
 from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.types import LogId, NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.copyset import KnownNode, state_from_wire, store_request_to_wire
+from loomlog.wire.copyset import (
+    KnownNode,
+    gone_shards,
+    state_from_wire,
+    store_request_to_wire,
+)
 from loomlog.wire.link import Frame
 
 logger = logging.getLogger(__name__)
@@ -32,6 +37,7 @@ class Known(NamedTuple):
     taken: bool = False  # its newest epoch, by the request that this answers
     now_us: int = 0  # the time by most clocks; 0: not known
     rebuilt: Mapping[ShardId, Epoch] = {}  # shards that are rebuilt, and up to which epoch
+    gone: frozenset[ShardId] = frozenset()  # those that are away and lost what they had
 
 
 Request: TypeAlias = Callable[[EpochStoreRequest], Coroutine[Any, Any, Known]]
@@ -45,6 +51,7 @@ class EpochStoreClient:
         self._learned = learned
         self.stamps: dict[LogId, int] = {}  # of the creation of logs
         self.granted: dict[LogId, Epoch] = {}  # the highest epoch of each log
+        self.gone: dict[LogId, frozenset[ShardId]] = {}  # of each log, if there are any
         self._known: dict[LogId, Known] = {}
         self._asking: dict[tuple[LogId, Request], asyncio.Task[Known]] = {}
 
@@ -82,6 +89,7 @@ class EpochStoreClient:
             taken=message.taken,
             now_us=message.now_us,
             rebuilt={each.shard: each.epoch for each in message.rebuilt},
+            gone=frozenset(gone_shards(message)),
         )
 
     async def get(self, log: LogId, max_age_s: float) -> Known:
@@ -112,6 +120,9 @@ class EpochStoreClient:
         """Take in a state that the metadata repository sent."""
         self._note_granted(known)
         self.stamps[known.log] = known.state.stamp
+        self.gone.pop(known.log, None)
+        if known.gone:
+            self.gone[known.log] = known.gone
         self._learned(known)
 
     def expire(self, log: LogId) -> None:
@@ -120,7 +131,7 @@ class EpochStoreClient:
 
     def forget(self, log: LogId) -> None:
         """Called when the log is deleted."""
-        for memory in (self._known, self.stamps, self.granted):
+        for memory in (self._known, self.stamps, self.granted, self.gone):
             memory.pop(log, None)
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ from loomlog.core.copyset.messages import (
     Preempted,
     Release,
 )
+from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.procedures import Answer, Exchange, Steps
 from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.recovery import NotRecovered, Recovered, Recovery
@@ -61,6 +62,10 @@ class Asker:
             self._shards.release(shard, release)
         else:
             self._peers.release(shard, release, self._shards.stamp_of(release.log))
+
+    def authorities(self, log: LogId) -> dict[ShardId, Authority]:
+        """Return which shards recovery does not wait for: they are gone for good."""
+        return dict.fromkeys(self._epochs.gone.get(log, ()), Authority.UNAVAILABLE)
 
     async def run(self, steps: Steps[Outcome]) -> Outcome:
         """Drive a procedure to its end."""
@@ -123,7 +128,8 @@ async def recover(
         nonlocal reported
         if is_over():
             return NotRecovered("it is over")
-        ending = await asker.run(recovery.attempt({}, now_us(), down()))
+        steps = recovery.attempt(asker.authorities(log), now_us(), down())
+        ending = await asker.run(steps)
         if not isinstance(ending, NotRecovered):
             return ending
         if ending.reason != reported:  # once, however often it is tried

@@ -346,7 +346,9 @@ class RunningSequencer:
         async def attempt() -> dict[NodeId, Lsn] | Preempted | None:
             if self.is_over:
                 return {}
-            return await self._context.asker.run(fence(self._log, self.epoch, state, {}))
+            asker = self._context.asker
+            authorities = asker.authorities(self._log)
+            return await asker.run(fence(self._log, self.epoch, state, authorities))
 
         outcome: dict[NodeId, Lsn] | Preempted = await insist(attempt, RETRY)
         if isinstance(outcome, Preempted):

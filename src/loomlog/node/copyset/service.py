@@ -45,7 +45,12 @@ from loomlog.node.workers import called_back
 from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.copyset import answer_to_wire, request_from_wire, state_from_wire
+from loomlog.wire.copyset import (
+    answer_to_wire,
+    gone_shards,
+    request_from_wire,
+    state_from_wire,
+)
 from loomlog.wire.link import Connection, Frame, Route
 
 logger = logging.getLogger(__name__)
@@ -328,6 +333,7 @@ class CopysetService(NodeProtocol):
             nodes=nodes,
             asked_at=self._loop.time(),
             now_us=message.now_us,
+            gone=frozenset(gone_shards(message)),
         )
         self._epochs.note(known)
         if state.closed:

@@ -303,3 +303,16 @@ def test_nothing_is_concluded_from_answers_from_before_records_were_copied_again
     assert rig.request(2).first == START
     rig.answer(2, data(at(1), 3), up_to=3)
     assert rig.delivered == [lsns(1, 3)]
+
+
+def test_a_loss_is_believed_only_with_the_newest_state_of_the_log() -> None:
+    """Records of recovered epochs may have moved to a node that joined their nodeset."""
+    rig = ReaderRig(state(metadata(1, 2), epoch=2, last_clean=1, ends=(end(1, 9),)))
+    rig.known = state(metadata(1, 2, 3), epoch=2, last_clean=1, ends=(end(1, 9),))
+    for _ in range(9):
+        for node in [*rig.asks]:
+            records = (data(at(1), 9),) if node == 3 else ()
+            rig.answer(node, *records, up_to=9)
+        rig.pass_grace()
+    assert rig.delivered == [lsns(1, 9)]
+    assert [kind for _, _, kind in rig.gaps] == [GapKind.BRIDGE]

@@ -270,7 +270,7 @@ class CopysetTail:
         if stream is None:
             return False
         try:
-            state, nodes = self._segments.view(stream)[2:]
+            state, nodes = self._segments.view(stream)[2:4]
         except SegmentGoneError:
             return False
         alive = {node.node_id for node in nodes.values() if node.alive}

@@ -67,6 +67,7 @@ class RunningReader:
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.failure: Exception | None = None
+        self._do(self._reader.learn_losses(view.lost, self._loop.time()))
         self._do(self._reader.learn_state(view.state, self._loop.time()))
         self._look_if_closing(view.state)
 
@@ -186,14 +187,16 @@ class RunningReader:
             self._fail(error)
 
     async def _refresh(self) -> None:
+        is_fresh = True
         try:
             self._view = await self._segments.refresh(self._view.stream)
         except Retryable:
-            pass  # the reader asks again
+            is_fresh = False  # the reader asks again
         finally:
             self._looking = None
-        state = self._view.state
-        self._do(self._reader.learn_state(state, self._loop.time()))
+        state, now = self._view.state, self._loop.time()
+        self._do(self._reader.learn_losses(self._view.lost, now))
+        self._do(self._reader.learn_state(state, now, fresh=is_fresh))
         self._look_if_closing(state)
 
     def _look_if_closing(self, state: LogState) -> None:

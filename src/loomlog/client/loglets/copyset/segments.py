@@ -22,7 +22,7 @@ from loomlog.core.copyset.shards import node_of
 from loomlog.errors import NotLeader, Retryable, Timeout, Unavailable
 from loomlog.types import Buffer, LogId, NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.copyset import KnownNode, state_from_wire
+from loomlog.wire.copyset import KnownNode, gone_shards, state_from_wire
 from loomlog.wire.link import Connection
 
 CONNECT_S: Final = 1.0  # until a node counts as dead
@@ -36,6 +36,7 @@ class View(NamedTuple):
     loglet: LogId
     state: LogState
     nodes: Mapping[NodeId, KnownNode]
+    lost: Mapping[ShardId, Epoch] = {}  # shards that are gone with what they had, up to an epoch
 
     @property
     def age(self) -> tuple[int, int, bool]:
@@ -64,10 +65,11 @@ class Segments(SegmentViews[View]):
         if not stream.HasField("copyset"):
             return None
         state, nodes = state_from_wire(stream.copyset)
-        return View(stream.log_stream_id, stream.copyset.loglet_id, state, nodes)
+        lost = gone_shards(stream.copyset)
+        return View(stream.log_stream_id, stream.copyset.loglet_id, state, nodes, lost)
 
     def _kept(self, newer: View, described: View) -> View:
-        return newer._replace(nodes=described.nodes)
+        return newer._replace(nodes=described.nodes, lost=described.lost)
 
     def connected(self, view: View, shard: ShardId) -> Connection | None:
         """Return the open connection to the node of a shard; None if there is none or it is
