@@ -51,7 +51,10 @@ def is_refilled(status: ClusterStatus) -> bool:
 
 
 def is_calm(status: ClusterStatus) -> bool:
-    return not status.conditions and not status.rebuilds
+    """Return whether nothing is under way. What was recovered with fewer nodes may have fewer
+    copies."""
+    found = {each.kind for each in status.conditions}
+    return not status.rebuilds and not found - {"under-replicated"}
 
 
 async def until_unused(cluster: Cluster, node: int) -> None:

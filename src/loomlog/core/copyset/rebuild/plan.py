@@ -80,7 +80,7 @@ def choose_targets(
     """Choose the shards that complete a record which only `kept` shards of its copyset still have:
     first those that had it before. Records that are on the same shards get the same ones. None: too
     few are usable."""
-    if metadata.can_hold_a_copyset(kept):
+    if metadata.can_replicate(kept):
         return ()
     writable = set(metadata.shards).intersection(usable).union(kept)
     again = writable.intersection(copyset).union(kept)
@@ -118,7 +118,7 @@ def widened(
 def _with_seats(metadata: EpochMetadata, usable: Collection[Member]) -> tuple[Member, ...]:
     there = {member.shard for member in usable}
     spares = [member for member in usable if member.shard not in metadata.shards]
-    while spares and not metadata.can_hold_a_copyset(there):
+    while spares and not metadata.can_replicate(there):
         domains = [member.domain for member in metadata.nodeset]
         nodes = {member.node for member in metadata.nodeset}
         left = [member for member in metadata.nodeset if member.shard in there]
@@ -130,10 +130,10 @@ def _with_seats(metadata: EpochMetadata, usable: Collection[Member]) -> tuple[Me
         if spare.domain not in seats and len({*domains, spare.domain}) <= len(nodes):
             spare = Member(spare.shard, seats[0])
         metadata = metadata._replace(nodeset=(*metadata.nodeset, spare))
-    if metadata.can_hold_a_copyset(there):
+    if metadata.can_replicate(there):
         return metadata.nodeset
     merged = tuple(Member(node, metadata.nodeset[0].domain) for node in metadata.shards)
-    is_enough = metadata._replace(nodeset=merged).can_hold_a_copyset(there)
+    is_enough = metadata._replace(nodeset=merged).can_replicate(there)
     return merged if is_enough else metadata.nodeset
 
 
