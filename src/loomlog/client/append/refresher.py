@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from loomlog.client.context import BACKOFF
 from loomlog.client.servers import CachedLog
@@ -15,6 +15,8 @@ from loomlog.wire import loomlog_pb2 as pb
 
 if TYPE_CHECKING:
     from loomlog.client.append.delivery import Targets
+
+LATENESS: Final = 0.2  # a stream that runs is noticed late by this part of the time without one
 
 
 class Refresher:
@@ -53,7 +55,7 @@ class Refresher:
 
     async def _refresh(self) -> None:
         """Fetch the streams, repeatedly while a batch waits for a running one."""
-        attempts = 0
+        since_s = self._loop.time()
         try:
             while True:
                 self._wanted.clear()
@@ -67,8 +69,9 @@ class Refresher:
                     return
                 if not self._learned():
                     return
-                await self._doze(BACKOFF.delay_s(attempts, self._rng))
-                attempts += 1
+                waited_s = self._loop.time() - since_s
+                delay_s = min(max(BACKOFF.first_s, waited_s * LATENESS), BACKOFF.max_s)
+                await self._doze(delay_s * (0.5 + self._rng.random()))
         finally:
             self._task = None
 
