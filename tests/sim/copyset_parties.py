@@ -32,7 +32,9 @@ from loomlog.core.copyset.messages import (
     NodeAnswer,
     NodeRequest,
     Read,
+    Reassign,
     Refused,
+    Restore,
     Seal,
     SealedAt,
     SetClean,
@@ -50,6 +52,7 @@ from loomlog.core.copyset.nodeset import (
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
+from loomlog.core.copyset.rebuild import restore
 from loomlog.core.copyset.record import Epoch, Lsn, Record, skip_zero
 from loomlog.core.copyset.recovery import Recovery
 from loomlog.core.copyset.sequencer import EpochSequencer
@@ -173,11 +176,22 @@ class Node:
     def answer(self, request: NodeRequest) -> NodeAnswer:
         if self.trouble is not None and isinstance(request, Store):
             return Refused(self.trouble)
+        if isinstance(request, Restore | Reassign):
+            return self._restore(request)
         answer = self._disk.answer(request)
         if isinstance(answer, SealedAt):
             return replace(answer, lost_through=self.lost_through)
         if isinstance(answer, Delivered):
-            return self._without_damage(replace(answer, lost_through=self.lost_through))
+            answer = replace(answer, lost_through=self.lost_through)
+            is_head = isinstance(request, Read) and not request.batches
+            return answer if is_head else self._without_damage(answer)
+        return answer
+
+    def _restore(self, request: Restore | Reassign) -> NodeAnswer:
+        records = self.records
+        answer, changes = restore.decide(request, records.standing, records, self.node_id, 0)
+        for change in changes:
+            records.apply(change)
         return answer
 
     def _without_damage(self, answer: Delivered) -> Delivered:

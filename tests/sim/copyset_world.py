@@ -7,6 +7,7 @@ copyset_harm.py says what goes wrong, copyset_judge.py what must hold neverthele
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -29,6 +30,7 @@ from copyset_parties import (
 from violation import Violation
 
 from loomlog.core.copyset.effects import Contradicted, Send, SequencerEffect
+from loomlog.core.copyset.log_state import completed, short_epochs
 from loomlog.core.copyset.messages import (
     Activate,
     Amend,
@@ -46,13 +48,20 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import Authority, Exclusions, Member, choose_short
 from loomlog.core.copyset.procedures import Answer, fence, purge
-from loomlog.core.copyset.record import LSN_MAX, Lsn, make, offset_of
+from loomlog.core.copyset.rebuild.donor import (
+    DonorAnswer,
+    DonorAsk,
+    RebuildOrder,
+    Scan,
+    fill,
+)
+from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Ending, NotRecovered, Recovered, Recovery
 from loomlog.core.copyset.sequencer import EpochSequencer, SequencerSettings, SequencerState
 from loomlog.core.copyset.shards import node_of, shard_of
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.core.requests import Lost, Service
-from loomlog.types import NodeId
+from loomlog.types import NodeId, ShardId
 
 STEPS = 600
 READ_STEPS = 200
@@ -102,6 +111,7 @@ class CopysetWorld:
         self.suspects: set[NodeId] = set()  # readers think that they are away
         self.emptied: set[NodeId] = set()  # gone, and what they had is on others
         self.recoveries = 0
+        self.completed = 0  # epochs with a short copyset
         self.purges = 0
         self._alive: set[int] = set()
         self._processes = 0
@@ -145,6 +155,8 @@ class CopysetWorld:
         self.settle()
         if self._closes:
             self._close()
+        if self.store.least:
+            self.complete(0.0)
         self.judge.look_at_the_end()
 
     def _read_in_trouble(self) -> None:
@@ -213,6 +225,8 @@ class CopysetWorld:
             self._mend()
         elif chance < 0.21 + self._turmoil:
             self._harm.do()
+        elif self.store.least and chance > 0.99:
+            self.complete(self._lost)
         else:
             self._deliver(self._lost)
 
@@ -319,6 +333,45 @@ class CopysetWorld:
         """Deliver the requests that wait for the node to release something."""
         self.messages += [m for m in self.waiting if m.target == node.node_id]
         self.waiting = [m for m in self.waiting if m.target != node.node_id]
+
+    # ---- records on short copysets
+
+    def complete(self, lost: float) -> None:
+        """Let a node of each short copyset complete its records. Messages may be `lost`."""
+        state = self.store.state
+        asked: dict[ShardId, bool] = {}
+        for epoch in [e for e in short_epochs(state) if e <= state.last_clean]:
+            donors = [
+                [n for n in short if self._has_all(self.nodes[n], epoch)]
+                for short in state.metadata_of(epoch).short
+            ]
+            if not all(donors):
+                continue
+            chosen = [self.random.choice(some) for some in donors]
+            for donor in chosen:
+                if donor not in asked:
+                    asked[donor] = self._is_filled(donor, lost)
+            if all(asked[donor] for donor in chosen):
+                self.completed += 1
+                self.store.state = completed(self.store.state, epoch)
+
+    def _has_all(self, node: Node, epoch: Epoch) -> bool:
+        return node.up and node.counts_in(epoch)
+
+    def _is_filled(self, donor: ShardId, lost: float) -> bool:
+        order = RebuildOrder(LOG, 0, donor, {}, frozenset(), frozenset(self.takers()))
+        result = Scan()
+        steps = fill(order, self.store.state, result)
+        with suppress(StopIteration):
+            asks = next(steps)
+            while True:
+                asks = steps.send([self._answer_donor(ask, lost) for ask in asks])
+        return not result.left
+
+    def _answer_donor(self, ask: DonorAsk, lost: float) -> DonorAnswer:
+        node = self.nodes[ask.target]
+        is_there = node.up and self.random.random() >= lost
+        return node.answer(ask.request) if is_there else Lost()
 
     # ---- sequencers
 

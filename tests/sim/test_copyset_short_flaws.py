@@ -78,3 +78,19 @@ def test_fewer_nodes_than_a_log_needs_take_appends(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(EpochStore, "_short", greedy)
     assert notices(LOST + "|not on all of")
+
+
+def test_an_epoch_counts_as_complete_although_records_are_left(monkeypatch: Patch) -> None:
+    is_filled = CopysetWorld._is_filled
+
+    def hasty(self: CopysetWorld, donor: ShardId, lost: float) -> bool:
+        is_filled(self, donor, lost)
+        return True
+
+    monkeypatch.setattr(CopysetWorld, "_is_filled", hasty)
+    assert notices(LOST)
+
+
+def test_a_node_that_lost_its_disk_completes_records(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(CopysetWorld, "_has_all", lambda self, node, epoch: node.up)
+    assert notices(LOST)

@@ -22,6 +22,7 @@ from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Retryable, Sealed, Unavailable
 from loomlog.limits import NODESET_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.copyset.completion import Completion
 from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.rebuild_log import RebuildLog
@@ -83,6 +84,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._rebuilding = Rebuilder(context, self.epochs, rebuild_log)
         self.epochs.rebuilt = self._rebuilding.to_wire
         self._recoveries = Recoveries(self.epochs, self._rebuilding.through, context.background)
+        self._completion = Completion(self.epochs, context.background)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)
         self._remover = CopysetRemover(self.epochs, context.background)
 
@@ -96,6 +98,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def _wake(self, record: CopysetRecord) -> None:
         self._recoveries.look(record)
+        self._completion.look(record)
         self._trimmer.look(record)
         self._remover.look(record)
 
@@ -513,8 +516,11 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return {"epoch_store_request": self._epoch_store_request}
 
     async def _epoch_store_request(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
-        node = self._connected.node_of(connection)
-        return pb.Frame(copyset_state=await self.epochs.answer(node, frame.epoch_store_request))
+        node, request = self._connected.node_of(connection), frame.epoch_store_request
+        state = await self.epochs.answer(node, request)
+        if (record := self.records.get(request.loglet_id)) is not None:
+            self._completion.look(record)
+        return pb.Frame(copyset_state=state)
 
 
 def _is_over(state: LogState) -> bool:

@@ -226,6 +226,12 @@ class CopysetNodes:
         question = pb.FindCopysetTail(loglet_id=loglet)
         return (await self._ask(node, pb.Frame(find_copyset_tail=question))).copyset_tail
 
+    async def fill(self, shard: ShardId, loglet: LogId) -> int:
+        """Have a shard complete the records that it has on short copysets; return how much is left.
+        Timeout: it is still at it; asking again waits for the same work."""
+        order = pb.Frame(fill_copyset=pb.FillCopyset(loglet_id=loglet, shard=shard))
+        return (await self._ask(node_of(shard), order)).copyset_filled.left
+
     async def finish(self, node: NodeId, loglet: LogId) -> None:
         """Have the sequencer there end, if any, and report its end to the epoch store."""
         question = pb.FindCopysetTail(loglet_id=loglet, finish=True)

@@ -24,6 +24,7 @@ from loomlog.core.copyset.rebuild.donor import (
     DonorAsk,
     RebuildOrder,
     Scan,
+    fill,
     scan,
 )
 from loomlog.core.copyset.rebuild.events import RebuildState, Shard, Status
@@ -31,7 +32,7 @@ from loomlog.core.copyset.shards import node_of
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import LoomError, NotFound
 from loomlog.node.copyset.copies import Copies, LogCatchUp
-from loomlog.node.copyset.epoch_store import EpochStoreClient
+from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.procedures import Asker
 from loomlog.node.workers import Throttle, finish
 from loomlog.types import LogId, ShardId
@@ -70,7 +71,7 @@ class Donor:
         epochs: EpochStoreClient,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        self._me = me
+        self.me = me
         self._copies = copies
         self._catch_up = catch_up
         self._asker = asker
@@ -82,6 +83,7 @@ class Donor:
         self._throttle = Throttle(0)
         self._woken = asyncio.Event()
         self._is_running = False
+        self._filling: dict[LogId, asyncio.Task[int]] = {}
 
     def learn(self, news: pb.CopysetRebuild, *, registered: bool = False) -> None:
         """Take in which shards are rebuilt. Only the answer to a registration may know less than
@@ -114,13 +116,13 @@ class Donor:
                 for shard, count in done.records.items()
             ],
             left=done.left,
-            donor=self._me,
+            donor=self.me,
         )
 
     @property
     def _is_needed(self) -> bool:
         state = self._state
-        return bool(events.rebuilt(state)) and bool(events.donors(state, [self._me]))
+        return bool(events.rebuilt(state)) and bool(events.donors(state, [self.me]))
 
     async def _run(self) -> None:
         failures = 0
@@ -176,21 +178,49 @@ class Donor:
             return 1
         if not known.rebuilt:
             return 0
-        self._catch_up.recovered(log, known.state.last_clean)
+        order, result = self._order(known, state), Scan()
+        await drive(scan(order, known.state, progress.scans + 1, result), self._answer)
+        progress.records += result.records
+        progress.size_bytes += result.size_bytes
+        return result.left + bool(result.superseded)
+
+    def _order(self, known: Known, state: RebuildState) -> RebuildOrder:
+        self._catch_up.recovered(known.log, known.state.last_clean)
         there = [n for n, node in known.nodes.items() if node.alive and not node.draining]
         shards = [shard for shard in known.state.all_shards if node_of(shard) in there]
-        order = RebuildOrder(
-            log,
+        return RebuildOrder(
+            known.log,
             state.version,
-            self._me,
+            self.me,
             known.rebuilt,
             frozenset(events.absent(state)),
             frozenset(events.targets(state, shards)),
         )
-        result = Scan()
-        await drive(scan(order, known.state, progress.scans + 1, result), self._answer)
-        progress.records += result.records
-        progress.size_bytes += result.size_bytes
+
+    # ---- records on short copysets
+
+    async def fill(self, log: LogId) -> int:
+        """Complete the records of a log that are here on short copysets; return how much is left.
+        Callers that ask again wait for the same work."""
+        if log not in self._filling:
+            self._filling[log] = asyncio.create_task(self._fill(log))
+        filling = self._filling[log]
+        left = await asyncio.shield(filling)
+        self._filling.pop(log, None)
+        return left
+
+    async def _fill(self, log: LogId) -> int:
+        store = self._copies.volume.store
+        try:
+            known = await self._epochs.request(GetState(log))
+        except LoomError as error:
+            logger.debug("loglet %d is not completed: %s", log, error)
+            return 1
+        if store is None:
+            return 1
+        await finish(store.flushed)
+        order, result = self._order(known, self._state), Scan()
+        await drive(fill(order, known.state, result), self._answer)
         return result.left + bool(result.superseded)
 
     async def _answer(self, asks: Sequence[DonorAsk]) -> Sequence[DonorAnswer]:

@@ -29,7 +29,7 @@ from loomlog.core.copyset.record import Epoch, Lsn, make
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.shards import shard_name
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
-from loomlog.errors import InvalidArgument, LoomError, Sealed, Unauthorized, Unavailable
+from loomlog.errors import InvalidArgument, LoomError, NotFound, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.copies import looked_up
 from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
@@ -117,6 +117,7 @@ class CopysetService(NodeProtocol):
             "find_copyset_landmarks": self._landmarks,
             "copyset_rebuild": self._order_rebuild,
             "copyset_restored": self._order_restored,
+            "fill_copyset": self._order_fill,
         }
 
     def connection_closed(self, connection: Connection) -> None:
@@ -348,6 +349,14 @@ class CopysetService(NodeProtocol):
     def _order_rebuild(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         for donor in self._donors:
             donor.learn(frame.copyset_rebuild)
+
+    async def _order_fill(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.fill_copyset
+        donor = next((each for each in self._donors if each.me == order.shard), None)
+        if donor is None:
+            raise NotFound(f"node {self._me} has no shard {shard_name(order.shard)}")
+        left = await donor.fill(order.loglet_id)
+        return pb.Frame(copyset_filled=pb.CopysetFilled(left=left))
 
     async def _order_restored(
         self, connection: Connection, frame: Frame, payload: memoryview

@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core import requests
+from loomlog.core.copyset.log_state import short_epochs
 from loomlog.core.copyset.messages import (
     Delivered,
     EpochEnd,
@@ -86,6 +87,18 @@ def scan(order: RebuildOrder, state: LogState, scans: int, result: Scan) -> Step
             result.left += 1  # wait until it is recovered
         elif order.me in part.metadata.shards and not result.superseded:
             yield from donor.scan_part(part, max(make(part.first, 1), state.trimmed + 1))
+
+
+def fill(order: RebuildOrder, state: LogState, result: Scan) -> Steps[None]:
+    """Complete the records of recovered epochs that are on short copysets which this shard belongs
+    to: they are on every shard of these. `state` is the log's newest."""
+    donor = _Donor(order, state, is_second=True, result=result)
+    for epoch in short_epochs(state):
+        metadata = state.metadata_of(epoch)
+        is_here = any(order.me in short for short in metadata.short)
+        if is_here and epoch <= state.last_clean and not result.superseded:
+            part = Part(metadata._replace(short=()), epoch, epoch)
+            yield from donor.scan_part(part, max(make(epoch, 1), state.trimmed + 1))
 
 
 class _Donor:

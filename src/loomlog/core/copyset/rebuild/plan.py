@@ -152,8 +152,9 @@ def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:
     ends = [*(later.since - 1 for later in state.history[1:]), state.epoch]
     for metadata, end in zip(state.history, ends, strict=True):
         rest = [member for member in metadata.nodeset if member.shard != shard]
-        smaller = metadata._replace(nodeset=tuple(rest))
+        short = tuple(each for each in metadata.short if shard not in each)
+        smaller = metadata._replace(nodeset=tuple(rest), short=short)
         is_due = shard in metadata.shards and end <= min(through, state.last_clean)
-        can_hold = smaller.can_hold_a_copyset(smaller.shards)
-        history.append(smaller if is_due and can_hold else metadata)
+        is_enough = smaller.can_replicate(smaller.shards)
+        history.append(smaller if is_due and is_enough else metadata)
     return replace(state, history=tuple(history))
