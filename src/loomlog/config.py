@@ -47,6 +47,7 @@ class NodeSettings:
     advertise: str | None = None  # the address for clients; default: the one it listens on
     location: str = ""  # its failure domain, e.g. rack=a; empty: the node itself
     error_if_exists: bool = False
+    scrub_bytes_per_s: int = 0  # how fast all that is stored is read again and again; 0: not at all
     volume_limits: Mapping[str, VolumeLimit] = field(default_factory=dict)  # by directory
     storage: StorageSettings = field(default_factory=StorageSettings)
 

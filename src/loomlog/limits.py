@@ -43,6 +43,7 @@ COPY_PARTS_IN_FLIGHT: Final = 4  # so that reading, sending and writing overlap
 COMMITS_LISTED_MAX: Final = 50_000  # in one answer; fits a frame's header
 COPY_ANSWER_S: Final = 0.2  # a copy that takes no longer is complete when its order is answered
 SCRUB_BYTES: Final = MIB  # checked at once, between other reads
+SCRUB_RATE_MB_PER_S: Final = 4.0  # in the background: a hundredth of a disk; a day for 350 GB
 SCRUB_BYTES_PER_S: Final = 128 * MIB  # leaves most of a disk to others
 
 VOLUME_LOOK_S: Final = 5.0  # between two checks of a working volume ...

@@ -73,6 +73,15 @@ def start(
             "system. Shortly before, it takes no appends. Repeatable.",
         ),
     ] = None,
+    scrub_rate: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="MB/s",
+            help="How fast it reads all that it stores, again and again, to find and repair "
+            "damage; 0: not at all.",
+        ),
+    ] = limits.SCRUB_RATE_MB_PER_S,
     error_if_exists: Annotated[
         bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
     ] = False,
@@ -94,6 +103,7 @@ def start(
             advertise=advertise,
             location=location,
             error_if_exists=error_if_exists,
+            scrub_bytes_per_s=int(scrub_rate * 1e6),
             volume_limits=parse_volume_limits(volume_limit or [], volumes),
             storage=StorageSettings(sync=sync),
         )

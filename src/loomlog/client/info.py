@@ -117,6 +117,18 @@ class VolumeInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubInfo:
+    """What a node's reading of all that it stores has found since it was started."""
+
+    passes: int  # that were finished
+    last_pass_s: float | None  # ago; None: none was finished yet
+    bytes: int  # read
+    damaged: int
+    repaired: int
+    unrepaired: int  # in the last pass and the one under way
+
+
+@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A storage node as the metadata repository sees it."""
 
@@ -135,6 +147,7 @@ class NodeInfo:
     process: str = ""  # that registered last: another one after every start
     restarting: bool = False  # an operator restarts it: its replicas are not replaced yet
     volumes: tuple[VolumeInfo, ...] = ()
+    scrub: ScrubInfo | None = None  # None: it does not scrub, or is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +339,18 @@ def _node_info(node: pb.NodeStatus, conditions: Sequence[ConditionInfo]) -> Node
         process=node.process,
         restarting=node.restarting,
         volumes=tuple(map(_volume_info, node.volumes)),
+        scrub=_scrub_info(node.scrub) if node.HasField("scrub") else None,
+    )
+
+
+def _scrub_info(scrub: pb.ScrubStatus) -> ScrubInfo:
+    return ScrubInfo(
+        passes=scrub.passes,
+        last_pass_s=scrub.last_pass_s if scrub.HasField("last_pass_s") else None,
+        bytes=scrub.bytes,
+        damaged=scrub.damaged,
+        repaired=scrub.repaired,
+        unrepaired=scrub.unrepaired,
     )
 
 

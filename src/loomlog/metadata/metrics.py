@@ -84,6 +84,14 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
         samples = [Sample(value, {"node": node.storage_node_id}) for value, node in pairs]
         return Metric(name, "gauge", samples)
 
+    def of_scrubs(field: str, kind: str) -> Metric:
+        samples = [
+            Sample(getattr(node.scrub, field), {"node": node.storage_node_id})
+            for node in status.nodes
+            if node.HasField("scrub")
+        ]
+        return Metric(f"scrub_{field}", kind, samples)
+
     def of_volumes(name: str, field: str) -> Metric:
         samples = [
             Sample(
@@ -98,6 +106,11 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
     nodes = status.nodes
     about = Counter(condition.storage_node_id for condition in status.conditions)
     return [
+        of_scrubs("passes", "counter"),
+        of_scrubs("bytes", "counter"),
+        of_scrubs("damaged", "counter"),
+        of_scrubs("repaired", "counter"),
+        of_scrubs("unrepaired", "gauge"),
         of_volumes("used_bytes", "used"),
         of_volumes("limit_bytes", "limit"),
         of_volumes("free_bytes", "free"),

@@ -132,6 +132,7 @@ class StatusView:
             process=node.process,
             restarting=self._nodes.restart_left_s(node_id) > 0,
             volumes=connected.volumes if connected and connected.connection else (),
+            scrub=connected.scrub if connected and connected.connection else None,
             held_back=""
             if connected and connected.connection
             else self._nodes.turned_away(node_id),
@@ -268,6 +269,18 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
             }
             for volume in node.volumes
         ],
+        "scrub": _scrub_dict(node.scrub) if node.HasField("scrub") else None,
+    }
+
+
+def _scrub_dict(scrub: pb.ScrubStatus) -> dict[str, Any]:
+    return {
+        "passes": scrub.passes,
+        "last_pass_s": round(scrub.last_pass_s, 1) if scrub.HasField("last_pass_s") else None,
+        "bytes": scrub.bytes,
+        "damaged": scrub.damaged,
+        "repaired": scrub.repaired,
+        "unrepaired": scrub.unrepaired,
     }
 
 

@@ -20,6 +20,7 @@ from loomlog.node.disks import Disks, OpenStore
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.registry import PROTOCOLS
+from loomlog.node.scrubber import Scrubber
 from loomlog.node.volume import Volume
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Space, Worker
@@ -52,6 +53,7 @@ class StorageNode:
         self._notices = Notices(logger)
         self._rng = rng or Random()
         self._process = f"{self._rng.getrandbits(64):016x}"
+        self._scrubber = Scrubber(settings.scrub_bytes_per_s)
         self.protocols: dict[str, NodeProtocol] = {}
 
     @property
@@ -80,6 +82,7 @@ class StorageNode:
             self._disks.close()
             raise
         self._link.start()
+        self._scrubber.start(self.protocols.values())
         growing = self._disks.generation.grow(self._stored_bytes)
         self._growing = asyncio.get_running_loop().create_task(growing)
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
@@ -99,6 +102,7 @@ class StorageNode:
         for protocol in protocols:
             protocol.begin_stop()
         self._growing.cancel()
+        await self._scrubber.stop()
         await self._server.stop()
         for protocol in protocols:
             await protocol.finish()
@@ -244,6 +248,7 @@ class StorageNode:
             generation=self._disks.generation.number,
             conditions=self._conditions() if full else None,
             volumes=map(_space_of, self._disks.volumes) if full else None,
+            scrub=self._scrubber.status() if full and self._settings.scrub_bytes_per_s else None,
         )
         for protocol in self.protocols.values():
             protocol.report(message, full=full)
@@ -258,6 +263,7 @@ class StorageNode:
     def _conditions(self) -> pb.NodeConditions:
         message = pb.NodeConditions(takes_nothing=self._disks.take_nothing)
         conditions = [each for volume in self._disks.volumes for each in volume.conditions]
+        conditions += self._scrubber.conditions()
         for protocol in self.protocols.values():
             conditions += protocol.conditions()
             protocol.restrictions(message)

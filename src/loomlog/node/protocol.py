@@ -16,6 +16,7 @@ from loomlog.core.conditions import Condition
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
 from loomlog.node.metadata_link import MetadataLink
+from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -87,6 +88,9 @@ class NodeProtocol:
     def stored_bytes(self) -> int:
         """About how many bytes are stored here, apart from those in reports of streams."""
         return 0
+
+    async def scrub(self, notes: ScrubNotes) -> None:
+        """Read and check all that is stored here once, and repair what is damaged."""
 
     # ---- life
 

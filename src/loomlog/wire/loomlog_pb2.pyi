@@ -589,6 +589,22 @@ class LogStreamUncommitReport(_message.Message):
     birth: int
     def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ..., stamp: _Optional[int] = ..., birth: _Optional[int] = ...) -> None: ...
 
+class ScrubStatus(_message.Message):
+    __slots__ = ("passes", "last_pass_s", "bytes", "damaged", "repaired", "unrepaired")
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    LAST_PASS_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
+    UNREPAIRED_FIELD_NUMBER: _ClassVar[int]
+    passes: int
+    last_pass_s: float
+    bytes: int
+    damaged: int
+    repaired: int
+    unrepaired: int
+    def __init__(self, passes: _Optional[int] = ..., last_pass_s: _Optional[float] = ..., bytes: _Optional[int] = ..., damaged: _Optional[int] = ..., repaired: _Optional[int] = ..., unrepaired: _Optional[int] = ...) -> None: ...
+
 class FullStream(_message.Message):
     __slots__ = ("log_stream_id", "reason")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -616,7 +632,7 @@ class VolumeSpace(_message.Message):
     def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "generation", "rebuild")
+    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "generation", "rebuild")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     LOGLET_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -624,6 +640,7 @@ class GetReportResponse(_message.Message):
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_US_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    SCRUB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
@@ -633,9 +650,10 @@ class GetReportResponse(_message.Message):
     conditions: NodeConditions
     clock_us: int
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
+    scrub: ScrubStatus
     generation: int
     rebuild: _containers.RepeatedCompositeFieldContainer[DonorReport]
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., generation: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., generation: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
 
 class LogletTail(_message.Message):
     __slots__ = ("loglet_id", "tail")
@@ -1584,7 +1602,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ..., connected_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting", "volumes")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting", "volumes", "scrub")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1599,6 +1617,7 @@ class NodeStatus(_message.Message):
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     RESTARTING_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    SCRUB_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -1613,7 +1632,8 @@ class NodeStatus(_message.Message):
     process: str
     restarting: bool
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ...) -> None: ...
+    scrub: ScrubStatus
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)

@@ -50,6 +50,7 @@ class ConnectedNode:
     conditions: tuple[Condition, ...] = ()  # what it says is wrong with it
     clock: ClockReading | None = None
     volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
+    scrub: pb.ScrubStatus | None = None
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
 
@@ -236,6 +237,7 @@ class ConnectedNodes:
             known.clock = ClockReading(report.clock_us / MICROSECONDS, known.presence.heard_at)
         if report.HasField("conditions"):
             known.volumes = tuple(report.volumes[: limits.VOLUMES_MAX])
+            known.scrub = report.scrub if report.HasField("scrub") else None
             self.take_conditions(node, report.conditions)
 
     def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -36,6 +37,7 @@ from loomlog.core.chained.messages import (
     SealedAt,
     Stored,
     Trim,
+    TrimmedTo,
 )
 from loomlog.core.chained.reconfigure import pull
 from loomlog.core.chained.replica import NOT_HERE
@@ -45,9 +47,11 @@ from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable
 from loomlog.node.chained.volumes import ChainVolume, ChainVolumes
 from loomlog.node.long_poll import LongPolls
 from loomlog.node.protocol import NodeContext, NodeProtocol
+from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
 from loomlog.storage.chained.write_once import Answered
+from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import (
     ORDERS,
@@ -60,6 +64,8 @@ from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
 
 logger = logging.getLogger(__name__)
 
+RESTORED_S: Final = 60.0  # for another replica to take the place of a damaged one
+LOOK_S: Final = 0.1
 WAIT_S_MAX: Final = 30.0  # the longest that a fetch waits for more blocks
 _LARGE: Final = (Read, Before, List, Fetch)  # their answers may be
 _CHANGED: Final = (Stored, SealedAt, Done)
@@ -144,6 +150,47 @@ class ChainedService(NodeProtocol):
             )
             for replica, standing in self._volumes.replicas.items()
         ]
+
+    # ---- scrub
+
+    async def scrub(self, notes: ScrubNotes) -> None:
+        """Read all blocks. A replica with a damaged one is reported, and restored as a whole."""
+        for replica in list(self._volumes.replicas):
+            position = 1
+            while position:
+                answer = await self._fetch_own(replica, position)
+                match answer:
+                    case Fetched(blocks, more):
+                        await notes.checked(sum(len(block.batch) for block in blocks))
+                        position = blocks[-1].end if blocks and more else 0
+                    case TrimmedTo(trimmed):
+                        position = trimmed + 1
+                    case _:
+                        position = 0
+                        await self._note_damage(replica, notes)
+
+    async def _fetch_own(self, replica: Replica, position: Glsn) -> Answer:
+        standing = self._volumes.replicas.get(replica)
+        if standing is None or replica in (self._void or ()):
+            return Fetched([], more=False)
+        fetch = Fetch(standing.epoch, position, limits.SCRUB_BYTES)
+        try:
+            return await called_back(partial(self._ask, replica, fetch))
+        except Busy as error:
+            return Refused(str(error))
+
+    async def _note_damage(self, replica: Replica, notes: ScrubNotes) -> None:
+        """Wait until a damaged replica is restored: then it is removed here."""
+        volume = self._volumes.holding(replica)
+        if volume is None or not volume.is_damaged(replica):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESTORED_S):
+                while self._volumes.holding(replica) is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        is_restored = self._volumes.holding(replica) is None
+        where = f"a block of chain {replica.chain} of segment {replica.log_id}"
+        notes.found(where, repaired=is_restored)
 
     # ---- requests
 

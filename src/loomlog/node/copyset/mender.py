@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from loomlog import limits
 from loomlog.core.copyset.procedures import mend
-from loomlog.core.copyset.record import Lsn, Record, lsn_words
+from loomlog.core.copyset.record import LSN_MAX, Lsn, Record, lsn_words
 from loomlog.errors import LoomError
 from loomlog.node.copyset.copies import Copies, Spawn, looked_up
+from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.procedures import Asker
+from loomlog.node.scrubber import ScrubNotes
 from loomlog.types import LogId, ShardId
 
 logger = logging.getLogger(__name__)
 
+KNOWN_S: Final = 20.0  # addresses do not change often
 AGAIN_S: Final = 60.0  # until a copy that could not be mended is tried again
 WAITING_MAX: Final = 1000  # copies; a scrub finds the others
 
@@ -28,14 +33,30 @@ WAITING_MAX: Final = 1000  # copies; a scrub finds the others
 class Mender:
     """Mends one copy after the other."""
 
-    def __init__(self, me: ShardId, copies: Copies, asker: Asker, spawn: Spawn) -> None:
+    def __init__(
+        self, me: ShardId, copies: Copies, epochs: EpochStoreClient, asker: Asker, spawn: Spawn
+    ) -> None:
         self._me = me
+        self._epochs = epochs
         self._copies = copies
         self._asker = asker
         self._spawn = spawn
         self._waiting: dict[tuple[LogId, Lsn], None] = {}
         self._not_before_s: dict[tuple[LogId, Lsn], float] = {}  # by the loop's clock
         self._one_by_one = asyncio.Lock()
+        copies.met_damage = self.met
+
+    async def scrub(self, notes: ScrubNotes) -> None:
+        """Read all copies of the shard, and mend those that are damaged."""
+        for log in self._copies.volume.logs:
+            lsn: Lsn = 0
+            while lsn <= LSN_MAX and (store := self._copies.volume.store) is not None:
+                checked = await looked_up(partial(store.check, log, lsn, limits.SCRUB_BYTES))
+                for head in checked.damaged:
+                    repaired = await self.mend(log, head)
+                    notes.found(f"{lsn_words(head.first)} of loglet {log}", repaired=repaired)
+                await notes.checked(checked.size)
+                lsn = checked.next_lsn
 
     def met(self, log: LogId, ranges: Sequence[tuple[Lsn, Lsn]]) -> None:
         """Mend copies that a read has met, soon."""
@@ -65,6 +86,8 @@ class Mender:
     async def mend(self, log: LogId, head: Record) -> bool:
         """Mend a copy; return False if no other shard has its batch now."""
         key = log, head.first
+        with suppress(LoomError):
+            await self._epochs.get(log, KNOWN_S)  # so that the addresses of the others are known
         async with self._one_by_one:
             is_mended = await self._asker.run(mend(log, head, self._me))
         if is_mended:

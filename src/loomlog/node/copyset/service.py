@@ -40,6 +40,7 @@ from loomlog.node.copyset.sequencer import OpenAppend, RunningSequencer, Sequenc
 from loomlog.node.copyset.sequencer_slot import SequencerSlot
 from loomlog.node.copyset.shards import LocalShards, Shard
 from loomlog.node.protocol import NodeContext, NodeProtocol
+from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
 from loomlog.storage.logsdb.store import Answered
@@ -86,9 +87,10 @@ class CopysetService(NodeProtocol):
             Donor(shard.id, shard.copies, shard.catch_up, self._asker, self._epochs, self._spawn)
             for shard in self._shards
         ]
-        for shard in self._shards:
-            mender = Mender(shard.id, shard.copies, self._asker, self._spawn)
-            shard.copies.met_damage = mender.met
+        self._menders = [
+            Mender(shard.id, shard.copies, self._epochs, self._asker, self._spawn)
+            for shard in self._shards
+        ]
         self._restoring: asyncio.Task[None] | None = None
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
         self._context = SequencerContext(
@@ -196,6 +198,10 @@ class CopysetService(NodeProtocol):
                 last = await looked_up(partial(store.last_copy, log))
                 epoch = newest_epoch(store.standing(log), last)
                 message.copysets.add(loglet_id=log, epoch=epoch)
+
+    async def scrub(self, notes: ScrubNotes) -> None:
+        for mender in self._menders:
+            await mender.scrub(notes)
 
     def stored(self) -> Iterator[pb.StoredReplica]:
         for shard in self._shards:

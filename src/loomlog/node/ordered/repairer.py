@@ -16,6 +16,7 @@ from loomlog.errors import Corrupt, LoomError, NotFound, Trimmed
 from loomlog.net.endpoints import connect
 from loomlog.node.disks import Disks
 from loomlog.node.ordered.replica import ReplicaDriver
+from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.workers import Throttle, finish, off_loop
 from loomlog.storage.files import Worker
 from loomlog.storage.ordered.data_file import Broken, Examined
@@ -121,8 +122,15 @@ class Scrub:
     """Reads and checks all committed data of a replica once, slowly, and repairs it."""
 
     def __init__(
-        self, driver: ReplicaDriver, repairer: Repairer, disks: Disks, peers: Sequence[str]
+        self,
+        driver: ReplicaDriver,
+        repairer: Repairer,
+        disks: Disks,
+        peers: Sequence[str],
+        notes: ScrubNotes | None = None,
     ) -> None:
+        """`notes`: of the pass over the whole node, if it is part of one."""
+        self._notes = notes
         self._driver = driver
         self._repairer = repairer
         self._disks = disks
@@ -149,6 +157,12 @@ class Scrub:
             repaired_batches=self._repaired,
             error=self._error,
         )
+
+    async def finish(self) -> None:
+        try:
+            await self._task
+        finally:
+            self._task.cancel()
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -188,7 +202,8 @@ class Scrub:
             raise LoomError(problem)
 
     async def _check_all(self) -> None:
-        throttle = Throttle(limits.SCRUB_BYTES_PER_S)
+        notes = self._notes
+        pause = notes.checked if notes else Throttle(limits.SCRUB_BYTES_PER_S).take
         while self._next <= self._last and not self._driver.closed:
             try:
                 examined = await self._repairer.examine(self._next, self._last)
@@ -201,13 +216,17 @@ class Scrub:
                 raise
             self._bytes += examined.size
             self._next = max(self._next, examined.next_llsn)
-            await throttle.take(examined.size)
+            await pause(examined.size)
             if examined.broken is not None:
                 await self._found(examined.broken)
 
     async def _found(self, broken: Broken) -> None:
         self._corrupt += 1
-        if await self._repairer.mend(broken, self._peers):
+        repaired = await self._repairer.mend(broken, self._peers)
+        if self._notes is not None:
+            where = f"LLSN {broken.llsn} of stream {self._driver.stream_id}"
+            self._notes.found(where, repaired=repaired)
+        if repaired:
             self._repaired += 1
         else:
             self._error = f"LLSN {broken.llsn} is broken and no peer has it"

@@ -29,6 +29,7 @@ from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.ordered.replication import Backups
 from loomlog.node.ordered.stores import StreamStores
 from loomlog.node.protocol import NodeContext, NodeProtocol
+from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.node.workers import insist
 from loomlog.storage.ordered.stream_store import StreamStore
@@ -248,6 +249,13 @@ class OrderedService(NodeProtocol):
             yield pb.StoredReplica(
                 log_stream_id=stream_id, path=store.path, stored_bytes=store.stored_bytes
             )
+
+    async def scrub(self, notes: ScrubNotes) -> None:
+        for held in list(self.held.values()):
+            driver = held.driver
+            if not driver.closed and not driver.has_failed and not driver.core.damaged:
+                peers = driver.peers()
+                await Scrub(driver, held.repairer, self._disks, peers, notes).finish()
 
     # ---- appends
 
