@@ -39,6 +39,7 @@ class Change:
     next: str  # what happens in the background, in one line
     stream: StreamId | None = None  # the stream that was added
     scrubs: tuple[ReplicaScrub, ...] = ()
+    replicas_left: int = 0  # on a volume that is drained
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +282,15 @@ class Operator:
         """Move all data away from a node and place nothing new on it."""
         return await self._change_node(pb.ChangeNode.DRAIN, node)
 
+    async def drain_volume(self, node: NodeId, volume: str) -> Change:
+        """Move the replicas on one volume of a node to other nodes and place nothing new on it.
+        Repeat it to see how many are left (`Change.replicas_left`)."""
+        return await self._change_volume(pb.ChangeNode.DRAIN, node, volume)
+
+    async def undrain_volume(self, node: NodeId, volume: str) -> Change:
+        """Use a volume that is drained again."""
+        return await self._change_volume(pb.ChangeNode.UNDRAIN, node, volume)
+
     async def undrain_node(self, node: NodeId) -> Change:
         """Use a draining node again."""
         return await self._change_node(pb.ChangeNode.UNDRAIN, node)
@@ -362,6 +372,14 @@ class Operator:
         request = pb.ChangeNode(action=action, storage_node_id=_number("node", node), force=force)
         return await self._change(pb.Frame(change_node=request), repeatable)
 
+    async def _change_volume(
+        self, action: pb.ChangeNode.Action, node: NodeId, volume: str
+    ) -> Change:
+        request = pb.ChangeNode(
+            action=action, storage_node_id=_number("node", node), volume=volume.rstrip("/") or "/"
+        )
+        return await self._change(pb.Frame(change_node=request), repeatable=True)
+
     async def _change(self, frame: pb.Frame, repeatable: bool) -> Change:
         answer = await self._metadata.request(frame, repeatable=repeatable)
         return _change_of(answer.changed)
@@ -373,6 +391,7 @@ def _change_of(changed: pb.Changed) -> Change:
         next=changed.next,
         stream=changed.log_stream_id or None,
         scrubs=tuple(map(_replica_scrub, changed.scrubs)),
+        replicas_left=changed.replicas_left,
     )
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from loomlog.config import NodeSettings
-from loomlog.errors import Unavailable
+from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.node.age_marks import Generation, KnownRun
 from loomlog.node.volume import Volume
 from loomlog.storage.disk import EagerWorker, RealFiles, ThreadWorker, lock_directory
@@ -134,11 +134,19 @@ class Disks:
         """Whether no volume can take anything new."""
         return not any(volume.takes_more for volume in self.volumes)
 
+    def drain(self, names: Collection[str]) -> None:
+        """Put nothing new on the volumes of these names; on others again."""
+        known = [volume.name for volume in self.volumes]
+        if unknown := sorted(set(names).difference(known)):
+            raise InvalidArgument(f"it has no volume {unknown[0]}: those are {', '.join(known)}")
+        for volume in self.volumes:
+            volume.draining = volume.name in names
+
     def usable_paths(self) -> list[str]:
         """Return the node's directories where something new can be placed."""
         usable = [path for path, volume in self._by_path.items() if volume.takes_more]
         if not usable:
-            raise Unavailable("; ".join(volume.condition for volume in self.volumes))
+            raise Unavailable("; ".join(volume.refusal for volume in self.volumes))
         return usable
 
     # ---- what protocols keep there

@@ -126,6 +126,7 @@ class StorageNode:
             "note_run": self._disks.known_run.note,
             "list_holdings": self._list_holdings,
             "list_stored": self._list_stored,
+            "drain_volumes": self._drain_volumes,
         }
         self._requests = _Requests(self._codec, routes, self.protocols)
         self._orders = Service(self._codec, orders)
@@ -166,6 +167,13 @@ class StorageNode:
         for protocol in self.protocols.values():
             await protocol.list_holdings(holdings)
         return pb.Frame(holdings=holdings)
+
+    async def _drain_volumes(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        self._disks.drain(frame.drain_volumes.volumes)
+        self._link.report(full=True)
+        return pb.Frame(done=pb.Done())
 
     async def _list_stored(
         self, connection: Connection, frame: Frame, payload: memoryview
@@ -238,6 +246,8 @@ class StorageNode:
     def _registered(self, answer: pb.Registered) -> None:
         self._disks.opened.join(answer.cluster_secret)
         self._disks.generation.raise_to(answer.generation)
+        there = {volume.name for volume in self._disks.volumes}
+        self._disks.drain(there.intersection(answer.draining_volumes))
         for protocol in self.protocols.values():
             protocol.registered(answer)
 

@@ -112,6 +112,7 @@ class Volume:
         self.error = ""  # why it does not work
         self.vanished: frozenset[str] = frozenset()
         self.nearly_full = False
+        self.draining = False  # an operator empties it
         self.is_spent = False
         self.room = Room()  # as of the last look
         self._limit = limit or VolumeLimit()
@@ -140,7 +141,13 @@ class Volume:
     @property
     def takes_more(self) -> bool:
         """Whether anything new should be put there."""
-        return self.works and not self.nearly_full
+        return self.works and not self.nearly_full and not self.draining
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing new should be put there; empty if it may be."""
+        drained = f"volume {self.name} is drained" if self.draining else ""
+        return self.condition or drained
 
     @property
     def condition(self) -> str:

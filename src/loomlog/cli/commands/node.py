@@ -25,11 +25,16 @@ from loomlog.cli.console.output import (
 from loomlog.errors import NotFound
 
 if TYPE_CHECKING:
-    from loomlog import ClusterStatus
+    from loomlog import Change, ClusterStatus
     from loomlog.client.info import NodeInfo, StreamInfo
     from loomlog.types import NodeId
 
 app = typer.Typer(help="List, drain, replace, remove and clean up storage nodes.")
+
+
+OneVolume = Annotated[
+    str, typer.Option("--volume", metavar="DIR", help="Only this volume of the node.")
+]
 
 
 @app.command("list")
@@ -70,9 +75,16 @@ def check(
 
 
 @command(app)
-def drain(node: Node, yes: Yes = False, *, how: Invocation) -> None:
-    """Move everything away from a node and give it nothing new."""
+def drain(node: Node, volume: OneVolume = "", yes: Yes = False, *, how: Invocation) -> None:
+    """Move everything away from a node, or from one of its volumes, and give it nothing new."""
     with connected_sync(how.cluster) as client:
+        if volume:
+            change = client.drain_volume(node, volume)
+            before = change.replicas_left
+            changes.say_and_wait(
+                change, how, lambda: _volume_emptied(client.drain_volume(node, volume), before)
+            )
+            return
         changes.confirm(lambda: _drain_question(client.status(), node), yes=yes)
         before = _node(client.status(), node).replicas
         change = client.drain_node(node)
@@ -82,10 +94,13 @@ def drain(node: Node, yes: Yes = False, *, how: Invocation) -> None:
 
 
 @app.command()
-def undrain(node: Node, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """Use a drained node again."""
+def undrain(
+    node: Node, volume: OneVolume = "", cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """Use a drained node, or a volume of it, again."""
     with connected_sync(cluster) as client:
-        changes.say(client.undrain_node(node), as_json=as_json)
+        change = client.undrain_volume(node, volume) if volume else client.undrain_node(node)
+        changes.say(change, as_json=as_json)
 
 
 @app.command()
@@ -219,6 +234,12 @@ def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
     sequencers = f" and {sequenced} sequencers" if sequenced else ""
     text = f"{left} replicas ({size(info.stored_bytes)}){sequencers} left on node {node}{waiting}"
     return WaitProgress(False, min(1.0, moved / max(before, left, 1)), text)
+
+
+def _volume_emptied(change: Change, before: int) -> WaitProgress:
+    left = change.replicas_left
+    text = f"{left} replicas left on the volume"
+    return WaitProgress(not left, 1 - left / max(before, left, 1), text)
 
 
 def _others(status: ClusterStatus, node: NodeId) -> int:

@@ -316,6 +316,8 @@ class BlockingCluster(BlockingFace[Cluster]):
     switch_log = blocking(Cluster.switch_log)
     check_nodes = blocking(Cluster.check_nodes)
     drain_node = blocking(Cluster.drain_node)
+    drain_volume = blocking(Cluster.drain_volume)
+    undrain_volume = blocking(Cluster.undrain_volume)
     undrain_node = blocking(Cluster.undrain_node)
     remove_node = blocking(Cluster.remove_node)
     replace_node = blocking(Cluster.replace_node)

@@ -104,6 +104,7 @@ class Catalog(KeptRecords):
                     node,
                     draining=known.draining,
                     removing=known.removing,
+                    draining_volumes=known.draining_volumes,
                     losses=known.losses,
                     generation=max(node.generation, known.generation),
                 )

@@ -46,6 +46,7 @@ class NodeRecord:
     replaceable: bool = False  # an empty node may take its number, once
     generation: int = 0  # of its data; grows. With a lower one it is an older copy
     process: str = ""  # that registered last
+    draining_volumes: tuple[str, ...] = ()  # take nothing new; what they have moves away
     losses: dict[str, Losses] = field(default_factory=dict)  # by protocol, which knows what is lost
     shards: tuple[int, ...] = (0,)  # the index of each volume, which never changes
 

@@ -364,6 +364,18 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             and all(newcomer.chain != replica.chain for newcomer in record.joining)
         ]
 
+    async def leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
+        record = self.records.get(stored.loglet_id)
+        chains = record.projection.chains if record is not None else ()
+        chain = chains[stored.part] if stored.part < len(chains) else ()
+        replica = next((r for r in chain if r.node_id == node), None)
+        if record is None or replica is None:
+            return False
+        if not record.is_moving(replica):
+            await self.records.change(record.loglet, lambda record: record.move(replica, 0))
+            self.upkeep.wake(record.loglet)
+        return True
+
     def replica_groups(self) -> list[ReplicaGroup]:
         return [
             ReplicaGroup(record.stream_id, index, tuple(r.node_id for r in chain))

@@ -90,6 +90,8 @@ class NodeOperator:
 
     async def _drain(self, request: pb.ChangeNode) -> pb.Changed:
         node = request.storage_node_id
+        if request.volume:
+            return await self._drain_volume(node, request.volume)
         await self._catalog.update_node(node, draining=True)
         self._wishes_changed(node)
         moving = len(self._replicas_on(node))
@@ -105,8 +107,39 @@ class NodeOperator:
             then = f"{moving} replicas move to other nodes, a few at a time"
         return pb.Changed(done=f"node {node} is being drained: it takes nothing new", next=then)
 
+    async def _drain_volume(self, node: NodeId, volume: str) -> pb.Changed:
+        """Move away what is on one volume. Repeated, it says what is left."""
+        if not self._nodes.reachable(node):
+            raise Unavailable(f"node {node} is not alive: start it first")
+        volumes = {*self._catalog.node(node).draining_volumes, volume}
+        await self._set_draining(node, sorted(volumes))
+        answer = await self._nodes.request(node, pb.Frame(list_stored=pb.ListStored()))
+        stored = [r for r in answer.stored_list.replicas if r.volume == volume]
+        moving = [await keeper.leave(node, r) for r in stored for keeper in self._keepers.values()]
+        left = sum(moving)
+        rest = len(stored) - left
+        stays = f"; {rest} others are just deleted, or do not move by volume" if rest else ""
+        then = f"{left} replicas move to other nodes, a few at a time"
+        return pb.Changed(
+            done=f"volume {volume} of node {node} is being drained: it takes nothing new",
+            next=(then if left else "no replica is left there that moves") + stays,
+            replicas_left=left,
+        )
+
+    async def _set_draining(self, node: NodeId, volumes: list[str]) -> None:
+        order = pb.Frame(drain_volumes=pb.DrainVolumes(volumes=volumes))
+        await self._nodes.request(node, order)
+        await self._catalog.update_node(node, draining_volumes=tuple(volumes))
+
     async def _undrain(self, request: pb.ChangeNode) -> pb.Changed:
         node = request.storage_node_id
+        if request.volume:
+            volumes = set(self._catalog.node(node).draining_volumes) - {request.volume}
+            await self._set_draining(node, sorted(volumes))
+            return pb.Changed(
+                done=f"volume {request.volume} of node {node} is not drained any more",
+                next="replicas that have begun to move go on",
+            )
         if self._catalog.node(node).removing:
             raise InvalidArgument(f"node {node} is being removed")
         await self._catalog.update_node(node, draining=False)

@@ -90,6 +90,7 @@ class Registration:
             heartbeat_s=self._heartbeat_s,
             metadata=self._metadata_addresses(),
             generation=record.generation + 1 if is_older else record.generation,
+            draining_volumes=record.draining_volumes,
         )
         for keeper in self._keepers.values():
             keeper.fill_registered(record, answer)

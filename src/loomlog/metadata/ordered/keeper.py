@@ -283,6 +283,15 @@ class OrderedKeeper(ProtocolKeeper):
         streams = map(self._operator.copies_of, rounds.streams.values() if rounds else ())
         return outage(streams, away, self._placement.usable_nodes(), least)
 
+    async def leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
+        record = self.records.streams.get(stored.log_stream_id)
+        if record is None or node not in record.replicas:
+            return False
+        if record.leaving is None:
+            await self.records.update(record.stream_id, leaving=node)
+            self.reconciler.wishes_changed(record.stream_id)
+        return True
+
     def replica_groups(self) -> list[ReplicaGroup]:
         return [
             ReplicaGroup(

@@ -108,7 +108,7 @@ class ChainVolumes:
 
     async def place(self) -> ChainVolume:
         """Return the volume with the fewest replicas; raises Unavailable if all disks failed."""
-        problem = Unavailable("; ".join(chains.volume.condition for chains in self._volumes))
+        problem = Unavailable("; ".join(chains.volume.refusal for chains in self._volumes))
         usable = [chains for chains in self._volumes if chains.volume.takes_more]
         for volume in sorted(usable, key=lambda volume: len(volume.replicas)):
             try:

@@ -106,6 +106,14 @@ def loom(
         (["stream", "scrub", "7"], Stream(action=Stream.SCRUB, log_stream_id=7)),
         (["node", "drain", "2", "--yes"], Node(action=Node.DRAIN, storage_node_id=2)),
         (["node", "undrain", "2"], Node(action=Node.UNDRAIN, storage_node_id=2)),
+        (
+            ["node", "drain", "2", "--volume", "/srv/a/"],
+            Node(action=Node.DRAIN, storage_node_id=2, volume="/srv/a"),
+        ),
+        (
+            ["node", "undrain", "2", "--volume", "/srv/a"],
+            Node(action=Node.UNDRAIN, storage_node_id=2, volume="/srv/a"),
+        ),
         (["node", "remove", "2", "--yes"], Node(action=Node.REMOVE, storage_node_id=2)),
         (
             ["node", "remove", "2", "--force", "--yes"],
