@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from math import log as logarithm
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -41,7 +42,7 @@ class Member(NamedTuple):
 
     @property
     def domain(self) -> str:
-        return self.location or f"node {self.node}"
+        return self.location or f"node {node_of(self.shard)}"
 
 
 class Authority(StrEnum):
@@ -86,7 +87,7 @@ class EpochMetadata(NamedTuple):
 
     @property
     def _domains(self) -> int:
-        return len({member.domain for member in self.nodeset})
+        return _count_domains(self.nodeset)
 
     def can_hold_a_copyset(self, shards: Collection[ShardId]) -> bool:
         """Return whether a record can have all its copies on these shards."""
@@ -114,6 +115,11 @@ class EpochMetadata(NamedTuple):
         rest = set(self.shards).difference(empty)
         is_rest_enough = not empty or self.can_hold_a_copyset(rest)
         return is_rest_enough and not self.can_hold_a_copyset(rest.difference(shards))
+
+
+@lru_cache(maxsize=1024)  # every record asks
+def _count_domains(nodeset: tuple[Member, ...]) -> int:
+    return len({member.domain for member in nodeset})
 
 
 _BITS: Final = (1 << 64) - 1
