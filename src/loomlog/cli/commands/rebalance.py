@@ -54,7 +54,7 @@ async def rebalance(
 
 
 class _Work:
-    """Carries out a plan, a few moves at a time. Those that have begun go on without it."""
+    """Carries out a plan, a few moves at a time. Those that have begun continue without it."""
 
     def __init__(self, client: Client, plan: RebalancePlan) -> None:
         self._client = client
@@ -78,7 +78,7 @@ class _Work:
                 if timeout_s is not None and loop.time() - began_s >= timeout_s:
                     raise Timeout(
                         f"still under way after {seconds(timeout_s)}: {self._progress().text}; "
-                        "moves that have begun go on, and `loom rebalance` plans the rest anew"
+                        "moves that have begun continue, and `loom rebalance` plans the rest anew"
                     )
                 await asyncio.sleep(LOOK_EVERY_S)
         return loop.time() - began_s

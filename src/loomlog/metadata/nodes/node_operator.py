@@ -138,7 +138,7 @@ class NodeOperator:
             await self._set_draining(node, sorted(volumes))
             return pb.Changed(
                 done=f"volume {request.volume} of node {node} is not drained any more",
-                next="replicas that have begun to move go on",
+                next="replicas that have begun to move continue",
             )
         if self._catalog.node(node).removing:
             raise InvalidArgument(f"node {node} is being removed")
