@@ -1,4 +1,4 @@
-"""Restore the copies of shards that are lost or drained. Pure. Not wired yet: nothing runs it.
+"""Restore the copies of shards that are lost or drained. Pure.
 
 See "Rebuilding" in docs/design/copyset.md.
 """
