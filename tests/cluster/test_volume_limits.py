@@ -181,3 +181,28 @@ async def test_status_and_metrics_show_the_space(tmp_path: Path) -> None:
         assert f"loomlog_volume_full{label} 0\n" in metrics
         [_, node] = term.view.as_dict()["nodes"]
         assert node["volumes"][0]["limit"] == LIMIT
+
+
+class OneLimited(LocalCluster):
+    """Nodes with two volumes, the second of which has a limit."""
+
+    def node_settings(self, node_id: NodeId) -> NodeSettings:
+        settings = super().node_settings(node_id)
+        [first] = settings.volumes
+        second = f"{first}-b"
+        Path(second).mkdir(exist_ok=True)
+        limits = {second: VolumeLimit(LIMIT)}
+        return replace(settings, volumes=(first, second), volume_limits=limits)
+
+
+async def test_a_full_volume_leaves_the_other_one_to_copies(tmp_path: Path) -> None:
+    async with OneLimited(2, directory=tmp_path) as cluster:
+        log = await cluster.create_log("events", "copyset", 1, 2)
+        positions = []
+        for number in range(2 * ENOUGH):
+            async with asyncio.timeout(20):
+                positions.append((await log.append(b"%06d" % number + bytes(SIZE))).position)
+        for node in (1, 2):
+            assert RealFiles().used(f"{tmp_path}/vsn-{node}-b") <= AT_MOST
+            assert RealFiles().used(f"{tmp_path}/vsn-{node}") > LIMIT
+        assert await read_all(log, positions[0], positions[-1]) == list(range(2 * ENOUGH))

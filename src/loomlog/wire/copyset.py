@@ -289,7 +289,8 @@ class KnownNode(NamedTuple):
     address: str
     alive: bool
     draining: bool = False
-    full: str = ""  # why it takes no new records for lack of space
+    full: str = ""  # why shards of it take no new records for lack of space
+    full_shards: tuple[int, ...] = ()  # by index
 
 
 def _epochs(message: pb.CopysetEpochs) -> EpochMetadata:
@@ -310,7 +311,14 @@ def _epochs_to_wire(metadata: EpochMetadata) -> pb.CopysetEpochs:
 
 
 _NODE: Final = Shape(
-    KnownNode, pb.CopysetNode, "storage_node_id", "address", "alive", "draining", "full"
+    KnownNode,
+    pb.CopysetNode,
+    "storage_node_id",
+    "address",
+    "alive",
+    "draining",
+    "full",
+    Field("full_shards", lambda message, _: tuple(message.full_shards), list),
 )
 _ACKNOWLEDGED: Final = Shape(
     core.Acknowledged, pb.CopysetEnd, "epoch", "last", negated("uncertain")

@@ -2376,18 +2376,20 @@ class CopysetEpochs(_message.Message):
     def __init__(self, since: _Optional[int] = ..., nodeset: _Optional[_Iterable[int]] = ..., locations: _Optional[_Iterable[str]] = ..., replication: _Optional[int] = ..., short: _Optional[_Iterable[_Union[ShortCopyset, _Mapping]]] = ...) -> None: ...
 
 class CopysetNode(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "draining", "full")
+    __slots__ = ("storage_node_id", "address", "alive", "draining", "full", "full_shards")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
+    FULL_SHARDS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
     draining: bool
     full: str
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., draining: _Optional[bool] = ..., full: _Optional[str] = ...) -> None: ...
+    full_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., draining: _Optional[bool] = ..., full: _Optional[str] = ..., full_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RecoverCopyset(_message.Message):
     __slots__ = ("state",)

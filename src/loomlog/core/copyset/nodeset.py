@@ -267,7 +267,7 @@ class Exclusions:
 
     def __init__(self, silent_s: float = SILENT_S) -> None:
         self.down: frozenset[NodeId] = frozenset()  # nodes known to be away: never tried
-        self.full: Mapping[NodeId, str] = {}  # known to have no room, and why: a last resort
+        self.full: Mapping[ShardId, str] = {}  # known to have no room, and why: a last resort
         self._silent_s = silent_s
         self._black: dict[ShardId, float] = {}  # until when
         self._gray: dict[ShardId, float] = {}
@@ -320,8 +320,8 @@ class Exclusions:
         return {shard for shard in shards if node_of(shard) in self.down} if self.down else set()
 
     def are_full(self, shards: Iterable[ShardId]) -> set[ShardId]:
-        """Return those of the shards whose nodes are known to have no room."""
-        return {shard for shard in shards if node_of(shard) in self.full} if self.full else set()
+        """Return those of the shards that are known to have no room."""
+        return self.full.keys() & set(shards) if self.full else set()
 
     def choose_copyset(
         self, metadata: EpochMetadata, holders: Collection[ShardId], chance: Shuffler, now: float

@@ -55,15 +55,17 @@ class CopysetNodes:
                 node.address,
                 self.alive(node_id),
                 self.hands_over(node_id),
-                self._why_full(node_id),
+                *self._full(node_id),
             )
             for node_id, node in sorted(self._catalog.nodes.items())
         ]
 
-    def _why_full(self, node: NodeId) -> str:
-        shards = [shard_of(node, index) for index in self._catalog.nodes[node].shards]
-        full = [c.refuses_copies and not c.copies_fail for c in map(self._condition, shards)]
-        return self._connected.complaints(node) if all(full) else ""
+    def _full(self, node: NodeId) -> tuple[str, tuple[int, ...]]:
+        """Return which shards of a node have no room, by index, and why."""
+        indexes = self._catalog.nodes[node].shards
+        conditions = {index: self._condition(shard_of(node, index)) for index in indexes}
+        full = [i for i, c in conditions.items() if c.refuses_copies and not c.copies_fail]
+        return (self._connected.complaints(node), tuple(full)) if full else ("", ())
 
     def usable(self) -> set[Member]:
         """Return the shards that may be in a nodeset. Those of a node that is away for a moment may

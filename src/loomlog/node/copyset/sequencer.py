@@ -296,8 +296,8 @@ class RunningSequencer:
                 append.failed(Busy(f"loglet {self._log}: {why}: try again in a moment"))
             case Rejection.FULL:
                 full = self._context.exclusions.full
-                nodes = {*map(node_of, self._shards)}.intersection(full)
-                reasons = "; ".join(f"node {node}: {full[node]}" for node in sorted(nodes))
+                nodes = {node_of(shard): full[shard] for shard in self._shards if shard in full}
+                reasons = "; ".join(f"node {node}: {why}" for node, why in sorted(nodes.items()))
                 append.failed(Busy(f"loglet {self._log}: {why}: {reasons}"))
             case Rejection.UNAVAILABLE:
                 away = self._context.exclusions.are_down(self._shards)

@@ -27,7 +27,7 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import Exclusions
 from loomlog.core.copyset.record import Epoch, Lsn, make
 from loomlog.core.copyset.recovery import Recovered
-from loomlog.core.copyset.shards import shard_name
+from loomlog.core.copyset.shards import node_of, shard_name, shard_of
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import InvalidArgument, LoomError, NotFound, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.copies import looked_up
@@ -430,11 +430,16 @@ class CopysetService(NodeProtocol):
             node for node in self._dead if not self._peers.is_connected(node)
         )
         was_full = self._exclusions.full.keys()
-        self._exclusions.full = {n: node.full for n, node in known.nodes.items() if node.full}
+        self._exclusions.full = {
+            shard_of(node.node_id, index): node.full
+            for node in known.nodes.values()
+            for index in node.full_shards
+        }
         slot = self._slots.get(known.log)
         if slot is not None and slot.sequencer is not None:
             slot.sequencer.learned(known.state)
-        if back := (before - self._dead) | (was_full - self._exclusions.full.keys()):
+        with_room = set(map(node_of, was_full - self._exclusions.full.keys()))
+        if back := (before - self._dead) | with_room:
             for node in sorted(back):
                 self._exclusions.returned(node)
             for sequencer in self._sequencers():
