@@ -7,7 +7,7 @@ from copies_judge import CopiesJudge
 from run_seeds import Choice, Outcome, run_seed
 
 from loomlog.core.chained import conditions as of_chains
-from loomlog.core.copyset import conditions as of_copysets
+from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.metadata.ordered.status import StreamStatus
 
 SEEDS = 10
@@ -55,5 +55,6 @@ def test_the_judge_notices_short_chains_that_are_not_told(monkeypatch: pytest.Mo
 
 
 def test_the_judge_notices_lost_copies_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_copysets, "_shortages", lambda view: iter(()))
-    assert found(3, 5, 14, 17)
+    monkeypatch.setattr(CopysetKeeper, "conditions", lambda self, log: [])
+    monkeypatch.setattr(CopysetKeeper, "node_conditions", lambda self, node: [])
+    assert found(3, 4, 5, 14, 17)

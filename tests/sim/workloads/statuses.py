@@ -96,7 +96,6 @@ class _Statuses:
         if not host.running:
             return
         self._judge.node_stops(name)
-        self._may_stay_ill |= self._protocol == "copyset"  # entries of short epochs stay short
         host.kill()
         if self._random.random() < 0.5:
             self._wipe(name)

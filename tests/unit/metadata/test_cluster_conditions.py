@@ -57,14 +57,10 @@ async def test_a_log_is_under_replicated_while_a_node_is_away(
         assert short.log == "events"
         assert short.records >= 20 or not short.HasField("records")
         await cluster.start_node(2)
-        await conditions_are(
-            cluster, lambda found: not any(c.kind == Kind.NODE_AWAY for c in found)
-        )
-        if protocol != "copyset":  # whose entries of an epoch with fewer copies stay short
-            await conditions_are(cluster, lambda found: not found)
+        await conditions_are(cluster, lambda found: not found)
 
 
-@pytest.mark.parametrize("protocol", ["ordered", "chained"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_log_is_under_replicated_until_a_lost_disk_is_filled(
     tmp_path: Path, protocol: str
 ) -> None:
@@ -79,20 +75,6 @@ async def test_a_log_is_under_replicated_until_a_lost_disk_is_filled(
         await cluster.start_node(3)
         await conditions_are(cluster, lambda found: not found)
         assert await cluster.log.entries() == cluster.log.acknowledged
-
-
-async def test_a_copyset_log_is_under_replicated_until_it_is_rebuilt_or_trimmed(
-    tmp_path: Path,
-) -> None:
-    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
-        await with_entries(cluster, "copyset")
-        await cluster.stop_node(3)
-        cluster.lose_disk(3)
-        await conditions_are(cluster, has(Kind.NODE_AWAY))
-        await cluster.replace_node(3)
-        await cluster.start_node(3)
-        await cluster.trim(max(cluster.log.acknowledged))
-        await conditions_are(cluster, lambda found: not found)
 
 
 async def test_a_drained_node_and_an_operators_seal_are_conditions(tmp_path: Path) -> None:
