@@ -114,6 +114,7 @@ class VolumeInfo:
     total: int
     full: bool = False  # no append begins there
     failed: bool = False
+    shard: int = 0  # its index, which never changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,4 +364,5 @@ def _volume_info(volume: pb.VolumeSpace) -> VolumeInfo:
         total=volume.total,
         full=volume.full,
         failed=volume.failed,
+        shard=volume.shard,
     )

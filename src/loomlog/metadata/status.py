@@ -266,6 +266,7 @@ def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
                 "total": volume.total,
                 "full": volume.full,
                 "failed": volume.failed,
+                "shard": volume.shard,
             }
             for volume in node.volumes
         ],

@@ -257,7 +257,7 @@ class StorageNode:
             clock_us=_now_us(),
             generation=self._disks.generation.number,
             conditions=self._conditions() if full else None,
-            volumes=map(_space_of, self._disks.volumes) if full else None,
+            volumes=map(_space_of, self._disks.volumes, self._disks.shards) if full else None,
             scrub=self._scrubber.status() if full and self._settings.scrub_bytes_per_s else None,
         )
         for protocol in self.protocols.values():
@@ -295,9 +295,10 @@ class _Requests(Service):
             protocol.connection_closed(connection)
 
 
-def _space_of(volume: Volume) -> pb.VolumeSpace:
+def _space_of(volume: Volume, shard: int) -> pb.VolumeSpace:
     return pb.VolumeSpace(
         path=volume.name,
+        shard=shard,
         full=volume.nearly_full,
         failed=not volume.works,
         **volume.room._asdict(),

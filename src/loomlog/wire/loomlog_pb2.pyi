@@ -618,7 +618,7 @@ class FullStream(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class VolumeSpace(_message.Message):
-    __slots__ = ("path", "used", "limit", "free", "total", "full", "failed")
+    __slots__ = ("path", "used", "limit", "free", "total", "full", "failed", "shard")
     PATH_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -626,6 +626,7 @@ class VolumeSpace(_message.Message):
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     path: str
     used: int
     limit: int
@@ -633,7 +634,8 @@ class VolumeSpace(_message.Message):
     total: int
     full: bool
     failed: bool
-    def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ...) -> None: ...
+    shard: int
+    def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
     __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "generation", "rebuild")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loomlog.core.copyset.record import epoch_of, lsn_words
+from loomlog.core.copyset.shards import shard_name, shard_of
 from loomlog.types import Entry
 
 if TYPE_CHECKING:
@@ -365,12 +366,12 @@ def node_table(nodes: Sequence[NodeInfo]) -> Table:
 
 
 def volume_table(nodes: Sequence[NodeInfo]) -> Table:
-    table = new_table("node", "volume", "state", "used", "limit", "free", "size")
+    table = new_table("shard", "volume", "state", "used", "limit", "free", "size")
     for node in nodes:
         for volume in node.volumes:
             state = "failed" if volume.failed else "takes no appends" if volume.full else "ok"
             table.add_row(
-                str(node.id),
+                shard_name(shard_of(node.id, volume.shard)),
                 plain(volume.path),
                 _colored(state, good=state == "ok"),
                 size(volume.used),
