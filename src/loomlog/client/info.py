@@ -119,7 +119,7 @@ class VolumeInfo:
 
 @dataclass(frozen=True, slots=True)
 class ScrubInfo:
-    """What a node's reading of all that it stores has found since it was started."""
+    """The findings of a node that reads all that it stores, since it was started."""
 
     passes: int  # that were finished
     last_pass_s: float | None  # ago; None: none was finished yet

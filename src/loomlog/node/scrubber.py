@@ -32,7 +32,7 @@ class Scrubbed(Protocol):
 
 
 class ScrubNotes:
-    """What one pass has found so far. Protocols report to it, and wait where it wants them to."""
+    """The findings of one pass so far. Protocols report to it, and wait where it wants them to."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self.size = 0  # bytes that were read
@@ -112,7 +112,7 @@ class Scrubber:
 
     @property
     def _lost(self) -> list[str]:
-        """What could not be repaired, by the newest pass that looked at it."""
+        """The damage that could not be repaired, by the newest pass that looked at it."""
         older = self._last.lost if self._last is not None else []
         return list(dict.fromkeys([*self._notes.lost, *older]))
 

@@ -83,7 +83,7 @@ _FULL: Final = Refused(Trouble.NO_SPACE, "the disk is full: free space, trim log
 
 
 class Checked(NamedTuple):
-    """What reading copies again found."""
+    """The findings of a reader that checks copies."""
 
     next_lsn: Lsn  # all before it are checked
     size: int = 0  # in bytes
