@@ -131,7 +131,7 @@ class ClusterRequests:
         return found
 
     async def conditions(self, node_id: int) -> list[str]:
-        """What the metadata repository says is wrong with a node."""
+        """Return what the metadata repository says is wrong with a node."""
         found = map(condition_from_wire, (await self.status()).conditions)
         return [condition.sentence for condition in found if condition.node == node_id]
 

@@ -59,7 +59,7 @@ def test_recovery_uses_a_short_copyset_that_nobody_else_knows(monkeypatch: Patch
 def test_a_recovered_epoch_is_known_by_the_short_copyset_of_its_sequencer_only(
     monkeypatch: Patch,
 ) -> None:
-    """It is used from the beginning, and forgotten when the epoch is clean."""
+    """The shorter copyset is used from the beginning, and forgotten when the epoch is clean."""
     set_clean = log_state.set_clean
 
     def forgetful(state: LogState, request: SetClean) -> LogState:

@@ -144,7 +144,7 @@ def test_without_a_question_they_wait_until_it_is_silent(monkeypatch: pytest.Mon
 
 
 async def a_slow_node_stays(stage: Stage) -> None:
-    """It stops again and again, each time for less than it is given to answer."""
+    """The node stops again and again, each time for less than it is given to answer."""
     _, log = await stage.set_up(ORDERED)
     for _ in range(5):
         for node in range(1, NODES + 1):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from loomlog import protocol_names
 from loomlog.client.loglets.copyset.info import CopysetInfo
 from loomlog.client.loglets.registry import stream_details
-from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -182,7 +181,7 @@ class ConditionInfo:
 
     @property
     def sentence(self) -> str:
-        """What is wrong and what to do."""
+        """A problem, and what to do about it."""
         return f"{self.text}: {self.help}" if self.help else self.text
 
 
@@ -254,8 +253,8 @@ def cluster_status(status: pb.Status) -> ClusterStatus:
 
 def _rebuild_info(rebuild: pb.RebuildStatus) -> RebuildInfo:
     return RebuildInfo(
-        shard=shard_name(rebuild.shard),
-        node=node_of(rebuild.shard),
+        shard=rebuild.shard,
+        node=rebuild.storage_node_id,
         status=rebuild.status,
         records=rebuild.records,
         bytes=rebuild.size_bytes,

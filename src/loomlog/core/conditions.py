@@ -1,4 +1,4 @@
-"""What operators should know about a cluster: one type for all conditions. Pure.
+"""Conditions of a cluster that operators should know: one type for all. Pure.
 
 If there is no condition, every acknowledged entry has all its copies, on nodes that are there and
 have reported them.
@@ -23,7 +23,7 @@ class Severity(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a condition is about: names for programs, which do not change."""
+    """The subject of a condition: names for programs, which do not change."""
 
     # logs
     UNDER_REPLICATED = "under-replicated"
@@ -101,7 +101,7 @@ class Condition:
 
     @property
     def sentence(self) -> str:
-        """What is wrong and what to do."""
+        """A problem, and what to do about it."""
         return f"{self.text}: {self.help}" if self.help else self.text
 
 

@@ -15,12 +15,12 @@ from typing import Final
 
 ASK_S: Final = 0.5  # a connected node that says nothing for this long is asked whether it is there
 ANSWER_S: Final = 0.5  # and has at least this long to answer ...
-QUIET_S: Final = 1.2  # ... before it is missed, when it has said nothing for so long
+QUIET_S: Final = 1.2  # ... before it is missed, when it has said nothing for this long
 TRUST_S: Final = 60.0  # a node that was missed and is there after all is slow: it gets more time
 
 
 class Standing(StrEnum):
-    """What the metadata repository makes of a node."""
+    """The state of a node, as the metadata repository sees it."""
 
     HERE = "it is there, or is expected at any moment"
     MISSED = "others carry on without it; it may be back in a moment"
@@ -29,7 +29,7 @@ class Standing(StrEnum):
 
 @dataclass(slots=True)
 class Presence:
-    """What is known of one node. Times are on the clock of the caller."""
+    """The knowledge about one node. Times are on the clock of the caller."""
 
     heard_at: float  # also when its connection was lost, or it was first expected
     silence_s: float  # that makes it silent, from `heard_at` on

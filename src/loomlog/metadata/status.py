@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.core.quorum.member import Leader
 from loomlog.core.segments import Layout, Segment
 from loomlog.metadata.catalog.catalog import Catalog
@@ -219,8 +218,8 @@ def _condition_dict(condition: pb.Condition) -> dict[str, Any]:
 def rebuild_dict(rebuild: pb.RebuildStatus) -> dict[str, Any]:
     """Return how far a rebuilding is, ready for JSON."""
     return {
-        "shard": shard_name(rebuild.shard),
-        "node": node_of(rebuild.shard),
+        "shard": rebuild.shard,
+        "node": rebuild.storage_node_id,
         "status": rebuild.status,
         "records": rebuild.records,
         "bytes": rebuild.size_bytes,

@@ -1584,7 +1584,7 @@ class Status(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., rebuilds: _Optional[_Iterable[_Union[RebuildStatus, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ...) -> None: ...
 
 class RebuildStatus(_message.Message):
-    __slots__ = ("shard", "status", "records", "size_bytes", "part_done", "left_s", "waiting")
+    __slots__ = ("shard", "status", "records", "size_bytes", "part_done", "left_s", "waiting", "storage_node_id")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -1592,14 +1592,16 @@ class RebuildStatus(_message.Message):
     PART_DONE_FIELD_NUMBER: _ClassVar[int]
     LEFT_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
-    shard: int
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    shard: str
     status: str
     records: int
     size_bytes: int
     part_done: float
     left_s: float
     waiting: str
-    def __init__(self, shard: _Optional[int] = ..., status: _Optional[str] = ..., records: _Optional[int] = ..., size_bytes: _Optional[int] = ..., part_done: _Optional[float] = ..., left_s: _Optional[float] = ..., waiting: _Optional[str] = ...) -> None: ...
+    storage_node_id: int
+    def __init__(self, shard: _Optional[str] = ..., status: _Optional[str] = ..., records: _Optional[int] = ..., size_bytes: _Optional[int] = ..., part_done: _Optional[float] = ..., left_s: _Optional[float] = ..., waiting: _Optional[str] = ..., storage_node_id: _Optional[int] = ...) -> None: ...
 
 class MetadataMember(_message.Message):
     __slots__ = ("member_id", "address", "reachable", "lag", "leaving", "connected_s")

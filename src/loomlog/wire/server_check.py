@@ -1,4 +1,4 @@
-"""What a server says about itself and its machine, for `loom doctor`."""
+"""The report of a server about itself and its machine, for `loom doctor`."""
 
 from __future__ import annotations
 

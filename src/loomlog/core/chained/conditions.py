@@ -1,4 +1,4 @@
-"""What is not as it should be with the chains of a loglet. Pure."""
+"""Describe what is not as it should be with the chains of a loglet. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not as it should be with a copyset log. Pure."""
+"""Describe what is not as it should be with a copyset log. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which committed entries of a stream have fewer copies than wanted. Pure."""
+"""Find the committed entries of a stream that have fewer copies than wanted. Pure."""
 
 from __future__ import annotations
 

@@ -352,7 +352,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def extend_status(self, status: pb.Status) -> None:
         for shard, progress in self._rebuilding.progress().items():
             message = status.rebuilds.add(
-                shard=shard,
+                shard=shard_name(shard),
+                storage_node_id=node_of(shard),
                 status=progress.status,
                 records=progress.records,
                 size_bytes=progress.size_bytes,
@@ -374,7 +375,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         shown = [(log, s) for log, s in streams_of(status) if s.HasField("copyset")]
         unrecovered = [stream_sample(_unrecovered(s.copyset), log, s) for log, s in shown]
         missed = [stream_sample(_missed(s.copyset), log, s) for log, s in shown]
-        rebuilds = [({"shard": shard_name(each.shard)}, each) for each in status.rebuilds]
+        rebuilds = [({"shard": each.shard}, each) for each in status.rebuilds]
         return [
             Metric("copyset_epochs_unrecovered", "gauge", unrecovered),
             Metric("copyset_nodes_missed", "gauge", missed),

@@ -46,7 +46,7 @@ TEND_S: Final = 5.0  # a partition may last this much longer
 
 # Marks with the identity of the node:
 _MADE: Final = "copyset/made/"  # and a shard's index: it had a LogsDB; if missing, copies are lost
-_LOST: Final = "copyset/lost/"  # likewise, and a loglet: up to which epoch copies may be lost
+_LOST: Final = "copyset/lost/"  # and an index, and a loglet: up to which epoch copies may be lost
 
 _OPENING: Final = Refused(Trouble.OVERLOADED, "too much waits for the copies to be opened")
 
@@ -119,7 +119,7 @@ class LogsVolume:
 
     @property
     def conditions(self) -> list[Condition]:
-        """What operators should know: a LogsDB cannot be opened, or copies are damaged."""
+        """Return what operators should know: a LogsDB cannot be opened, or copies are damaged."""
         if self._problem:
             return [Condition(Kind.STORE_CLOSED, self._problem)]
         if self._table is not None and (damaged := self._table.damaged_copies):

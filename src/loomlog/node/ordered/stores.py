@@ -43,7 +43,7 @@ class StreamStores:
 
     @property
     def conditions(self) -> list[Condition]:
-        """What operators should know of replicas that are damaged or not served."""
+        """Return what operators should know of replicas that are damaged or not served."""
         damaged = [
             Condition(Kind.DATA_DAMAGED, text, stream=store.meta.stream_id)
             for store in self.open.values()
