@@ -116,6 +116,7 @@ class _PlayedNode:
             node_secret=SECRET,
             sync_mode="none",
             volumes=["nowhere"],
+            shards=[0],
         )
         try:
             await node._connection.request(pb.Frame(register=registration))
