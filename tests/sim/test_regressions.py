@@ -194,7 +194,7 @@ def test_a_newcomer_takes_over_when_a_power_loss_would_leave_it_whole() -> None:
         return Report(1, 152, 0, 151, 3, ReplicaState.SEALED, stored, resend=False)
 
     moving = StreamRounds(1, (3,), 3, sealed=True, wanted_replicas=1, joining=4, leaving=3)
-    moving.committed_llsn_end = 152
+    moving.committed_llsn_end, moving.sealed_at = 152, 151
     moving.reports = {3: sealed(stored=151), 4: sealed(stored=100)}
     assert isinstance(repair.decide(moving, AllAlive()), repair.Wait)
     moving.reports[4] = sealed(stored=151)
