@@ -244,11 +244,12 @@ async def test_absent_nodes_without_data_stop_counting(
     async with SmallCluster(tmp_path, real=3) as cluster:
         create = pb.CreateLog(name="events", protocol=protocol, streams=1, replicas=3)
         await cluster.client.ask(pb.Frame(create_log=create))
-        await cluster.stop_node(3)
         for number in range(4, 11):
             newcomer = ScriptedNode(number)
             await newcomer.join(cluster.address)
             await newcomer.disconnect()
+            await cluster.node_is(number, lambda node: not node.alive)
+        await cluster.stop_node(3)  # not before: no newcomer is to get the replicas in its place
         await cluster.restart_repository()
         condition = (await cluster.status()).conditions[0]
         assert condition.kind == Kind.METADATA_WAITS
