@@ -147,11 +147,24 @@ async def test_a_log_cannot_be_trimmed_above_what_was_handed_out(tmp_path: Path)
         assert await cluster.bounds() == (3, 4)
 
 
-async def test_what_operators_do_with_streams_is_not_for_chains(tmp_path: Path) -> None:
-    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
-        stream = (await cluster.create_chained()).streams[0].log_stream_id
-        for action in (pb.ChangeStream.SEAL, pb.ChangeStream.UNSEAL, pb.ChangeStream.MOVE):
+async def test_operators_move_replicas_of_chains_and_do_nothing_else_with_them(
+    tmp_path: Path,
+) -> None:
+    async with SmallCluster(tmp_path, real=4, heartbeat_s=0.1) as cluster:
+        log = await cluster.create_chained()
+        stream = log.streams[0].log_stream_id
+        for action in (pb.ChangeStream.SEAL, pb.ChangeStream.UNSEAL, pb.ChangeStream.SYNC):
             with pytest.raises(InvalidArgument, match="loom log switch"):
                 await cluster.change(action, stream)
         with pytest.raises(InvalidArgument, match="loom log switch"):
             await cluster.change(pb.ChangeStream.ADD, log="events")
+        (chain,) = nodes_of(chained(log))
+        (other,) = {1, 2, 3, 4}.difference(chain)
+        move = pb.ChangeStream.MOVE
+        with pytest.raises(InvalidArgument, match=f"node {other} has no replica of chain 0"):
+            await cluster.change(move, stream, from_node=other)
+        with pytest.raises(InvalidArgument, match="has no replica of chain 1"):
+            await cluster.change(move, stream, from_node=chain[0], part=1)
+        changed = await cluster.change(move, stream, from_node=chain[0])
+        assert f"from node {chain[0]} to node {other}" in changed.done
+        await cluster.log_is(lambda log: {*nodes_of(chained(log))[0]} == {*chain[1:], other})
