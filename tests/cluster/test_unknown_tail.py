@@ -18,11 +18,11 @@ from loomlog.testing import LocalCluster
 
 @asynccontextmanager
 async def one_dead(directory: Path, protocol: str) -> AsyncIterator[tuple[LocalCluster, Log, int]]:
-    """Run three nodes with a log of three replicas and one entry, then kill a node that recovery
-    needs."""
+    """Run three nodes with a log whose appends need all of them, and one entry, then kill a node
+    that recovery needs."""
     local = LocalCluster(nodes=3, directory=directory, failure_detection_s=1.0)
     async with local as cluster, asyncio.timeout(60):
-        log = await cluster.create_log("events", protocol, replicas=3)
+        log = await cluster.create_log("events", protocol, replicas=3, min_replicas=3)
         position = (await log.append(b"one")).position
         stream = (await log.describe()).streams[0]
         copyset = stream.copyset
