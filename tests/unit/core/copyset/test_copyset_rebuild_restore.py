@@ -64,6 +64,15 @@ def test_leftovers_are_purged_first_and_the_restored_copy_never() -> None:
     assert copies(node) == [restored]
 
 
+def test_an_epoch_that_had_no_copies_here_gets_its_end_with_the_first() -> None:
+    node = CopysetNode(ME)
+    node.answer(Release(LOG, make(2, 1)))  # epoch 1 is clean here, because nothing of it is here
+    assert node.records(LOG).standing.last_clean == 1
+    assert ask(node, Restore(LOG, record(3), END, 1)) == Stored()
+    assert node.records(LOG).end_of(1) == END
+    assert copies(node) == [record(3)]
+
+
 def test_another_record_stays() -> None:
     node = CopysetNode(ME)
     other = record(3, count=2)

@@ -56,9 +56,10 @@ def _restore(
 ) -> tuple[RestoreAnswer, list[Change]]:
     record, end = request.record, request.end
     changes: list[Change] = []
-    if end.epoch > standing.last_clean and records.end_of(end.epoch) is None:
-        # A purge after this would delete the restored copy.
-        changes = [*storage.decide(Purge(request.log, end), standing, records, me)[1]]
+    if records.end_of(end.epoch) is None:
+        # A purge after this would delete the restored copy. Nothing is to be purged if the epoch
+        # was clean because no copy of it was here, but where there are copies there is an end.
+        changes = [*storage.decide(Purge(request.log, end), standing, records, me)[1]] or [end]
     erased = [change for change in changes if isinstance(change, Erase)]
     copies = [
         copy
