@@ -56,6 +56,7 @@ from loomlog.core.copyset.rebuild import restore
 from loomlog.core.copyset.record import Epoch, Lsn, Record, skip_zero
 from loomlog.core.copyset.recovery import Recovery
 from loomlog.core.copyset.sequencer import EpochSequencer
+from loomlog.core.copyset.shards import node_of
 from loomlog.core.requests import Lost, Service
 from loomlog.types import NodeId
 
@@ -291,7 +292,8 @@ class EpochStore:
         """Return a short copyset if one is needed, and sometimes if not."""
         if self._random.random() < 0.2:
             count = self._random.randint(self.least, metadata.replication)
-            return tuple(self._random.sample(metadata.shards, count))
+            by_node = {node_of(shard): shard for shard in metadata.shards}
+            return tuple(self._random.sample([*by_node.values()], count))
         return choose_short(LOG, metadata._replace(short=()), takers, self.least)
 
     def _history(self, gone: Collection[NodeId]) -> tuple[EpochMetadata, ...]:
