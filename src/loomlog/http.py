@@ -18,6 +18,7 @@ import h11
 
 from loomlog.errors import InvalidArgument
 from loomlog.net.address import join_address
+from loomlog.net.endpoints import stop_listening
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class HttpServer:
         """Stop listening and close every connection. Does nothing if never started."""
         if self._server is None:
             return
-        self._server.close()
+        await stop_listening(self._server)
         for connection in list(self._connections):
             connection.close()
         await self._server.wait_closed()

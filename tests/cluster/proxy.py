@@ -6,6 +6,7 @@ import asyncio
 from typing import Self
 
 from loomlog.net.address import join_address, split_address
+from loomlog.net.endpoints import stop_listening
 
 _CLIENT = b"client"  # in the Hello of a client; servers' own connections pass untouched
 
@@ -25,14 +26,14 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.address = join_address(host, port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         for writer in list(self._writers):
             writer.transport.abort()
         for task in list(self._tasks):
@@ -51,16 +52,18 @@ class Proxy:
         self.requests_pass = self.answers_pass = True
         self.swallowed.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers[writer] = False
+        task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._connect(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass
         finally:
-            self._tasks.discard(task)
             self._writers.pop(writer, None)
             writer.transport.abort()
 

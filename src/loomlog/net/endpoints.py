@@ -62,6 +62,20 @@ async def is_refused(address: str, timeout_s: float) -> bool:
     return False
 
 
+async def stop_listening(server: asyncio.AbstractServer) -> None:
+    """Close a server after everything that it has accepted was passed to its protocols. asyncio
+    needs two turns of the loop for that; closed in between, it forgets a connection and leaves it
+    open (Python 3.11)."""
+    try:
+        if isinstance(server, asyncio.Server):
+            for listener in server.sockets:
+                server.get_loop().remove_reader(listener)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    finally:
+        server.close()
+
+
 class Links(Generic[F]):
     """One connection per address; all share one handler."""
 
@@ -132,7 +146,7 @@ class Server(Generic[F]):
 
     async def stop(self) -> None:
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
         for connection in list(self._connections):
             connection.close()
         self._connections.clear()

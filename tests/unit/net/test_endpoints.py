@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -157,6 +159,19 @@ async def test_what_breaks_a_handler_is_logged_once(
 
 
 # ---- peers that do not hear
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_connects_just_before_a_stop_is_disconnected(server: Server, turns: int) -> None:
+    with socket.create_connection(split_address(server.address)) as peer:
+        peer.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop()
+        async with asyncio.timeout(PATIENCE_S):
+            with contextlib.suppress(ConnectionResetError):
+                while await asyncio.get_running_loop().sock_recv(peer, 1 << 16):
+                    pass
 
 
 class DeafServer(asyncio.Protocol):
