@@ -18,7 +18,7 @@ async def test_appends_say_for_which_nodes_the_metadata_waits(
     tmp_path: Path, protocol: str
 ) -> None:
     local = LocalCluster(3, directory=tmp_path)
-    async with local, await connect(local.address, append_timeout_s=6.0) as cluster:
+    async with local, await connect(local.address, append_timeout_s=3.0) as cluster:
         await cluster.create_log("events", protocol=protocol, replicas=2)
         log = cluster.log("events")
         await log.append(b"before")
@@ -28,6 +28,7 @@ async def test_appends_say_for_which_nodes_the_metadata_waits(
         await local.start_metadata()
         with pytest.raises(
             (AppendUnknown, Sealed, Timeout, Unavailable),
-            match=r"of 3 storage nodes have confirmed .* `loom node replace N`",
+            # Nodes without data that stay away do not count after some seconds.
+            match=r"of [23] storage nodes have confirmed .* `loom node replace N`",
         ):
             await log.append(b"x")
