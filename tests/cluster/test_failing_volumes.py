@@ -130,7 +130,8 @@ async def test_a_volume_that_fails_is_replaced_and_used_again(
             await append_all(log, 15)
             # A stream that only lacks room may stay, if the log has another one.
             await until(lambda: serves_without(log, 1, any if break_it is fill else all))
-            await until(lambda: _is_mentioned(cluster, small_volume))
+            is_shown = _is_mentioned if break_it is fill else _is_named
+            await until(lambda: is_shown(cluster, small_volume))
             assert not await conditions_of(cluster, 2)
             assert await read_all(log) == [*range(5), *range(15)]
         finally:
