@@ -267,6 +267,8 @@ async def test_without_a_spare_the_node_the_disk_and_a_command_are_named(
         (stream,) = (await log.describe()).streams
         assert re.search(named, stream.condition)
         if protocol == "ordered" and break_it is fill:
+            advice = "appends continue after `loom log switch events --replicas 2`"
+            assert advice in stream.condition
             await cluster.switch_log("events", replicas=2)
             await append_all(log, 3)
         elif break_it is delete_copies:  # too few nodes are left that could recover the last epoch

@@ -91,7 +91,9 @@ class StreamStatus:
         usable = len(self._placement.usable_nodes())
         rounds = self._committer.logs.get(log.log_id)
         streams = rounds.streams.values() if rounds else ()
-        if not 0 < usable < log.replicas or not all(stream.sealed for stream in streams):
+        if not 0 < usable < log.replicas:
+            return ""
+        if not all(stream.sealed or lacks_space(stream, self._nodes) for stream in streams):
             return ""
         return f"appends continue after `loom log switch {log.name} --replicas {usable}`"
 
@@ -105,7 +107,8 @@ class StreamStatus:
         if lost is not None:
             condition = self._describe_loss(stream, lost)
         elif space := lacks_space(stream, self._nodes):
-            condition = "; ".join(filter(None, (f"takes no appends: {space}", condition)))
+            words = (f"takes no appends: {space}", advice, condition)
+            condition = "; ".join(filter(None, words))
         if stream.sealed and stream.wanted_running:
             condition = self._sealed(stream, condition, advice)
         return pb.LogStream(
