@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "core": WORDS,
     "storage": WORDS | {"config", "core"},
     "wire": WORDS | {"core", "net"},
-    "net": WORDS,
+    "net": WORDS | {"core"},
     "node": SERVED,
     "metadata": SERVED | {"http", "archive"},  # of archives only what is archived: record.py
     "client": SERVED - {"storage"} | {"archive", "columns", "references"},

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
+from loomlog.core.principal import ANONYMOUS, Principal
 from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable, seconds
 from loomlog.net.liveness import Pinger, detect_silence
 from loomlog.net.turns import Turns
@@ -110,10 +111,18 @@ class OnlyAnswers(Generic[F]):
 class Connection(asyncio.BufferedProtocol, Generic[F]):
     """A connection from the moment it is made until it is lost."""
 
-    def __init__(self, codec: Codec[F], handler: Handler[F], *, accepted: bool = False) -> None:
+    def __init__(
+        self,
+        codec: Codec[F],
+        handler: Handler[F],
+        accept: Callable[[Connection[F]], None] | None = None,
+    ) -> None:
+        """`accept` is called when the connection of a listening server is made; it may abort it.
+        A connection whose TLS handshake fails is never made."""
         self._codec = codec
         self._handler = handler
-        self._accepted = accepted
+        self._accept = accept
+        self._accepted = accepted = accept is not None
         self._unsent_bytes_max = (
             limits.ANSWERS_BYTES_MAX if accepted else limits.SEND_BUFFER_BYTES_MAX
         )
@@ -135,19 +144,19 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.greeted.add_done_callback(_retrieve)
         self.peer = "?"
+        self.principal: Principal = ANONYMOUS  # as the peer's certificate states it
 
     # ---- asyncio protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
-        if self._failure is not None:  # aborted before it was made
-            transport.abort()
-            return
         self._transport = transport
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_BYTES)
         detect_silence(transport.get_extra_info("socket"))
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        if self._accept is not None:
+            self._accept(self)
         self.send(self._codec.greeting())
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -135,7 +135,7 @@ class Server(Generic[F]):
         loop = asyncio.get_running_loop()
         self._connections_max = _connections_max()
         try:
-            self._server = await loop.create_server(self._accept, host, port)
+            self._server = await loop.create_server(self._connection, host, port)
         except OSError as error:
             raise InvalidArgument(
                 f"cannot listen on {address}: {error.strerror or error}; "
@@ -159,8 +159,10 @@ class Server(Generic[F]):
 
     # ---- new connections
 
-    def _accept(self) -> Connection[F]:
-        connection = Connection(self._codec, self, accepted=True)
+    def _connection(self) -> Connection[F]:
+        return Connection(self._codec, self, self._accept)
+
+    def _accept(self, connection: Connection[F]) -> None:
         if len(self._connections) >= self._connections_max:
             self._notices.log(
                 "full",
@@ -168,7 +170,7 @@ class Server(Generic[F]):
                 len(self._connections),
             )
             connection.abort(Unavailable("too many connections"))
-            return connection
+            return
         if len(self._ungreeted) >= limits.UNGREETED_MAX:
             oldest = next(iter(self._ungreeted))
             self._greeting_ended(oldest)
@@ -177,7 +179,6 @@ class Server(Generic[F]):
         self._connections[connection] = None
         self._ungreeted[connection] = loop.call_later(limits.GREETING_S, self._late, connection)
         connection.greeted.add_done_callback(lambda _: self._greeting_ended(connection))
-        return connection
 
     def _greeting_ended(self, connection: Connection[F]) -> None:
         if (timer := self._ungreeted.pop(connection, None)) is not None:
