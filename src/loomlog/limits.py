@@ -90,6 +90,9 @@ ETCD_TIMEOUT_S: Final = 5.0  # outlasts an election in etcd; metadata waits for 
 # Names and numbers
 LOG_NAME_CHARS_MAX: Final = 200
 REGISTER_NAME_CHARS_MAX: Final = 200  # also of a lease and its holder
+SUBJECT_CHARS_MAX: Final = 100  # as in certificates
+PATTERN_CHARS_MAX: Final = 200  # of names, in a permission
+GRANTS_MAX: Final = 10_000  # of a cluster: every node gets them all, in one frame
 STREAMS_PER_LOG_MAX: Final = 10_000
 NODE_ID_MAX: Final = (1 << 31) - 1
 ADDRESS_CHARS_MAX: Final = 260  # a host name has at most 253
