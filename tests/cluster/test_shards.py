@@ -18,6 +18,7 @@ from loomlog.core.copyset.messages import Delivered, Read
 from loomlog.core.copyset.record import LSN_MAX, Lsn
 from loomlog.core.copyset.shards import node_of
 from loomlog.errors import InvalidArgument
+from loomlog.metadata.catalog.records import Losses
 from loomlog.node.workers import called_back
 from loomlog.testing import LocalCluster
 from loomlog.types import NodeId
@@ -138,3 +139,46 @@ async def test_a_node_goes_on_without_a_volume(tmp_path: Path) -> None:
             return await nodeset(log) == tuple(shard for shard in SHARDS if shard != "3")
 
         await until(is_without)
+
+
+async def test_a_volume_that_was_left_out_for_a_run_counts_as_intact(tmp_path: Path) -> None:
+    """What is on the other volume is newer, which does not make this one an older copy."""
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        protocols = ("ordered", "chained", "copyset")
+        logs = [await cluster.create_log(name, name, replicas=2) for name in protocols]
+        for log in logs:
+            await append(log, 0, 20)
+        for names in (("b",), ("a", "b")):
+            await servers.stop_node(3)
+            servers.names[3] = names
+            await servers.start_node(3)
+            for log in logs:
+                await append(log, 20 if len(names) == 1 else 40, 20)
+        assert _losses(servers, 3) == {}
+        for log in logs:
+            assert await read_all(log) == list(range(60))
+
+
+async def test_an_older_copy_of_a_volume_is_that_of_a_shard(tmp_path: Path) -> None:
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=2)
+        await append(log, 0, 20)
+        await servers.stop_node(3)
+        shutil.copytree(servers.volume(3, "b"), tmp_path / "copy")
+        await servers.start_node(3)
+        await append(log, 20, 20)
+        await servers.stop_node(3)
+        shutil.rmtree(servers.volume(3, "b"))
+        shutil.move(tmp_path / "copy", servers.volume(3, "b"))
+        await servers.start_node(3)
+        assert set(_losses(servers, 3)) == {"copyset/1"}
+        await append(log, 40, 20)
+        assert await read_all(log) == list(range(60))
+
+
+def _losses(servers: LocalCluster, node: NodeId) -> dict[str, Losses]:
+    assert servers.metadata is not None
+    assert servers.metadata.term is not None
+    return servers.metadata.term.catalog.nodes[node].losses

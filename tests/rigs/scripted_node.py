@@ -98,7 +98,7 @@ class ScriptedNode(Peer):
         self.heartbeat_s = 0.0
         self.clock_ahead_s = 0.0
         self.location = ""
-        self.generation = 0
+        self.generations = {0: 0}  # of its volumes
         self.highest_id = 0  # of logs and streams, as it says
         self.process = ""
         self.chain_replicas: list[pb.ChainReplicaRef] = []
@@ -130,12 +130,12 @@ class ScriptedNode(Peer):
             cluster_secret=self.cluster_secret,
             node_secret=self.node_secret,
             sync_mode="always",
-            volumes=["/data"],
-            shards=[0],
+            volumes=["/data", *(f"/data-{shard}" for shard in self.generations if shard)],
+            shards=self.generations,
             location=self.location,
             uncommit_reports=[self._report_of(replica) for replica in self.replicas.values()],
             known_run=self.known_run,
-            generation=self.generation,
+            generations=self.generations.values(),
             highest_log_id=self.highest_id,
             highest_stream_id=self.highest_id,
             process=self.process,

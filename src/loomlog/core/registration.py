@@ -8,6 +8,7 @@ node's place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -22,7 +23,7 @@ class KnownNode(Protocol):
     @property
     def replaceable(self) -> bool: ...
     @property
-    def generation(self) -> int: ...
+    def generations(self) -> Mapping[int, int]: ...
     @property
     def process(self) -> str: ...
 
@@ -35,7 +36,9 @@ class Claim(Protocol):
     @property
     def cluster_secret(self) -> str: ...
     @property
-    def generation(self) -> int: ...
+    def shards(self) -> Sequence[int]: ...
+    @property
+    def generations(self) -> Sequence[int]: ...
     @property
     def process(self) -> str: ...
 
@@ -86,10 +89,10 @@ def is_same(claim: Claim, known: KnownNode | None) -> bool:
     return known is not None and known.node_secret == claim.node_secret
 
 
-def is_older_copy(claim: Claim, known: KnownNode | None) -> bool:
-    """Return whether a node's data is older than what it had when it last reported."""
-    if known is None or not is_same(claim, known):
-        return False
-    # A process that cannot write the generation it was given repeats the old one, or none.
-    is_new = not claim.generation or claim.generation > known.generation
-    return not is_new and claim.process != known.process
+def older_shards(claim: Claim, known: KnownNode | None) -> frozenset[int]:
+    """Return the shards of a node whose data is older than what it had when it last reported."""
+    if known is None or not is_same(claim, known) or claim.process == known.process:
+        # A process that cannot write the generation it was given repeats the old one, or none.
+        return frozenset()
+    claimed = zip(claim.shards, claim.generations, strict=True)
+    return frozenset(shard for shard, n in claimed if 0 < n <= known.generations.get(shard, 0))

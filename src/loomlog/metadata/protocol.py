@@ -291,10 +291,12 @@ class ProtocolKeeper(ABC):
         """Return whether a node that registers says that it has, or had, data of this protocol."""
         return False
 
-    def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
+    def note_losses(
+        self, node: NodeRecord, request: pb.Register, lost: Collection[int]
+    ) -> NodeRecord:
         """Return the record of a node that registers, with what it has lost.
 
-        `all_lost`: it has empty volumes, or an older copy of its data.
+        `lost`: the indexes of volumes that are empty, or have an older copy of their data.
         """
         return node
 

@@ -154,9 +154,7 @@ class Requests(Service):
             return
         for take in self._report_handlers:
             take(node, report)
-        known = self._term.catalog.nodes.get(node)
-        if known is not None and report.generation > known.generation:
-            self._term.note_generation(node, report.generation)
+        self._term.note_generations(node, report.generations)
 
     # ---- clients: logs
 

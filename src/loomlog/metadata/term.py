@@ -232,10 +232,16 @@ class Term:
         for keeper in self.keepers.values():
             keeper.node_changed(node, alive=alive)
 
-    def note_generation(self, node: NodeId, generation: int) -> None:
-        """Record the generation of a node's data: an older copy of it is recognised by that."""
-        noting = self.catalog.note_generation(node, generation)
-        self._background.spawn(noting, f"generation of node {node}")
+    def note_generations(self, node: NodeId, numbers: Sequence[int]) -> None:
+        """Record the generations of the data on a node's volumes: older copies are recognised by
+        them."""
+        known = self.catalog.nodes.get(node)
+        if known is None:
+            return
+        reported = zip(known.shards, numbers, strict=False)
+        if grown := {shard: n for shard, n in reported if n > known.generations.get(shard, 0)}:
+            noting = self.catalog.note_generations(node, grown)
+            self._background.spawn(noting, f"generations of node {node}")
 
     def connection_closed(self, connection: Connection) -> None:
         known = self.nodes.lost(connection)

@@ -1,4 +1,4 @@
-"""Marks of age that a node keeps on its volumes: the generation of its data, and the newest run of
+"""Marks of age that a node keeps on its volumes: the generations of its data, and the newest run of
 the metadata that it knows. Older data (metadata/nodes/registration.py) and older metadata are
 recognised by them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,29 +24,33 @@ logger = logging.getLogger(__name__)
 GROW_S: Final = 10.0  # a copy of the data that is younger than this may go unnoticed
 
 
-class Generation:
-    """The generation of this node's data: the metadata repository recognises older copies by it.
+class Generations:
+    """The generations of the data on this node's volumes: the metadata repository recognises older
+    copies by them. One that was left out for a while falls behind the others, and is none.
 
-    Begins a new generation when it is made; that blocks. `number` is the one on disk. It is 0
-    while the disk is full or the last one is not known, which is no sign of an older copy."""
+    Begins a new generation of each volume when it is made; that blocks."""
 
     def __init__(self, files: Files, paths: Sequence[str], worker: Worker) -> None:
         self._files = files
-        self._paths = paths
         self._worker = worker
-        found = age_marks.load_generation(files, paths)
-        self._next = 0 if found is None else found + 1  # 0: not known until the node registers
-        self.number = 0
-        try:
-            self.raise_to(self._next)
-        except OSError as error:
-            logger.warning("the generation of this node's data cannot be kept now: %s", error)
+        self._stored = dict.fromkeys(paths, 0)
+        marks = {path: age_marks.load_generation(files, path) for path in paths}
+        is_new_node = all(mark == 0 for mark in marks.values())
+        # What cannot be read, and a new volume, get the generation that the node registers with.
+        known = {path: mark for path, mark in marks.items() if mark is not None}
+        self._next = {path: mark + 1 for path, mark in known.items() if mark or is_new_node}
+        self._take(self._save(self._next))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The generation of each volume as it is on disk. It is 0 while the disk is full or the
+        last one is not known, which is no sign of an older copy."""
+        return list(self._stored.values())
 
     def raise_to(self, number: int) -> None:
         """Continue from a generation that the metadata repository knows. Blocking."""
-        if number >= max(self._next, 1):
-            self._save(number)
-            self._saved(number)
+        behind = [path for path in self._stored if number >= self._next.get(path, 1)]
+        self._take(self._save(dict.fromkeys(behind, number)))
 
     async def grow(self, written: Callable[[], int]) -> None:
         """Begin a new generation every few seconds while something is written, forever."""
@@ -55,20 +59,26 @@ class Generation:
             await asyncio.sleep(GROW_S)
             if (now := written()) == before or not self._next:
                 continue
-            number = self._next
+            wanted = dict.fromkeys(self._next, max(self._next.values()))
+            saved = await off_loop(self._worker, partial(self._save, wanted))
+            self._take(saved)
+            before = now if saved == wanted else -1
+
+    def _save(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Store generations; return those that could be stored."""
+        saved = {}
+        for path, number in wanted.items():
             try:
-                await off_loop(self._worker, partial(self._save, number))
+                age_marks.save_generation(self._files, path, number)
+                saved[path] = number
             except OSError as error:
-                logger.debug("the generation of this node's data cannot be kept now: %s", error)
-                continue
-            self._saved(number)
-            before = now
+                logger.warning("the generation of %s cannot be kept now: %s", path, error)
+        return saved
 
-    def _save(self, number: int) -> None:
-        age_marks.save_generation(self._files, self._paths, number)
-
-    def _saved(self, number: int) -> None:
-        self.number, self._next = max(number, self.number), max(number + 1, self._next)
+    def _take(self, saved: Mapping[str, int]) -> None:
+        for path, number in saved.items():
+            self._stored[path] = max(number, self._stored[path])
+            self._next[path] = max(number + 1, self._next.get(path, 0))
 
 
 class KnownRun:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from loomlog.config import NodeSettings
 from loomlog.errors import InvalidArgument, Unavailable
-from loomlog.node.age_marks import Generation, KnownRun
+from loomlog.node.age_marks import Generations, KnownRun
 from loomlog.node.volume import Volume
 from loomlog.storage.disk import EagerWorker, RealFiles, ThreadWorker, lock_directory
 from loomlog.storage.files import Closable, Files, Worker
@@ -84,7 +84,7 @@ class Disks:
         self.reader = self.worker()
         notes = self.worker()  # of their own: they are synced, and reads must not wait for that
         self.known_run = KnownRun(self.files, paths, notes)
-        self.generation = Generation(self.files, paths, notes)
+        self.generations = Generations(self.files, paths, notes)
 
     def watch(self) -> None:
         """Look after the volumes from now on."""

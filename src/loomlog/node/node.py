@@ -83,7 +83,7 @@ class StorageNode:
             raise
         self._link.start()
         self._scrubber.start(self.protocols.values())
-        growing = self._disks.generation.grow(self._stored_bytes)
+        growing = self._disks.generations.grow(self._stored_bytes)
         self._growing = asyncio.get_running_loop().create_task(growing)
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
 
@@ -235,7 +235,7 @@ class StorageNode:
             volumes=self._settings.volumes,
             shards=self._disks.shards,
             known_run=self._disks.known_run.to_wire(),
-            generation=self._disks.generation.number,
+            generations=self._disks.generations.numbers,
             process=self._process,
             conditions=self._conditions(),
         )
@@ -245,7 +245,7 @@ class StorageNode:
 
     def _registered(self, answer: pb.Registered) -> None:
         self._disks.opened.join(answer.cluster_secret)
-        self._disks.generation.raise_to(answer.generation)
+        self._disks.generations.raise_to(answer.generation)
         there = {volume.name for volume in self._disks.volumes}
         self._disks.drain(there.intersection(answer.draining_volumes))
         for protocol in self.protocols.values():
@@ -255,7 +255,7 @@ class StorageNode:
         message = pb.GetReportResponse(
             storage_node_id=self._settings.node_id,
             clock_us=_now_us(),
-            generation=self._disks.generation.number,
+            generations=self._disks.generations.numbers,
             conditions=self._conditions() if full else None,
             volumes=map(_space_of, self._disks.volumes, self._disks.shards) if full else None,
             scrub=self._scrubber.status() if full and self._settings.scrub_bytes_per_s else None,

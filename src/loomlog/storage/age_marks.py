@@ -3,13 +3,14 @@
     <volume>/cid=<cluster id>/snid=<node id>/generation
     <volume>/cid=<cluster id>/snid=<node id>/run
 
-generation   a number that grows with every start, and while the data is written to: data with a
-             lower one than it had before is an older copy. Any volume may be one, so the lowest
-             counts. A volume without one is new
+generation   of the data on the volume, a number that grows with every start, and while the node
+             writes: data with a lower one than it had before is an older copy. A volume without
+             one beside others that have one is new
 run          the newest run of the metadata (core/history.py) that the node knows: metadata with an
              earlier one is an older copy. The newest counts
 
-Both are the same on all volumes, except after a crash. Everything here blocks.
+Both are the same on all volumes that a node runs with, except after a crash. Everything here
+blocks.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ _GENERATION: Final = "generation"
 _RUN: Final = "run"
 
 
-def load_generation(files: Files, paths: Sequence[str]) -> int | None:
-    """Return the lowest one, or 0 if there is none. None: there is one, but it cannot be read. That
-    is no sign of an older copy, which would have one that can."""
-    found = [f"{path}/{_GENERATION}" for path in paths if files.exists(f"{path}/{_GENERATION}")]
-    marks = [mark for path in found if (mark := _load(files, path)) is not None]
-    return min((mark["number"] for mark in marks), default=None if found else 0)
+def load_generation(files: Files, path: str) -> int | None:
+    """Return that of a volume, or 0 if there is none. None: there is one, but it cannot be read.
+    That is no sign of an older copy, which would have one that can."""
+    if not files.exists(f"{path}/{_GENERATION}"):
+        return 0
+    mark = _load(files, f"{path}/{_GENERATION}")
+    return None if mark is None else int(mark["number"])
 
 
-def save_generation(files: Files, paths: Sequence[str], generation: int) -> None:
-    """Store it on all volumes; raise OSError if one of them cannot be written to."""
+def save_generation(files: Files, path: str, generation: int) -> None:
+    """Store it on a volume."""
     data = small_files.encode({"number": generation})
-    for path in paths:
-        small_files.replace_small_file(files, f"{path}/{_GENERATION}", data)
+    small_files.replace_small_file(files, f"{path}/{_GENERATION}", data)
 
 
 def load_run(files: Files, paths: Sequence[str]) -> Seen:

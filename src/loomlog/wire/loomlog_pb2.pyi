@@ -402,7 +402,7 @@ class Replica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "shards", "uncommit_reports", "chain_replicas", "location", "lost_shards", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generation", "process")
+    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "shards", "uncommit_reports", "chain_replicas", "location", "lost_shards", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generations", "process")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -419,7 +419,7 @@ class Register(_message.Message):
     HIGHEST_LOG_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     KNOWN_RUN_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     cluster_id: str
@@ -437,9 +437,9 @@ class Register(_message.Message):
     highest_log_id: int
     highest_stream_id: int
     known_run: NoteRun
-    generation: int
+    generations: _containers.RepeatedScalarFieldContainer[int]
     process: str
-    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[int]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., lost_shards: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generation: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[int]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., lost_shards: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generations: _Optional[_Iterable[int]] = ..., process: _Optional[str] = ...) -> None: ...
 
 class NoteRun(_message.Message):
     __slots__ = ("number", "id", "revision")
@@ -518,18 +518,20 @@ class ShardCondition(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., stores_no_copies: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
-    __slots__ = ("loglet_id", "chain", "birth", "epoch", "written")
+    __slots__ = ("loglet_id", "chain", "birth", "epoch", "written", "shard")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     BIRTH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     chain: int
     birth: int
     epoch: int
     written: int
-    def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ...) -> None: ...
+    shard: int
+    def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "held_back", "lost", "generation", "void", "rebuild", "draining_volumes")
@@ -638,7 +640,7 @@ class VolumeSpace(_message.Message):
     def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "generation", "rebuild")
+    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "generations", "rebuild")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     LOGLET_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -647,7 +649,7 @@ class GetReportResponse(_message.Message):
     CLOCK_US_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     SCRUB_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
@@ -657,9 +659,9 @@ class GetReportResponse(_message.Message):
     clock_us: int
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
     scrub: ScrubStatus
-    generation: int
+    generations: _containers.RepeatedScalarFieldContainer[int]
     rebuild: _containers.RepeatedCompositeFieldContainer[DonorReport]
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., generation: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., generations: _Optional[_Iterable[int]] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
 
 class LogletTail(_message.Message):
     __slots__ = ("loglet_id", "tail")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from loomlog.core.registration import Verdict, is_older_copy, judge
+from loomlog.core.registration import Verdict, judge, older_shards
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Node:
     node_secret: str = "own"
     removing: bool = False
     replaceable: bool = False
-    generation: int = 7
+    generations: Mapping[int, int] = field(default_factory=lambda: {0: 7, 1: 5})
     process: str = "before"
 
 
@@ -26,7 +27,8 @@ class Words:
 
     node_secret: str = "own"
     cluster_secret: str = ""
-    generation: int = 8
+    shards: tuple[int, ...] = (0, 1)
+    generations: tuple[int, ...] = (8, 6)
     process: str = "now"
 
 
@@ -84,10 +86,17 @@ def test_a_node_that_connects_again_is_no_copy_unless_it_lived_on_elsewhere() ->
 
 
 def test_an_older_copy_is_known_by_its_generation() -> None:
-    assert not is_older_copy(OWN, Node()), "it has just been raised"
-    assert is_older_copy(replace(OWN, generation=7), Node())
-    assert is_older_copy(replace(OWN, generation=3), Node())
-    assert not is_older_copy(replace(OWN, generation=0), Node()), "it cannot keep one now"
-    assert not is_older_copy(Words(generation=7, process="before"), Node()), "the same process"
-    assert not is_older_copy(replace(OTHER, generation=3), Node()), "it is another node"
-    assert not is_older_copy(replace(OWN, generation=3), None)
+    assert not older_shards(OWN, Node()), "both have just been raised"
+    assert older_shards(replace(OWN, generations=(7, 6)), Node()) == {0}
+    assert older_shards(replace(OWN, generations=(3, 5)), Node()) == {0, 1}
+    assert not older_shards(replace(OWN, generations=(0, 0)), Node()), "none can be kept now"
+    assert not older_shards(Words(generations=(7, 5), process="before"), Node()), "same process"
+    assert not older_shards(replace(OTHER, generations=(3, 3)), Node()), "it is another node"
+    assert not older_shards(replace(OWN, generations=(3, 3)), None)
+
+
+def test_a_shard_is_compared_with_itself_only() -> None:
+    """One that was left out for a while is behind the others, and is no older copy."""
+    assert not older_shards(replace(OWN, shards=(1,), generations=(6,)), Node())
+    assert not older_shards(replace(OWN, generations=(20, 6)), Node(generations={0: 19, 1: 5}))
+    assert not older_shards(replace(OWN, shards=(2,), generations=(1,)), Node()), "it is new"

@@ -10,7 +10,7 @@ import pytest
 
 from loomlog.core.history import Run, Seen
 from loomlog.errors import NotLeader, RolledBack
-from loomlog.node.age_marks import Generation, KnownRun
+from loomlog.node.age_marks import Generations, KnownRun
 from loomlog.storage import age_marks
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import File, Finished, Step
@@ -27,55 +27,76 @@ class FullDisk(RealFiles):
         return super().open(path)
 
 
-def start(directory: Path) -> Generation:
+def start(*directories: Path) -> Generations:
     worker: Any = None  # only what grows while the node runs needs one
-    return Generation(RealFiles(), [str(directory)], worker)
+    return Generations(RealFiles(), list(map(str, directories)), worker)
 
 
 def test_every_start_is_another_generation(tmp_path: Path) -> None:
-    assert [start(tmp_path).number for _ in range(3)] == [1, 2, 3]
+    assert [start(tmp_path).numbers for _ in range(3)] == [[1], [2], [3]]
 
 
 def test_it_goes_on_from_what_the_metadata_repository_has_heard_of(tmp_path: Path) -> None:
-    generation = start(tmp_path)
-    generation.raise_to(7)
-    generation.raise_to(3)
-    assert generation.number == 7
-    assert start(tmp_path).number == 8
+    generations = start(tmp_path)
+    generations.raise_to(7)
+    generations.raise_to(3)
+    assert generations.numbers == [7]
+    assert start(tmp_path).numbers == [8]
+
+
+def test_a_volume_that_was_left_out_falls_behind_until_the_node_registers(tmp_path: Path) -> None:
+    first, second, new = (tmp_path / name for name in ("first", "second", "new"))
+    for volume in (first, second, new):
+        volume.mkdir()
+    assert start(first, second).numbers == [1, 1]
+    assert [start(first).numbers for _ in range(3)] == [[2], [3], [4]]
+    generations = start(first, second, new)
+    assert generations.numbers == [5, 2, 0], "a new volume has none"
+    generations.raise_to(5)
+    assert generations.numbers == [5, 5, 5]
+    assert start(first, second, new).numbers == [6, 6, 6]
 
 
 def test_what_cannot_be_kept_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert start(tmp_path).number == 1
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir()
+    bad.mkdir()
+    assert start(good, bad).numbers == [1, 1]
+    save = age_marks.save_generation
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
+    def full(files: RealFiles, path: str, generation: int) -> None:
+        if path == str(bad):
+            raise OSError(errno.ENOSPC, "no space left")
+        save(files, path, generation)
 
     with monkeypatch.context() as broken:
         broken.setattr(age_marks, "save_generation", full)
-        assert start(tmp_path).number == 0
-    assert start(tmp_path).number == 2
+        generations = start(good, bad)
+        generations.raise_to(7)
+        assert generations.numbers == [7, 0], "a failed volume affects only itself"
+    assert start(good, bad).numbers == [8, 2]
 
 
 def test_on_a_full_disk_small_files_are_overwritten(tmp_path: Path) -> None:
     """Or the node could not take part, and nobody could delete anything there."""
-    full, files, paths = FullDisk(), RealFiles(), [str(tmp_path)]
-    age_marks.save_generation(files, paths, 9)
-    age_marks.save_generation(full, paths, 10)
-    assert age_marks.load_generation(files, paths) == 10
-    age_marks.save_run(files, paths, Seen(Run(1, "a long id"), 100))
-    age_marks.save_run(full, paths, Seen(Run(2, "id"), 7))
-    assert age_marks.load_run(files, paths) == Seen(Run(2, "id"), 7)
+    full, files, path = FullDisk(), RealFiles(), str(tmp_path)
+    age_marks.save_generation(files, path, 9)
+    age_marks.save_generation(full, path, 10)
+    assert age_marks.load_generation(files, path) == 10
+    age_marks.save_run(files, [path], Seen(Run(1, "a long id"), 100))
+    age_marks.save_run(full, [path], Seen(Run(2, "id"), 7))
+    assert age_marks.load_run(files, [path]) == Seen(Run(2, "id"), 7)
 
 
 def test_a_damaged_one_is_not_known_until_the_node_registers(tmp_path: Path) -> None:
     start(tmp_path)
     (tmp_path / "generation").write_bytes(b"damaged")
-    generation = start(tmp_path)
-    assert generation.number == 0
-    generation.raise_to(0)
-    assert generation.number == 0
-    generation.raise_to(1)  # as the metadata repository knows
-    assert start(tmp_path).number == 2
+    generations = start(tmp_path)
+    assert generations.numbers == [0]
+    generations.raise_to(0)
+    assert generations.numbers == [0]
+    generations.raise_to(1)  # as the metadata repository knows
+    assert start(tmp_path).numbers == [2]
 
 
 # ---- runs of the metadata

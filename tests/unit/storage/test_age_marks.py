@@ -1,4 +1,4 @@
-"""The generation of a storage node's data."""
+"""The generation of the data on a volume."""
 
 from __future__ import annotations
 
@@ -8,27 +8,19 @@ from loomlog.storage import age_marks
 from loomlog.storage.disk import RealFiles
 
 
-def test_the_lowest_of_all_volumes_counts(tmp_path: Path) -> None:
-    """Any volume may be an older copy; one without a generation is new."""
-    files, paths = RealFiles(), [str(tmp_path / name) for name in ("a", "b", "c")]
-    for path in paths:
-        Path(path).mkdir()
-    assert age_marks.load_generation(files, paths) == 0
-    age_marks.save_generation(files, paths[:2], 7)
-    assert age_marks.load_generation(files, paths) == 7
-    age_marks.save_generation(files, paths[1:], 9)
-    assert age_marks.load_generation(files, paths) == 7
+def test_it_is_kept(tmp_path: Path) -> None:
+    files, path = RealFiles(), str(tmp_path)
+    assert age_marks.load_generation(files, path) == 0
+    age_marks.save_generation(files, path, 7)
+    assert age_marks.load_generation(files, path) == 7
 
 
 def test_a_damaged_one_says_nothing(tmp_path: Path) -> None:
     """An older copy would have one that can be read."""
-    files, paths = RealFiles(), [str(tmp_path / name) for name in ("a", "b")]
-    for path in paths:
-        Path(path).mkdir()
-    age_marks.save_generation(files, paths, 12)
-    kept = tmp_path / "a" / "generation"
+    files, path = RealFiles(), str(tmp_path)
+    age_marks.save_generation(files, path, 12)
+    kept = tmp_path / "generation"
     whole = kept.read_bytes()
     for broken in (b"", whole[:-1], b"99" + whole[2:], b"x" + whole):
         kept.write_bytes(broken)
-        assert age_marks.load_generation(files, paths[:1]) is None
-        assert age_marks.load_generation(files, paths) == 12
+        assert age_marks.load_generation(files, path) is None

@@ -117,6 +117,7 @@ class _PlayedNode:
             sync_mode="none",
             volumes=["nowhere"],
             shards=[0],
+            generations=[0],
         )
         try:
             await node._connection.request(pb.Frame(register=registration))

@@ -13,7 +13,7 @@ in an order that the next leader can complete or undo after a crash:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -106,7 +106,7 @@ class Catalog(KeptRecords):
                     removing=known.removing,
                     draining_volumes=known.draining_volumes,
                     losses=known.losses,
-                    generation=max(node.generation, known.generation),
+                    generations=known.with_generations(node.generations).generations,
                 )
             node = note_losses(node)
             if known != node:
@@ -126,11 +126,11 @@ class Catalog(KeptRecords):
             if known is not None and known.losses_of(protocol) == losses:
                 await self._write(node_key(node_id), known.without_losses(protocol))
 
-    async def note_generation(self, node_id: NodeId, generation: int) -> None:
+    async def note_generations(self, node_id: NodeId, numbers: Mapping[int, int]) -> None:
         async with self._writing:
             known = self.nodes.get(node_id)
-            if known is not None and generation > known.generation:
-                await self._write(node_key(node_id), replace(known, generation=generation))
+            if known is not None and (grown := known.with_generations(numbers)) != known:
+                await self._write(node_key(node_id), grown)
 
     async def remove_node(self, node_id: NodeId) -> None:
         await self._put(node_key(node_id), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
@@ -44,11 +44,23 @@ class NodeRecord:
     removing: bool = False  # dead, and forgotten once nothing is left there
     location: str = ""  # its failure domain; empty: one of its own
     replaceable: bool = False  # an empty node may take its number, once
-    generation: int = 0  # of its data; grows. With a lower one it is an older copy
+    # Of the data on each volume it ever had, by shard; grow. With a lower one it is an older copy.
+    generations: dict[int, int] = field(default_factory=dict)
     process: str = ""  # that registered last
     draining_volumes: tuple[str, ...] = ()  # take nothing new; what they have moves away
     losses: dict[str, Losses] = field(default_factory=dict)  # by protocol, which knows what is lost
     shards: tuple[int, ...] = (0,)  # the index of each volume, which never changes
+
+    def __post_init__(self) -> None:
+        """Make numbers again of the keys of a stored record."""
+        numbers = {int(shard): number for shard, number in self.generations.items()}
+        object.__setattr__(self, "generations", numbers)
+
+    def with_generations(self, numbers: Mapping[int, int]) -> NodeRecord:
+        """Return the record with the generations of some shards, if those have grown."""
+        known = self.generations
+        grown = {shard: max(n, known.get(shard, 0)) for shard, n in numbers.items()}
+        return replace(self, generations={**known, **grown})
 
     def losses_of(self, protocol: str) -> Losses:
         return self.losses.get(protocol, ())

@@ -433,13 +433,17 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def has_data(self, request: pb.Register) -> bool:
         return bool(request.chain_replicas)
 
-    def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
-        """Void all replicas that a node has or should have, if it lost its data."""
-        if not all_lost:
-            return node
-        expected = {replica[1:] for replica in self.records.replicas_on(node.node_id)}
-        reported = map(_key_of, request.chain_replicas)
-        return node.with_losses(CHAINED, {*node.losses_of(CHAINED), *expected, *reported})
+    def note_losses(
+        self, node: NodeRecord, request: pb.Register, lost: Collection[int]
+    ) -> NodeRecord:
+        """Void the replicas on volumes that lost data, and those that were on one of them if they
+        are on no other volume."""
+        there = {_key_of(ref): ref.shard for ref in request.chain_replicas}
+        void = {key for key, shard in there.items() if shard in lost}
+        if lost and {*request.shards, *lost}.issuperset(node.generations):  # none is left out
+            expected = {replica[1:] for replica in self.records.replicas_on(node.node_id)}
+            void |= expected.difference(there)
+        return node.with_losses(CHAINED, {*node.losses_of(CHAINED), *void}) if void else node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         answer.void.extend(

@@ -484,9 +484,11 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def has_data(self, request: pb.Register) -> bool:
         return bool(request.lost_shards)
 
-    def note_losses(self, node: NodeRecord, request: pb.Register, *, all_lost: bool) -> NodeRecord:
+    def note_losses(
+        self, node: NodeRecord, request: pb.Register, lost: Collection[int]
+    ) -> NodeRecord:
         for shard, losses in self.records.losses_on(node.node_id).items():
-            if all_lost or index_of(shard) in request.lost_shards:
+            if index_of(shard) in {*lost, *request.lost_shards}:
                 node = node.with_losses(losses_name(shard), losses)
         return node
 

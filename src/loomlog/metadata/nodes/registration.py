@@ -10,12 +10,12 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.registration import Verdict, is_older_copy, is_same, judge
+from loomlog.core.registration import Verdict, is_same, judge, older_shards
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
@@ -75,10 +75,11 @@ class Registration:
                 return self._hold_back(request)
             if verdict is Verdict.KNOWN:
                 await self._catalog.raise_ids(request.highest_log_id, request.highest_stream_id)
-            is_older = self._is_older_copy(request)
-            all_lost = is_older or verdict is Verdict.REPLACES
+            lost = older = self._older_shards(request)
+            if verdict is Verdict.REPLACES:
+                lost = {*self._catalog.nodes[request.storage_node_id].generations, *request.shards}
             record = await self._catalog.put_node(
-                record_of(request), partial(self._note_losses, request, all_lost)
+                record_of(request), partial(self._note_losses, request, lost)
             )
             if connection.closed:
                 raise Unavailable("the connection was lost")
@@ -89,7 +90,7 @@ class Registration:
             cluster_secret="" if request.cluster_secret else cluster.secret,
             heartbeat_s=self._heartbeat_s,
             metadata=self._metadata_addresses(),
-            generation=record.generation + 1 if is_older else record.generation,
+            generation=max(record.generations.values(), default=0) + bool(older),
             draining_volumes=record.draining_volumes,
         )
         for keeper in self._keepers.values():
@@ -101,9 +102,11 @@ class Registration:
         if is_same(request, self._catalog.nodes.get(request.storage_node_id)):
             self._nodes.turn_away(request.storage_node_id, str(reason))
 
-    def _note_losses(self, request: pb.Register, all_lost: bool, node: NodeRecord) -> NodeRecord:
+    def _note_losses(
+        self, request: pb.Register, lost: Collection[int], node: NodeRecord
+    ) -> NodeRecord:
         for keeper in self._keepers.values():
-            node = keeper.note_losses(node, request, all_lost=all_lost)
+            node = keeper.note_losses(node, request, lost)
         return node
 
     def _join(self, connection: Connection, request: pb.Register, record: NodeRecord) -> None:
@@ -121,18 +124,17 @@ class Registration:
         for keeper in self._keepers.values():
             keeper.node_joined(node)
 
-    def _is_older_copy(self, request: pb.Register) -> bool:
-        known = self._catalog.nodes.get(request.storage_node_id)
-        if known is None or not is_older_copy(request, known):
-            return False
-        logger.warning(
-            "node %d came back with an older copy of its data (generation %d, was %d): what it "
-            "stored since counts as lost",
-            known.node_id,
-            request.generation,
-            known.generation,
-        )
-        return True
+    def _older_shards(self, request: pb.Register) -> Collection[int]:
+        older = older_shards(request, self._catalog.nodes.get(request.storage_node_id))
+        for shard, volume in zip(request.shards, request.volumes, strict=True):
+            if shard in older:
+                logger.warning(
+                    "node %d came back with an older copy of its data at %s: what it stored there "
+                    "since counts as lost",
+                    request.storage_node_id,
+                    volume,
+                )
+        return older
 
     # ---- checks
 
@@ -242,6 +244,8 @@ def _check_bounds(request: pb.Register) -> None:
     shards = request.shards
     if len({*shards}) != len(volumes) or max(shards, default=0) >= limits.SHARDS_MAX:
         raise InvalidArgument(f"node {node} does not say which shard each of its volumes is")
+    if len(request.generations) != len(volumes):
+        raise InvalidArgument(f"node {node} does not say how old the data on its volumes is")
 
 
 def _not_reached(request: pb.Register, why: str) -> Unavailable:
@@ -259,7 +263,7 @@ def record_of(request: pb.Register) -> NodeRecord:
         request.sync_mode,
         tuple(request.volumes),
         location=request.location,
-        generation=request.generation,
+        generations=dict(zip(request.shards, request.generations, strict=True)),
         process=request.process,
         shards=tuple(request.shards),
     )

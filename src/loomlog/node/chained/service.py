@@ -147,8 +147,10 @@ class ChainedService(NodeProtocol):
                 birth=replica.birth,
                 epoch=standing.epoch,
                 written=standing.written,
+                shard=shard,
             )
-            for replica, standing in self._volumes.replicas.items()
+            for shard, volume in self._volumes.by_shard()
+            for replica, standing in volume.replicas.items()
         ]
 
     # ---- scrub

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -75,6 +75,10 @@ class ChainVolumes:
             for volume in self._volumes
             for replica, standing in volume.replicas.items()
         }
+
+    def by_shard(self) -> Iterable[tuple[int, ChainVolume]]:
+        """Return the volumes with their indexes."""
+        return zip(self._disks.shards, self._volumes, strict=True)
 
     @property
     def stored_bytes(self) -> int:

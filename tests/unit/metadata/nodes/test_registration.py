@@ -386,33 +386,54 @@ async def test_a_node_with_an_older_copy_of_its_data_is_recognised(tmp_path: Pat
     newer = pb.ChainReplicaRef(loglet_id=9, chain=0, birth=2)
     async with SmallCluster(tmp_path) as cluster:
         node = ScriptedNode(1)
-        node.generation, node.process = 4, "first"
+        node.generations[0], node.process = 4, "first"
         assert not (await node.join(cluster.address)).void
         await node.disconnect()
         node.chain_replicas = [replica]
         assert not (await node.join(cluster.address)).void, "it is the same process"
         assert node.connection is not None
-        node.connection.send(pb.Frame(report=pb.GetReportResponse(generation=6)))
+        node.connection.send(pb.Frame(report=pb.GetReportResponse(generations=[6])))
         term = cluster.repository.term
         assert term is not None
-        while term.catalog.nodes[1].generation < 6:  # noqa: ASYNC110 - nobody tells
+        while term.catalog.nodes[1].generations[0] < 6:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         await node.disconnect()
-        node.process, node.generation = "second", 5
+        node.process, node.generations[0] = "second", 5
         answer = await node.join(cluster.address)
         assert (list(answer.void), answer.generation) == ([replica], 7)
         await node.disconnect()
-        node.process, node.generation, node.chain_replicas = "third", 8, [replica, newer]
+        node.process, node.generations[0], node.chain_replicas = "third", 8, [replica, newer]
         answer = await node.join(cluster.address)
         assert (list(answer.void), answer.generation) == ([replica], 8)
         await node.disconnect()
+
+
+async def test_an_older_copy_of_a_volume_voids_what_is_on_that_volume(tmp_path: Path) -> None:
+    """A volume that is left out for a run and given back is none."""
+    on_first = pb.ChainReplicaRef(loglet_id=9, chain=0, birth=1, shard=0)
+    on_second = pb.ChainReplicaRef(loglet_id=9, chain=1, birth=1, shard=1)
+    async with SmallCluster(tmp_path) as cluster:
+        node = ScriptedNode(1)
+        runs: list[tuple[dict[int, int], list[int]]] = [
+            ({0: 1, 1: 1}, []),
+            ({0: 5}, []),
+            ({0: 6, 1: 2}, []),
+            ({0: 7, 1: 2}, [1]),
+            ({0: 6, 1: 8}, [0, 1]),
+        ]
+        for number, (generations, void) in enumerate(runs):
+            node.generations, node.process = generations, f"process {number}"
+            answer = await node.join(cluster.address)
+            assert sorted(ref.chain for ref in answer.void) == void
+            await node.disconnect()
+            node.chain_replicas = [on_first, on_second]
 
 
 async def test_a_node_that_starts_anew_is_no_older_copy(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path) as cluster:
         node = ScriptedNode(1)
         for generation in (1, 2, 5, 0, 6):
-            node.generation, node.process = generation, f"process {generation}"
+            node.generations[0], node.process = generation, f"process {generation}"
             answer = await node.join(cluster.address)
             assert (list(answer.void), answer.generation) == ([], generation or 5)
             await node.disconnect()
