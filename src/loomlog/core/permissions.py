@@ -1,4 +1,4 @@
-"""Who may do what: permissions, roles, and the rules of a cluster. Pure.
+"""Permissions, roles and grants: they decide who may do what. Pure.
 
 A permission is a verb and a pattern of names, written `append:orders.*`; `*` stands for any
 characters. What the names are depends on the verb: logs, or the names of registers and pipelines.
@@ -30,7 +30,7 @@ ANONYMOUS_SUBJECT: Final = "anonymous"
 
 
 class Verb(StrEnum):
-    """What may be permitted."""
+    """A kind of request that may be permitted."""
 
     APPEND = "append"
     READ = "read"
@@ -79,7 +79,7 @@ class Permission:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """What a subject is given: a verb or a role, for names that a pattern covers."""
+    """A verb or a role that a subject is given, for names that a pattern covers."""
 
     subject: str
     what: str
@@ -150,7 +150,7 @@ def allows(permissions: Iterable[Permission], verb: Verb, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a request needs: one of some permissions."""
+    """The permissions one of which a request needs."""
 
     verbs: tuple[Verb, ...]
     name: str = ""
