@@ -3,11 +3,11 @@ another node, and is not deleted."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import Cluster, Log
 from loomlog.client.info import NodeInfo
@@ -30,35 +30,25 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
-async def until(client: Cluster, true: Callable[[NodeInfo], bool], node: int = 2) -> NodeInfo:
-    async with asyncio.timeout(60):
-        while True:
-            [info] = [info for info in (await client.status()).nodes if info.id == node]
-            if true(info):
-                return info
-            await asyncio.sleep(0.02)
+async def node_of(client: Cluster, node: int) -> NodeInfo:
+    return next(info for info in (await client.status()).nodes if info.id == node)
 
 
 async def runs(client: Cluster, nodes: Iterable[int]) -> None:
     """Wait until every stream runs on these nodes, and nothing is wrong with any."""
-    async with asyncio.timeout(60):
-        while True:
-            streams = [s for log in (await client.status()).logs for s in log.streams]
-            if all(
-                s.state == "running" and not s.condition and {r.node for r in s.replicas} == nodes
-                for s in streams
-            ):
-                return
-            await asyncio.sleep(0.02)
+    await until(
+        client.status,
+        lambda status: all(
+            s.state == "running" and not s.condition and {r.node for r in s.replicas} == nodes
+            for log in status.logs
+            for s in log.streams
+        ),
+    )
 
 
 async def says(log: Log, condition: str) -> None:
     """Wait until a stream of the log has this condition."""
-    async with asyncio.timeout(60):
-        while True:
-            if any(condition in s.condition for s in (await log.describe()).streams):
-                return
-            await asyncio.sleep(0.02)
+    await until(log.describe, lambda info: any(condition in s.condition for s in info.streams))
 
 
 def flip(meta: Path) -> None:
@@ -83,7 +73,9 @@ async def test_a_replica_without_its_meta_file_is_filled_again(
         await runs(client, {1, 2, 3})
         aside = replica(tmp_path, 2).with_name("lsid=1.damaged")
         assert contents(aside) == before
-        await until(client, lambda info: f"{aside} is damaged" in "".join(info.conditions))
+        await until(
+            lambda: node_of(client, 2), lambda n: f"{aside} is damaged" in "".join(n.conditions)
+        )
         await local.stop_node(1)
         await local.stop_node(3)  # what is read now is on node 2 alone
         assert [entry.value async for entry in log.subscribe(1, len(VALUES))] == VALUES
@@ -100,7 +92,7 @@ async def test_the_only_replica_stays_as_it_is_until_its_meta_file_is_back(tmp_p
         flip(replica(tmp_path, 1) / "meta")
         before = contents(replica(tmp_path, 1))
         await local.start_node(1)
-        info = await until(client, lambda info: bool(info.conditions), node=1)
+        info = await until(lambda: node_of(client, 1), lambda node: node.conditions)
         assert f"{replica(tmp_path, 1)} is not served" in info.conditions[0]
         await says(log, "no live replica has every committed entry")
         await local.stop_node(1)

@@ -6,13 +6,14 @@ import asyncio
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from node_services import ordered_on
+from poll import until
 from proxy import Proxy
 
 from loomlog import columns, connect
@@ -113,16 +114,6 @@ async def primary_of(log: Log, stream: int) -> int:
     return found.replicas[0].node
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what happens is out in the servers
-        await asyncio.sleep(0.01)
-
-
-async def until_tail(log: Log, position: int) -> None:
-    while await log.tail() < position:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-
-
 async def values_of(log: Log) -> list[bytes]:
     return [entry.value async for entry in log.subscribe(stop=await log.tail())]
 
@@ -188,7 +179,7 @@ async def test_a_primary_that_dies_after_the_commit(tmp_path: Path) -> None:
         proxy = cluster.proxies[primary]
         proxy.answers_pass = False
         append = asyncio.ensure_future(log.append(b"once"))
-        await until_tail(log, 2)
+        await until(log.tail, lambda tail: tail >= 2)
         proxy.requests_pass = False
         await cluster.stop_node(primary)
         proxy.cut()
@@ -246,7 +237,7 @@ async def test_a_node_that_hangs_is_resolved_at_another(tmp_path: Path) -> None:
         primary = await primary_of(log, stream)
         cluster.proxies[primary].answers_pass = False
         append = asyncio.ensure_future(log.append(b"once"))
-        await until_tail(log, 2)
+        await until(log.tail, lambda tail: tail >= 2)
         await cluster.nodes[primary]._link.stop()  # to the repository it is as silent
         assert (await append).position == 2
 
@@ -259,7 +250,7 @@ async def test_at_once_may_double(tmp_path: Path) -> None:
         proxy = cluster.proxies[1]
         proxy.answers_pass = False
         append = asyncio.ensure_future(log.append(b"twice"))
-        await until_tail(log, 2)
+        await until(log.tail, lambda tail: tail >= 2)
         proxy.heal()
         assert (await append).position == 3
         assert await values_of(log) == [b"before", b"twice", b"twice"]

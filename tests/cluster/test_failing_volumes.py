@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import connect, limits
 from loomlog.client.cluster import Cluster
@@ -81,12 +82,6 @@ def unplug(volume: Path) -> Callable[[], None]:
 
 async def conditions_of(cluster: Cluster, node: int) -> tuple[str, ...]:
     return next(n.conditions for n in (await cluster.status()).nodes if n.id == node)
-
-
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def append_all(log: Log, count: int, size: int = 100_000) -> None:

@@ -4,11 +4,11 @@ entries are read, broken ones are repaired from other replicas, and reported as 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import Cluster, Gap, Log, connect
 from loomlog.errors import Corrupt, DataLoss, Retryable
@@ -40,14 +40,6 @@ async def fill(directory: Path, replicas: int) -> None:
         log = await cluster.create_log("l", replicas=replicas)
         for number in range(COUNT):
             await log.append(b"%d" % number)
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if await true():
-                return
-            await asyncio.sleep(0.02)
 
 
 async def collect(log: Log, positions: list[int]) -> None:
@@ -151,11 +143,7 @@ async def test_what_is_before_a_lost_end_is_not_lost_while_its_node_is_away(tmp_
     servers = LocalCluster(1, directory=tmp_path)
     async with servers, await connect(servers.address, request_timeout_s=1) as client:
         log = client.log("l")
-
-        async def is_lost() -> bool:
-            return any("is lost" in s.condition for s in (await log.describe()).streams)
-
-        await until(is_lost)
+        await until(log.describe, lambda log: any("is lost" in s.condition for s in log.streams))
         assert (await log.read(1)).value == b"0"
         with pytest.raises(DataLoss):
             await log.read(COUNT)
@@ -204,7 +192,7 @@ async def lose_commits(local: LocalCluster, directory: Path, *, known: bool) -> 
     committer = committer_of(local)
     [log] = committer.logs.values()
 
-    async def is_forgotten() -> bool:
+    def is_forgotten() -> bool:
         log.forget_stored()
         return not log._kept
 

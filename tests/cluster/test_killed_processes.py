@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from poll import until
 
 import loomlog
 from loomlog import Log
@@ -25,14 +26,15 @@ async def append(log: Log, value: bytes) -> int:
 
 async def until_whole(log: Log) -> None:
     """Wait until another node may be killed."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            streams = (await log.describe()).active_streams
-            if all(s.state == "running" and not s.condition for s in streams) and all(
-                len(s.replicas) == NODES for s in streams if s.protocol == COPYSET
-            ):
-                return
-            await asyncio.sleep(0.05)
+    await until(
+        log.describe,
+        lambda info: all(
+            s.state == "running"
+            and not s.condition
+            and (s.protocol != COPYSET or len(s.replicas) == NODES)
+            for s in info.active_streams
+        ),
+    )
 
 
 @pytest.mark.parametrize("protocol", [ORDERED, CHAINED, COPYSET])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import connect, errors
 from loomlog.client.cluster import Cluster
@@ -23,12 +23,6 @@ from loomlog.wire.link import OnlyAnswers
 PATIENCE_S = 30.0
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not true():  # noqa: ASYNC110 - it can only be asked
-            await asyncio.sleep(0.01)
-
-
 async def test_takeover_after_takeover_keeps_every_entry_and_its_place() -> None:
     local = LocalCluster(nodes=3, metadata=3)
     async with local as cluster:
@@ -42,7 +36,7 @@ async def test_takeover_after_takeover_keeps_every_entry_and_its_place() -> None
             under_way = asyncio.ensure_future(log.append_many([b"%d" % number] * 3))
             await local.stop_metadata(leader)
             expected += [(at.position, b"%d" % number) for at in await under_way]
-            await until(lambda gone=leader: local.leader not in (None, gone))  # type: ignore[misc]
+            await until(lambda gone=leader: local.leader not in (None, gone))  # type: ignore[misc, arg-type]
             await local.start_metadata(leader)
         assert len(led) > 1
         found = [(e.position, e.value) async for e in log.subscribe(stop=await log.tail())]

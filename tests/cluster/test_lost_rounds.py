@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from keepers import stream_records
-from real_nodes import until
+from poll import until
 
 from loomlog import connect
 from loomlog.cli.commands.rebuild import How, rebuild

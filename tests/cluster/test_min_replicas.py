@@ -4,9 +4,9 @@ that a log needs. Missing replicas are completed when nodes are back."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
+from poll import until
 
 from loomlog import Cluster, Log, LogInfo
 from loomlog.errors import LoomError, Unavailable
@@ -17,13 +17,6 @@ DETECTION_S = 0.5
 PATIENCE_S = 20.0
 
 PROTOCOLS = [ORDERED, CHAINED, COPYSET]
-
-
-async def until(log: Log, holds: Callable[[LogInfo], bool]) -> LogInfo:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds(info := await log.describe()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    return info
 
 
 def runs_complete(info: LogInfo) -> bool:
@@ -54,7 +47,7 @@ async def test_a_log_of_three_replicas_outlives_any_of_three_nodes(
             at = await log.append(b"meanwhile")
         assert await values(log, at.position) == [b"before", b"meanwhile"]
         await servers.start_node(dead)
-        await until(log, runs_complete)
+        await until(log.describe, runs_complete)
         at = await log.append(b"after")
         assert await values(log, at.position) == [b"before", b"meanwhile", b"after"]
 
@@ -70,7 +63,7 @@ async def test_what_was_appended_to_fewer_replicas_is_completed(protocol: str) -
         conditions = [stream.condition for stream in (await log.describe()).streams]
         assert not any("loom log switch" in each for each in conditions), "appends continue"
         await servers.start_node(3)
-        await until(log, runs_complete)
+        await until(log.describe, runs_complete)
         await servers.stop_node(1)
         await servers.stop_node(2)
         async with asyncio.timeout(PATIENCE_S):
@@ -99,7 +92,7 @@ async def test_a_log_is_created_while_a_node_is_away(protocol: str) -> None:
         log = await _created(cluster, protocol)
         at = await log.append(b"on two nodes")
         await servers.start_node(2)
-        await until(log, runs_complete)
+        await until(log.describe, runs_complete)
         assert (await log.read(at.position)).value == b"on two nodes"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import Cluster, ClusterStatus, connect
 from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
@@ -41,11 +42,6 @@ async def read(log: Log) -> dict[Glsn, bytes]:
     return {e.position: e.value async for e in log.subscribe(1, await log.tail())}
 
 
-async def until(cluster: Cluster, true: Callable[[ClusterStatus], bool]) -> None:
-    while not true(await cluster.status()):  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.05)
-
-
 def is_refilled(status: ClusterStatus) -> bool:
     return any(each.kind == "rebuild" for each in status.conditions)
 
@@ -59,8 +55,9 @@ def is_calm(status: ClusterStatus) -> bool:
 
 async def until_unused(cluster: Cluster, node: int) -> None:
     """Wait until the node has no copies that count."""
-    while any(n.replicas for n in (await cluster.status()).nodes if n.id == node):  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+    await until(
+        cluster.status, lambda status: not any(n.replicas for n in status.nodes if n.id == node)
+    )
 
 
 async def test_a_node_that_comes_back_empty_gets_its_copies_again(tmp_path: Path) -> None:
@@ -76,8 +73,8 @@ async def test_a_node_that_comes_back_empty_gets_its_copies_again(tmp_path: Path
                 await asyncio.sleep(0.02)
             await cluster.replace_node(node)
             await processes.start_again(f"vsn-{node}")
-            await until(cluster, is_refilled)
-            await until(cluster, is_calm)
+            await until(cluster.status, is_refilled)
+            await until(cluster.status, is_calm)
             await append(log, 5, values)
             assert await read(log) == values
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from poll import until
 
-from loomlog.client.info import StreamInfo
-from loomlog.client.log import Log
+from loomlog.client.info import LogInfo
 from loomlog.errors import Trimmed
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry
@@ -18,15 +18,8 @@ DETECTION_S = 0.5
 PATIENCE_S = 30.0
 
 
-async def until(log: Log, true: Callable[[tuple[StreamInfo, ...]], bool]) -> None:
-    """Wait until it is true of the log's streams."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not true((await log.describe()).streams):  # noqa: ASYNC110 - a remote state
-            await asyncio.sleep(0.02)
-
-
-def all_run(streams: tuple[StreamInfo, ...]) -> bool:
-    return all(stream.state == "running" and not stream.joining for stream in streams)
+def all_run(log: LogInfo) -> bool:
+    return all(stream.state == "running" and not stream.joining for stream in log.streams)
 
 
 async def values(reader: AsyncGenerator[Entry, None], count: int) -> list[bytes]:
@@ -63,9 +56,9 @@ async def test_a_subscriber_goes_on_over_a_moved_stream(tmp_path: Path) -> None:
         for leaving in sorted(before):  # every replica the reader may be connected to
             await cluster.move_stream(stream.id, leaving)
             await until(
-                log,
-                lambda streams, gone=leaving: (  # type: ignore[misc]
-                    all_run(streams) and gone not in {r.node for r in streams[0].replicas}
+                log.describe,
+                lambda info, gone=leaving: (  # type: ignore[misc]
+                    all_run(info) and gone not in {r.node for r in info.streams[0].replicas}
                 ),
             )
             await log.append_many(numbered(leaving * 10, 10))
@@ -79,10 +72,10 @@ async def test_a_trim_reaches_a_node_that_was_down(tmp_path: Path) -> None:
         log = await cluster.create_log("trimmed", streams=1)
         await log.append_many(numbered(0, 100))
         await servers.stop_node(2)
-        await until(log, lambda streams: streams[0].state != "running")
+        await until(log.describe, lambda info: info.streams[0].state != "running")
         await log.trim(60)
         await servers.start_node(2)
-        await until(log, all_run)
+        await until(log.describe, all_run)
         for other in (1, 3):
             await servers.stop_node(other)
         async with asyncio.timeout(PATIENCE_S):  # only the one that was down is left to ask
@@ -122,10 +115,10 @@ async def test_a_backup_fails_and_returns(tmp_path: Path) -> None:
         await log.append_many(numbered(0, 10))
         await servers.stop_node(backup)
         waiting = asyncio.ensure_future(log.append_many(numbered(10, 10)))
-        await until(log, lambda streams: streams[0].state != "running")
+        await until(log.describe, lambda info: info.streams[0].state != "running")
         assert (await log.read(5)).value == b"4"  # sealed, and readable
         await servers.start_node(backup)
         async with asyncio.timeout(PATIENCE_S):
             assert [at.position for at in await waiting] == list(range(11, 21))
-        await until(log, all_run)
+        await until(log.describe, all_run)
         assert await values(log.subscribe(), 20) == numbered(0, 20)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
+from poll import until
 
 from loomlog import Cluster, Log, LogInfo
 from loomlog.columns import encode
@@ -15,13 +15,6 @@ from loomlog.testing import LocalCluster
 
 DETECTION_S = 0.5
 PATIENCE_S = 30.0
-
-
-async def until(log: Log, holds: Callable[[LogInfo], bool]) -> LogInfo:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds(info := await log.describe()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    return info
 
 
 def ids(info: LogInfo) -> list[int]:
@@ -62,7 +55,7 @@ async def test_a_stream_is_removed_while_others_append_and_read() -> None:
             await cluster.remove_stream(second)
 
         await log.trim(tail)
-        await until(log, lambda info: ids(info) == [second])
+        await until(log.describe, lambda info: ids(info) == [second])
         at = await log.append(b"after it")
         async with asyncio.timeout(PATIENCE_S):
             while (entry := await anext(following)).position < at.position:
@@ -84,13 +77,13 @@ async def test_relief_goes_when_all_is_well_again(monkeypatch: pytest.MonkeyPatc
                 at = await log.append(b"meanwhile")
             assert at.stream != first
             await servers.start_node(dead)
-            await until(log, lambda info: [s.id for s in info.active_streams] == [first])
+            await until(log.describe, lambda info: [s.id for s in info.active_streams] == [first])
             at = await log.append(b"after")
             assert at.stream == first
         entries = [e.value async for e in log.subscribe(start=1, stop=at.position)]
         assert entries == [b"before"] + 3 * [b"meanwhile", b"after"]
         await log.trim(at.position - 1)
-        await until(log, lambda info: ids(info) == [first])
+        await until(log.describe, lambda info: ids(info) == [first])
         assert (await log.read(at.position)).value == b"after"
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from node_services import copyset_on, shard_on
+from poll import until
 
 from loomlog import Log, errors
 from loomlog.archive.record import ArchiveInfo, register_name
@@ -35,17 +35,8 @@ def rows(count: int, hours_old: float, size: int = 100) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([values, times], names=["value", "timestamp"])
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await true():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
-
-
 async def head_is(log: Log, position: int) -> None:
-    async def looks_so() -> bool:
-        return await log.head() == position
-
-    await until(looks_so)
+    await until(log.head, lambda head: head == position)
 
 
 async def test_what_is_too_old_goes_and_so_do_its_files(tmp_path: Path) -> None:
@@ -65,11 +56,7 @@ async def test_what_is_too_old_goes_and_so_do_its_files(tmp_path: Path) -> None:
         assert len([entry async for entry in log.subscribe(601, 605)]) == 5
         with pytest.raises(errors.Trimmed):
             await log.read(600)
-
-        async def is_small() -> bool:
-            return len(list(tmp_path.rglob("data/*.seg"))) == 4  # one of each replica
-
-        await until(is_small)
+        await until(lambda: len(list(tmp_path.rglob("data/*.seg"))) == 4)  # one of each replica
 
 
 async def test_a_log_can_be_made_with_it_and_lose_it_again() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.info import StreamInfo
@@ -53,12 +53,6 @@ class Writer:
                 await asyncio.sleep(0.01)
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await true():  # noqa: ASYNC110 - it is the servers that change
-            await asyncio.sleep(0.02)
-
-
 async def stream_of(client: Cluster, stream_id: int = 1) -> StreamInfo:
     status = await client.status()
     (found,) = (s for log in status.logs for s in log.streams if s.id == stream_id)
@@ -66,11 +60,10 @@ async def stream_of(client: Cluster, stream_id: int = 1) -> StreamInfo:
 
 
 async def runs_on(client: Cluster, nodes: set[int], stream_id: int = 1) -> None:
-    async def there() -> bool:
-        stream = await stream_of(client, stream_id)
-        return stream.state == "running" and {r.node for r in stream.replicas} == nodes
-
-    await until(there)
+    await until(
+        lambda: stream_of(client, stream_id),
+        lambda stream: stream.state == "running" and {r.node for r in stream.replicas} == nodes,
+    )
 
 
 async def read_back(log: Log, acknowledged: dict[int, bytes]) -> None:
@@ -104,7 +97,7 @@ async def test_a_dead_node_is_replaced_while_appends_and_a_subscriber_run(
             await runs_on(client, {1, 2, 3, 4} - {dead})
             await writer.more()
         await read_back(log, writer.acknowledged)
-        await until(lambda: _reached(seen, max(writer.acknowledged)))
+        await until(lambda: bool(seen) and seen[-1] >= max(writer.acknowledged))
         assert seen == list(range(1, len(seen) + 1))
         following.cancel()
 
@@ -116,10 +109,6 @@ async def test_a_dead_node_is_replaced_while_appends_and_a_subscriber_run(
         await client.move_stream(1, 2, dead)
         await runs_on(client, {1, 3, 4, dead})
         await read_back(log, writer.acknowledged)
-
-
-async def _reached(seen: list[int], position: int) -> bool:
-    return bool(seen) and seen[-1] >= position
 
 
 async def test_a_node_that_lost_its_disk_is_filled_again(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from node_services import shard_on
+from poll import until
 
 from loomlog.client.log import Log
 from loomlog.config import NodeSettings
@@ -62,12 +62,6 @@ async def nodeset(log: Log) -> tuple[str, ...]:
     [stream] = (await log.describe()).streams
     assert stream.copyset is not None
     return tuple(sorted(stream.copyset.history[-1].shards))
-
-
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def test_records_are_on_all_shards_and_on_different_nodes(tmp_path: Path) -> None:

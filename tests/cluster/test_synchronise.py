@@ -7,7 +7,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from poll import until
 
+from loomlog.client.info import LogInfo
 from loomlog.client.log import Log
 from loomlog.config import StorageSettings
 from loomlog.limits import KIB
@@ -19,12 +21,12 @@ SMALL_FILES = StorageSettings(data_file_bytes=256 * KIB, commit_file_bytes=8 * K
 
 async def until_unsealed(log: Log, epoch: int) -> None:
     """Wait until the stream runs in a later epoch."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            (stream,) = (await log.describe()).streams
-            if stream.state == "running" and stream.epoch > epoch:
-                return
-            await asyncio.sleep(0.02)
+
+    def is_unsealed(info: LogInfo) -> bool:
+        [stream] = info.streams
+        return stream.state == "running" and stream.epoch > epoch
+
+    await until(log.describe, is_unsealed)
 
 
 async def epoch_of(log: Log) -> int:

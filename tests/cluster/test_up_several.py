@@ -6,13 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_rig import Loom, Up, environment, loom_up, program
+from poll import wait_until
 
 PATIENCE_S = 40.0  # never waited for in full, unless something is broken
 
@@ -23,13 +22,6 @@ def members(loom: Loom) -> dict[int, dict[str, Any]]:
 
 def leader(loom: Loom) -> int:
     return next(number for number, member in members(loom).items() if member["leads"])
-
-
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_it_goes_on_without_its_leader_and_after_a_restart(tmp_path: Path) -> None:
@@ -51,7 +43,7 @@ def test_it_goes_on_without_its_leader_and_after_a_restart(tmp_path: Path) -> No
         loom = Loom(again.mr)
         assert loom.json("append", "kept", given="four\n")["first"] == 4
         assert loom.says("tail", "kept") == "one\ntwo\nthree\nfour\n"
-        until(lambda: all(member["reachable"] for member in members(loom).values()))
+        wait_until(lambda: all(member["reachable"] for member in members(loom).values()))
         _add_one_and_remove_one(again, loom, tmp_path)
     for pid in again.pids.values():
         with pytest.raises(ProcessLookupError):
@@ -74,12 +66,12 @@ def _add_one_and_remove_one(up: Up, loom: Loom, directory: Path) -> None:
             assert fourth.stdout is not None
             address = json.loads(fourth.stdout.readline())["address"]
             loom.says("metadata", "add", "4", address)
-            until(lambda: members(loom).get(4, {}).get("reachable", False))
+            wait_until(lambda: members(loom).get(4, {}).get("reachable", False))
             loom.says("metadata", "remove", "1", "--yes")
-            until(lambda: sorted(members(loom)) == [2, 3, 4])
+            wait_until(lambda: sorted(members(loom)) == [2, 3, 4])
             assert loom.json("append", "kept", given="five\n")["first"] == 5
             loom.says("metadata", "remove", "4", "--yes")
-            until(lambda: sorted(members(loom)) == [2, 3])
+            wait_until(lambda: sorted(members(loom)) == [2, 3])
         finally:
             fourth.terminate()
             fourth.communicate(timeout=30)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import Cluster, Log, connect, limits
 from loomlog.client.info import VolumeInfo
@@ -57,12 +57,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def volume_of(cluster: Cluster, node: NodeId) -> VolumeInfo:
     [volume] = next(n.volumes for n in (await cluster.status()).nodes if n.id == node)
     return volume
-
-
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
-        while not await is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def append_until_busy(address: str, count: int) -> tuple[list[int], str]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from cli_rig import Loom, environment, program
+from poll import wait_until
 
 from loomlog import BlockingCluster, connect_sync
 from loomlog.client.info import NodeInfo
@@ -90,13 +90,6 @@ def node(cluster: BlockingCluster, number: int) -> NodeInfo:
     return next(node for node in cluster.status().nodes if node.id == number)
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def secrets_in(data: Path) -> set[str]:
     """Return those of the cluster and of every node."""
     found = set()
@@ -131,13 +124,13 @@ def test_volumes_are_mixed_up_put_right_and_lost(tmp_path: Path) -> None:
 
     (tmp_path / "vsn-2").rename(tmp_path / "lost")
     with running(tmp_path) as loom, connect_sync(loom.cluster) as cluster:
-        until(lambda: "run `loom node replace 2`" in (tmp_path / "stderr").read_text())
+        wait_until(lambda: "run `loom node replace 2`" in (tmp_path / "stderr").read_text())
         assert not node(cluster, 2).alive
         assert "run `loom node replace 2`" in node(cluster, 2).conditions[0]
         said += loom.says("status") + (tmp_path / "stderr").read_text()
         loom.says("node", "replace", "2", "--yes")
-        until(lambda: node(cluster, 2).alive)
-        until(lambda: not node(cluster, 2).conditions)  # its copies are rebuilt
+        wait_until(lambda: node(cluster, 2).alive)
+        wait_until(lambda: not node(cluster, 2).conditions)  # its copies are rebuilt
         read_back(cluster)
     said += "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
     assert not [secret for secret in secrets if secret in said]

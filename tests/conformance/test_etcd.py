@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from etcd_proxy import EtcdProxy
+from poll import until
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Fenced, InvalidArgument, NotLeader, SwapUnknown, Unavailable
@@ -65,12 +66,6 @@ async def opened(settings: EtcdSettings) -> AsyncIterator[EtcdStore]:
         yield store
     finally:
         await store.close()
-
-
-async def eventually(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not reached():  # noqa: ASYNC110 - it happens in etcd
-            await asyncio.sleep(0.01)
 
 
 async def until_there(store: EtcdStore, key: str, there: bool = True) -> None:
@@ -312,13 +307,13 @@ async def test_another_member_takes_over_from_one_that_is_frozen(
         heard: list[ItemChange] = []
         store.watch("", heard.append)
         version = await store.compare_and_swap("a", 0, b"1")
-        await eventually(lambda: len(heard) == 1)
+        await until(lambda: len(heard) == 1)
         frozen = member_at(three, store.endpoint)
         three.pause(frozen)
         try:
             version = await store.compare_and_swap("a", version, b"2")
             assert await store.get("a") == StoredItem(b"2", version)
-            await eventually(lambda: len(heard) == 2)
+            await until(lambda: len(heard) == 2)
         finally:
             three.resume(frozen)
     await asyncio.to_thread(three.wait_healthy, frozen)
@@ -347,7 +342,7 @@ async def test_writers_and_watchers_see_one_story_while_leaders_of_etcd_die(
             await back(three, leader)
         stop.set()
         versions = sorted(version for done in await asyncio.gather(*writers) for version in done)
-        await eventually(lambda: len(heard) >= len(versions))
+        await until(lambda: len(heard) >= len(versions))
     assert [change.item.version for change in heard if change.item] == versions
     assert [int(change.item.value) for change in heard if change.item] == [
         *range(1, len(versions) + 1)
@@ -381,14 +376,14 @@ async def test_a_watcher_misses_nothing_while_it_is_cut_off(
     heard: list[ItemChange] = []
     store.watch("", heard.append)
     first = await direct.compare_and_swap("a", 0, b"1")
-    await eventually(lambda: len(heard) == 1)
+    await until(lambda: len(heard) == 1)
     proxy.shut()
     second = await direct.compare_and_swap("a", first, b"2")
     await direct.compare_and_swap("a", second, None)
     proxy.reopen()
-    await eventually(lambda: len(heard) == 3)
+    await until(lambda: len(heard) == 3)
     third = await direct.compare_and_swap("b", 0, b"3")
-    await eventually(lambda: len(heard) == 4)
+    await until(lambda: len(heard) == 4)
     assert heard == [
         ItemChange("a", StoredItem(b"1", first)),
         ItemChange("a", StoredItem(b"2", second)),
@@ -407,7 +402,7 @@ async def test_a_watcher_is_told_the_differences_if_etcd_forgot_the_changes(
     heard: list[ItemChange] = []
     store.watch("", heard.append)
     mark = await direct.compare_and_swap("mark", 0, b"")
-    await eventually(lambda: len(heard) == 1)
+    await until(lambda: len(heard) == 1)
     proxy.shut()
     for value in (b"2", b"3"):
         changed = await direct.compare_and_swap("changed", changed, value)
@@ -415,9 +410,9 @@ async def test_a_watcher_is_told_the_differences_if_etcd_forgot_the_changes(
     new = await direct.compare_and_swap("new", 0, b"")
     await compact(etcd, new)
     proxy.reopen()
-    await eventually(lambda: len(heard) == 4)
+    await until(lambda: len(heard) == 4)
     last = await direct.compare_and_swap("same", same, b"!")
-    await eventually(lambda: len(heard) == 5)
+    await until(lambda: len(heard) == 5)
     assert heard == [
         ItemChange("mark", StoredItem(b"", mark)),
         ItemChange("gone", None),
@@ -446,7 +441,7 @@ async def test_a_watcher_that_fails_is_told_the_next_change_all_the_same(
     store.watch("", changed)
     await store.compare_and_swap("a", 0, b"")
     await store.compare_and_swap("b", 0, b"")
-    await eventually(lambda: len(heard) == 2)
+    await until(lambda: len(heard) == 2)
     assert "a mistake" in caplog.text
 
 
@@ -463,7 +458,7 @@ async def test_clusters_with_other_prefixes_do_not_see_each_other(etcd: LocalEtc
         await a.compare_and_swap("k", 0, b"a")
         version = await b.compare_and_swap("k", 0, b"b")
         assert [item.value for item in (await a.list("")).values()] == [b"a"]
-        await eventually(lambda: bool(heard))
+        await until(lambda: bool(heard))
         assert heard == [ItemChange("k", StoredItem(b"b", version))]
 
 

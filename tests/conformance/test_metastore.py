@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import Conflict, Corrupt, NotLeader, Unavailable, VersionMismatch
@@ -84,12 +85,6 @@ async def store(place: Place) -> AsyncIterator[MetaStore]:
     store = await place.open()
     yield store
     await store.close()
-
-
-async def eventually(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not reached():  # noqa: ASYNC110 - changes come when they come
-            await asyncio.sleep(0.01)
 
 
 async def test_an_absent_key_is_none(store: MetaStore) -> None:
@@ -169,7 +164,7 @@ async def test_watchers_hear_of_changes_under_their_prefix(store: MetaStore) -> 
     first = await store.compare_and_swap("log/a", 0, b"x")
     await store.compare_and_swap("node/1", 0, b"y")
     await store.compare_and_swap("log/a", first, None)
-    await eventually(lambda: len(heard) == 2)
+    await until(lambda: len(heard) == 2)
     unwatch()
     await store.compare_and_swap("log/b", 0, b"z")
     assert heard == [ItemChange("log/a", StoredItem(b"x", first)), ItemChange("log/a", None)]
@@ -180,7 +175,7 @@ async def test_watchers_hear_of_all_changes_in_order(store: MetaStore) -> None:
     await store.compare_and_swap("before", 0, b"")
     store.watch("", heard.append)
     versions = await asyncio.gather(*(store.compare_and_swap(f"{i}", 0, b"") for i in range(30)))
-    await eventually(lambda: len(heard) >= 30)
+    await until(lambda: len(heard) >= 30)
     assert [change.item.version for change in heard if change.item] == sorted(versions)
 
 

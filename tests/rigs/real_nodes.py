@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from node_services import chained_on
-from scripted_node import PATIENCE_S
+from poll import until
 
 from loomlog.config import NodeSettings
 from loomlog.node import StorageNode
@@ -86,9 +85,3 @@ class RealNodes:
 
 def _cannot_open(path: str) -> BlockTable:
     raise OSError("the disk failed")
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not true():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)

@@ -12,7 +12,8 @@ from typing import Final, Self, TypedDict
 
 from cluster_requests import ClusterRequests
 from log_user import LogUser
-from real_nodes import RealNodes, until
+from poll import until
+from real_nodes import RealNodes
 from scripted_node import PATIENCE_S, ScriptedNode
 
 from loomlog.config import MetadataSettings

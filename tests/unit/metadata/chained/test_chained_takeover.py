@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster_requests import chained, is_whole
 from node_services import chained_on
-from real_nodes import until
+from poll import until
 from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.chained.chain import Replica

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster_requests import chained, is_whole, nodes_of
-from real_nodes import until
+from poll import until
 from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.chained.chain import Replica

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cluster_requests import copyset, segments
-from real_nodes import until
+from poll import until
 from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.copyset.record import epoch_of, make

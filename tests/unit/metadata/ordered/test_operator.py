@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster_requests import replicas
 from keepers import stream_records
-from real_nodes import until
+from poll import until
 from scripted_node import ScriptedNode
 from small_cluster import SmallCluster, commits, told, turns, write_all
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from faulty_store import FaultyStore
 from keepers import stream_records
-from scripted_node import PATIENCE_S, Peer, ScriptedNode
+from poll import until
+from scripted_node import Peer, ScriptedNode
 from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.backoff import Backoff
@@ -234,12 +235,6 @@ async def test_a_stream_that_cannot_be_taken_back_stays(
             await cluster.change(CHANGE.ADD, log="events")
         cluster.nodes[1].refuse.clear()
         await cluster.until(lambda s: s.state == pb.RUNNING, stream_id=2)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not true():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
 
 
 class UnwritableStore(FaultyStore):
