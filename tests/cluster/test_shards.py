@@ -71,6 +71,7 @@ async def test_records_are_on_all_shards_and_on_different_nodes(tmp_path: Path) 
         assert await nodeset(log) == SHARDS
         await append(log, 0, 60)
         assert await read_all(log) == list(range(60))
+        assert not (await cluster.status()).conditions
         found = [await _copies_on(servers, node, index) for node in (1, 2, 3) for index in (0, 1)]
         assert all(found)
         for copysets in found:

@@ -342,8 +342,21 @@ class LogletKeeper(ProtocolKeeper, Generic[L]):
         records = sorted(self.records.of_log(log.log_id), key=lambda record: record.stream_id)
         return [self.stream(log, r, segments[r.loglet]) for r in records if r.loglet in segments]
 
+    @abstractmethod
+    def segment_conditions(self, log: LogRecord, record: L, segment: Segment) -> list[Condition]:
+        """Return what is not as it should be with a segment."""
+
+    def conditions(self, log: LogRecord) -> list[Condition]:
+        segments = {segment.loglet: segment for segment in log.layout.segments}
+        return [
+            condition
+            for record in self.records.of_log(log.log_id)
+            if record.loglet in segments
+            for condition in self.segment_conditions(log, record, segments[record.loglet])
+        ]
+
     def has_stream(self, stream_id: StreamId) -> bool:
-        return any(record.stream_id == stream_id for record in self.records)
+        return self.records.of_stream(stream_id) is not None
 
     def version_of(self, log: LogRecord) -> int:
         return self.records.version_of(log.log_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from loomlog.core.copyset.conditions import conditions as of_copysets
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Member, Trouble
 from loomlog.core.copyset.record import make
+from loomlog.core.copyset.shards import shard_of
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.shortage import is_readable, shortage
 from loomlog.types import ReplicaState, Report
@@ -159,6 +161,13 @@ def test_entries_of_epochs_with_nodes_that_are_away_or_empty_are_counted() -> No
     assert (condition.records, condition.text[-22:]) == (5, "node 2 lost its copies")
     (condition,) = of_copyset(state(trimmed=make(1, 3)), n2=2)
     assert condition.records == 2 + 4
+
+
+def test_second_shards_of_nodes_are_named_as_people_see_them() -> None:
+    shards = (1, shard_of(2, 1), 3)
+    history = (EpochMetadata(1, tuple(map(Member, shards)), 2),)
+    (condition,) = of_copyset(replace(state(), history=history), alive=(1, 3))
+    assert condition.text.endswith("node 2/1 is away")
 
 
 def test_losses_that_are_trimmed_or_of_older_epochs_than_any_entry_are_over() -> None:

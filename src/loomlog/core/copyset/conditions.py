@@ -9,8 +9,9 @@ from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
 from loomlog.core.copyset.log_state import awaited, is_recovered, short_epochs
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, offset_of
+from loomlog.core.copyset.shards import shard_name
 from loomlog.core.copyset.upkeep import copies_of, losses, unrecovered, why_appends_wait
-from loomlog.types import NodeId, StreamId
+from loomlog.types import ShardId, StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,10 @@ class LogView:
     stream: StreamId
     state: LogState
     tail: Lsn  # as far as it is known
-    alive: Collection[NodeId]
-    lost: Mapping[NodeId, Epoch]  # nodes that lost copies, and up to which epoch
-    refusing: Mapping[NodeId, str]  # nodes that take no copies, and why
-    failing: Mapping[NodeId, str]  # those of them that cannot take part in a recovery
+    alive: Collection[ShardId]
+    lost: Mapping[ShardId, Epoch]  # shards that lost copies, and up to which epoch
+    refusing: Mapping[ShardId, str]  # shards that take no copies, and why
+    failing: Mapping[ShardId, str]  # those of them that cannot take part in a recovery
     reason: str  # for another epoch
     trouble: str
 
@@ -41,11 +42,11 @@ def conditions(view: LogView) -> list[Condition]:
 def _shortages(view: LogView) -> Iterator[Shortage]:
     short = set(short_epochs(view.state))
     for epoch in _epochs(view.state):
-        nodes = view.state.metadata_of(epoch).shards
-        emptied = [node for node in nodes if view.lost.get(node, 0) >= epoch]
-        away = [node for node in nodes if node not in view.alive and node not in emptied]
-        reasons = [f"node {node} lost its copies" for node in emptied]
-        reasons += [f"node {node} is away" for node in away]
+        shards = view.state.metadata_of(epoch).shards
+        emptied = [shard for shard in shards if view.lost.get(shard, 0) >= epoch]
+        away = [shard for shard in shards if shard not in view.alive and shard not in emptied]
+        reasons = [f"node {shard_name(shard)} lost its copies" for shard in emptied]
+        reasons += [f"node {shard_name(shard)} is away" for shard in away]
         if epoch in short:
             reasons.append(copies_of(view.state.metadata_of(epoch)))
         if reasons:

@@ -17,7 +17,7 @@ from loomlog.errors import Conflict, NotFound, SwapUnknown
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogletRecord, decode, encode
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.types import LogId
+from loomlog.types import LogId, StreamId
 
 L = TypeVar("L", bound=LogletRecord)
 
@@ -67,6 +67,9 @@ class LogletRecords(Generic[L]):
 
     def of_log(self, log_id: LogId) -> list[L]:
         return [self._kept[number].record for number in self._by_log.get(log_id, ())]
+
+    def of_stream(self, stream_id: StreamId) -> L | None:
+        return next((record for record in self if record.stream_id == stream_id), None)
 
     def version_of(self, log_id: LogId) -> int:
         numbers = self._by_log.get(log_id, ())

@@ -24,7 +24,7 @@ from loomlog.core.chained.outage import outage
 from loomlog.core.chained.read import find_tail
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.trim import find_time
-from loomlog.core.chained.upkeep import ChainsStanding, condition, why_appends_wait
+from loomlog.core.chained.upkeep import condition, why_appends_wait
 from loomlog.core.conditions import Condition
 from loomlog.core.outage import PartOutage
 from loomlog.core.rebalance import ReplicaGroup
@@ -281,7 +281,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         )
 
     def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
-        record = next((r for r in self.records if r.stream_id == stream_id), None)
+        record = self.records.of_stream(stream_id)
         standing = None if record is None else self.upkeep.standing(record)
         if record is None or standing is None:
             return []
@@ -309,20 +309,14 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         newcomers = self.upkeep.newcomers
         return {replica: newcomers.percent(record, replica) for replica in record.joining}
 
-    def conditions(self, log: LogRecord) -> list[Condition]:
-        segments = {segment.loglet: segment for segment in log.layout.segments}
-        records = [record for record in self.records.of_log(log.log_id) if record.begun]
-        return [
-            condition
-            for record in records
-            if record.loglet in segments and (standing := self.upkeep.standing(record)) is not None
-            for condition in conditions(self._view(log, segments[record.loglet], standing))
-        ]
-
-    def _view(self, log: LogRecord, segment: Segment, standing: ChainsStanding) -> ChainsView:
-        record = standing.record
+    def segment_conditions(
+        self, log: LogRecord, record: ChainedRecord, segment: Segment
+    ) -> list[Condition]:
+        standing = self.upkeep.standing(record) if record.begun else None
+        if standing is None:
+            return []
         last = self.known_tail(log, segment) if segment.end is None else segment.end
-        return ChainsView(
+        view = ChainsView(
             log.name,
             standing,
             self._nodes,
@@ -334,6 +328,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             filled=self._filled(record),
             trouble=self.upkeep.trouble(record.loglet),
         )
+        return conditions(view)
 
     # ---- nodes
 

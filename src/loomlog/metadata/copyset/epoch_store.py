@@ -28,7 +28,7 @@ from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.copyset.nodes import CopysetNodes, size_of
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord
-from loomlog.types import LogId, NodeId, ShardId
+from loomlog.types import Glsn, LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import state_to_wire, store_request_from_wire
 
@@ -115,6 +115,12 @@ class EpochStore:
 
     def reported_tail(self, loglet: LogId) -> Lsn:
         return self._tails.get(loglet, 0)
+
+    def known_tail(self, segment: Segment) -> Glsn:
+        """Return up to where all is recovered, or reported by its sequencer; there may be more."""
+        record = self.records.get(segment.loglet)
+        recovered = record.state.tail if record is not None and record.begun else 0
+        return max(recovered, self.reported_tail(segment.loglet), segment.start - 1)
 
     # ---- changes by the metadata repository itself
 

@@ -8,29 +8,29 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from loomlog.core.conditions import Condition
-from loomlog.core.copyset.conditions import LogView, conditions
 from loomlog.core.copyset.landmarks import Ages, SequencerTail, last_to_go, tail
 from loomlog.core.copyset.log_state import awaited, first_state, holders, is_recovered
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.outage import outage
 from loomlog.core.copyset.record import epoch_of, skip_zero
-from loomlog.core.copyset.shards import index_of, node_of, shard_name, shard_of
-from loomlog.core.copyset.upkeep import condition, why_not_closed
+from loomlog.core.copyset.shards import index_of, node_of, shard_of
+from loomlog.core.copyset.upkeep import why_not_closed
 from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import InvalidArgument, Retryable, Sealed, Unavailable
 from loomlog.limits import NODESET_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.copyset.completion import Completion
-from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
+from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.rebuild_log import RebuildLog
 from loomlog.metadata.copyset.rebuilder import Rebuilder
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, losses_name
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
-from loomlog.metadata.metrics import Metric, Sample, stream_sample, streams_of
+from loomlog.metadata.copyset.status import CopysetStatus, details, metrics, nodes_of
+from loomlog.metadata.metrics import Metric
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
     Answer,
@@ -81,9 +81,10 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             catalog, copysets, nodes, context.clocks.now_us, context.contradicted
         )
         self._nodes = nodes
-        self._rebuilding = Rebuilder(context, self.epochs, rebuild_log)
-        self.epochs.rebuilt = self._rebuilding.to_wire
-        self._recoveries = Recoveries(self.epochs, self._rebuilding.through, context.background)
+        self._rebuilder = Rebuilder(context, self.epochs, rebuild_log)
+        self.epochs.rebuilt = self._rebuilder.to_wire
+        self._recoveries = Recoveries(self.epochs, self._rebuilder.through, context.background)
+        self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
         self._completion = Completion(self.epochs, context.background)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)
         self._remover = CopysetRemover(self.epochs, context.background)
@@ -91,7 +92,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def start(self) -> None:
         for record in self.records:
             self._wake(record)
-        self._rebuilding.start()
+        self._rebuilder.start()
 
     def stop(self) -> None:
         self._recoveries.stop()
@@ -177,7 +178,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                 state = await self.epochs.until(segment.loglet, _is_over)
         except TimeoutError:
             record = self.records.get(segment.loglet)
-            why = self._condition(record) if record else "it was deleted"
+            why = self._status.condition(record) if record else "it was deleted"
             raise Unavailable(f"segment {segment.loglet} is not closed yet: {why}") from None
         return state.tail
 
@@ -205,7 +206,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             record = self.records.get(segment.loglet)
-            why = (self._condition(record) if record else "") or "its nodes do not answer in time"
+            why = self._status.condition(record) if record else ""
+            why = why or "its nodes do not answer in time"
             raise Unavailable(
                 f"where segment {segment.loglet} ends is not known now: {why}; see `loom status`",
                 lasting=not self._can_recover(segment),
@@ -237,10 +239,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return record is not None and record.state.closed
 
     def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
-        """Return up to where all is recovered, or reported by its sequencer; there may be more."""
-        record = self.records.get(segment.loglet)
-        known = record.state.tail if record is not None and record.begun else 0
-        return max(known, self.epochs.reported_tail(segment.loglet), segment.start - 1)
+        return self.epochs.known_tail(segment)
 
     def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
         """Return whether all of it is recovered, or reported by a sequencer that is reachable."""
@@ -279,116 +278,34 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     # ---- status
 
     def stream(self, log: LogRecord, record: CopysetRecord, segment: Segment) -> pb.LogStream:
-        record = begun_at(record, segment.start)
-        state = record.state
-        return pb.LogStream(
-            log_stream_id=record.stream_id,
-            state=pb.STREAM_SEALED if state.closed else pb.RUNNING,
-            seal_epoch=state.epoch,
-            replicas=self._catalog.addressed(_nodes_of(state)),
-            last=self.known_tail(log, segment),
-            condition=self._condition(record),
-            loglet_id=record.loglet,
-            protocol=segment.settings.protocol,
-            copyset=self.epochs.to_wire(record),
-        )
-
-    def _condition(self, record: CopysetRecord) -> str:
-        alive, reason = self._nodes.alive_of(record.state), self._recoveries.reason(record)
-        lost = {shard: self._nodes.lost_through(shard, record.loglet) for shard in record.holders}
-        trouble = self._recoveries.trouble(record.loglet)
-        refusing = self._nodes.refusing(record.state)
-        failing = self._nodes.failing(record.state)
-        return condition(record.state, alive, lost, reason, trouble, refusing, failing)
+        return self._status.stream(record, segment)
 
     def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
-        record = next((r for r in self.records if r.stream_id == stream_id), None)
-        if record is None:
-            return []
-        state, refusing = record.state, self._nodes.refusing(record.state)
-        newest = state.history[-1].shards
-        described = []
-        for shard in sorted({*newest, *holders(state)}, key=lambda s: (node_of(s), s)):
-            role = "nodeset" if shard in newest else "older copies"
-            is_sequencer = node_of(shard) == state.sequencer and not state.closed
-            lost = self._nodes.lost_through(shard, record.loglet)
-            words = "takes no copies" if shard in refusing else "takes copies"
-            described.append(
-                pb.ReplicaDescription(
-                    storage_node_id=node_of(shard),
-                    part=index_of(shard),
-                    role=f"{role}, sequencer" if is_sequencer else role,
-                    state=f"lost copies up to epoch {lost}" if lost else words,
-                    epoch=state.epoch,
-                )
-            )
-        return described
+        record = self.records.of_stream(stream_id)
+        return [] if record is None else self._status.replicas(record)
 
-    def conditions(self, log: LogRecord) -> list[Condition]:
-        segments = {segment.loglet: segment for segment in log.layout.segments}
-        records = [record for record in self.records.of_log(log.log_id) if record.begun]
-        return [
-            condition
-            for record in records
-            if record.loglet in segments
-            for condition in conditions(self._view(log, segments[record.loglet], record))
-        ]
-
-    def _view(self, log: LogRecord, segment: Segment, record: CopysetRecord) -> LogView:
-        state, nodes = record.state, self._nodes
-        return LogView(
-            log.name,
-            record.stream_id,
-            state,
-            self.known_tail(log, segment),
-            alive=list(filter(nodes.reachable, nodes.alive_of(state))),
-            lost={node: nodes.lost_through(node, record.loglet) for node in record.holders},
-            refusing=nodes.refusing(state),
-            failing=nodes.failing(state),
-            reason=self._recoveries.reason(record),
-            trouble=self._recoveries.trouble(record.loglet),
-        )
+    def segment_conditions(
+        self, log: LogRecord, record: CopysetRecord, segment: Segment
+    ) -> list[Condition]:
+        return self._status.conditions(log, record, segment) if record.begun else []
 
     def extend_status(self, status: pb.Status) -> None:
-        for shard, progress in self._rebuilding.progress().items():
-            message = status.rebuilds.add(
-                shard=shard_name(shard),
-                storage_node_id=node_of(shard),
-                status=progress.status,
-                records=progress.records,
-                size_bytes=progress.size_bytes,
-                part_done=progress.part_done,
-                waiting=progress.waiting,
-            )
-            if progress.left_s is not None:
-                message.left_s = progress.left_s
+        status.rebuilds.extend(self._status.rebuilds())
 
     def node_conditions(self, node: NodeId) -> list[Condition]:
-        found = self._rebuilding.progress().items()
-        return [each.condition(node) for shard, each in found if node_of(shard) == node]
+        return self._status.node_conditions(node)
 
     def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
-        state = stream.copyset if stream.HasField("copyset") else None
-        return {self.protocol: None if state is None else _state_dict(state)}
+        return {self.protocol: details(stream)}
 
     def metrics(self, status: pb.Status) -> list[Metric]:
-        shown = [(log, s) for log, s in streams_of(status) if s.HasField("copyset")]
-        unrecovered = [stream_sample(_unrecovered(s.copyset), log, s) for log, s in shown]
-        missed = [stream_sample(_missed(s.copyset), log, s) for log, s in shown]
-        rebuilds = [({"shard": each.shard}, each) for each in status.rebuilds]
-        return [
-            Metric("copyset_epochs_unrecovered", "gauge", unrecovered),
-            Metric("copyset_nodes_missed", "gauge", missed),
-            Metric("rebuild_records", "gauge", [Sample(r.records, of) for of, r in rebuilds]),
-            Metric("rebuild_bytes", "gauge", [Sample(r.size_bytes, of) for of, r in rebuilds]),
-            Metric("rebuild_part_done", "gauge", [Sample(r.part_done, of) for of, r in rebuilds]),
-        ]
+        return metrics(status)
 
     # ---- nodes
 
     def placement(self) -> list[tuple[NodeId, ...]]:
         return [
-            _nodes_of(record.state)
+            nodes_of(record.state)
             for record in self.records
             if not record.state.closed and not self._remover.is_abandoned(record)
         ]
@@ -411,7 +328,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                 record.state,
                 away,
                 self._nodes.refusing(record.state),
-                {shard: self._nodes.lost_through(shard, record.loglet) for shard in record.holders},
+                self._nodes.losses(record),
             )
         ]
 
@@ -435,7 +352,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
         if request.action != pb.ChangeStream.RENEW:
             return await super().change_stream(request)
-        record = next(r for r in self.records if r.stream_id == request.log_stream_id)
+        record = self.records.of_stream(request.log_stream_id)
+        assert record is not None
         before = record.state.history[-1].nodeset
         self.epochs.renewing.add(record.loglet)
         self._recoveries.look(record)
@@ -445,7 +363,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
                     record.loglet, lambda state: state.history[-1].nodeset != before
                 )
         except TimeoutError:
-            reason = self._condition(record) or "it needs no other nodes"
+            reason = self._status.condition(record) or "it needs no other nodes"
             return pb.Changed(done=f"stream {record.stream_id} is as before", next=reason)
         finally:
             self.epochs.renewing.discard(record.loglet)
@@ -460,13 +378,13 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return [
             f"segment {record.loglet}"
             for record in self.records
-            if node in _nodes_of(record.state)
+            if node in nodes_of(record.state)
             and not record.state.closed
             and len(usable) < record.state.history[-1].replication
         ]
 
     def node_joined(self, node: NodeId) -> None:
-        self._rebuilding.wake()
+        self._rebuilder.wake()
         self._trimmer.node_joined(node)
         for record in self.records:
             if record.is_on(node):
@@ -474,7 +392,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._recoveries.node_joined(node)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
-        self._rebuilding.wake()
+        self._rebuilder.wake()
         self._recoveries.node_changed(node, alive=alive)
         for record in self.records:
             self._remover.look(record)
@@ -504,14 +422,14 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             for loglet, epoch in node.losses_of(losses_name(shard_of(node.node_id, index)))
             if loglet
         )
-        answer.rebuild.CopyFrom(self._rebuilding.news())
+        answer.rebuild.CopyFrom(self._rebuilder.news())
 
     def report_handler(self) -> TakeReport:
         return self._take_report
 
     def _take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
         self.epochs.take_report(node, report)
-        self._rebuilding.take_report(node, report)
+        self._rebuilder.take_report(node, report)
 
     # ---- requests
 
@@ -528,36 +446,3 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
 def _is_over(state: LogState) -> bool:
     return state.closed and is_recovered(state)
-
-
-def _nodes_of(state: LogState) -> tuple[NodeId, ...]:
-    """Return the nodes of the newest nodeset, each once."""
-    return tuple(dict.fromkeys(map(node_of, state.history[-1].shards)))
-
-
-def _unrecovered(state: pb.CopysetState) -> int:
-    """Return how many epochs are over and not clean."""
-    return max(0, state.epoch - 1 - state.last_clean)
-
-
-def _missed(state: pb.CopysetState) -> int:
-    """Return how many nodes of the newest nodeset are not alive; 0 once nothing is written."""
-    alive = {node.storage_node_id for node in state.nodes if node.alive}
-    return 0 if state.closed else len(set(map(node_of, state.history[-1].nodeset)) - alive)
-
-
-def _state_dict(state: pb.CopysetState) -> dict[str, Any]:
-    return {
-        "sequencer": state.sequencer or None,
-        "last_clean": state.last_clean,
-        "closed": state.closed,
-        "history": [
-            {
-                "since": epochs.since,
-                "nodeset": list(dict.fromkeys(map(node_of, epochs.nodeset))),
-                "shards": list(map(shard_name, epochs.nodeset)),
-                "replicas": epochs.replication,
-            }
-            for epochs in state.history
-        ],
-    }

@@ -114,6 +114,10 @@ class CopysetNodes:
             self._losses[shard] = losses, {pair[0]: pair[1] for pair in losses}
         return self._losses[shard][1].get(loglet, 0)
 
+    def losses(self, record: CopysetRecord) -> dict[ShardId, Epoch]:
+        """Return up to which epoch each shard may have lost copies of a loglet; 0: none."""
+        return {shard: self.lost_through(shard, record.loglet) for shard in record.holders}
+
     def is_unfit(self, shard: ShardId) -> bool:
         """Return whether a shard has to leave the nodesets that it is in."""
         node = node_of(shard)

@@ -343,8 +343,7 @@ class Rebuilder:
         """Return whether some record may have had all its copies on shards that lost theirs, this
         one among them: that loss stays known until the record is trimmed."""
         for each in self._loglets():
-            lost = {held: self._nodes.lost_through(held, each.loglet) for held in each.holders}
-            if shard in log_state.lost_together(each.state, lost):
+            if shard in log_state.lost_together(each.state, self._nodes.losses(each)):
                 return True
         return False
 
