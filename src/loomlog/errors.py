@@ -2,7 +2,8 @@
 
     LoomError
     ├── Retryable: NotLeader, Busy, Unavailable, Timeout
-    ├── the request: InvalidArgument, NotFound, AlreadyExists, Unauthorized, VersionMismatch
+    ├── the request: InvalidArgument, NotFound, AlreadyExists, Unauthorized, PermissionDenied,
+    │   VersionMismatch
     ├── reading: NotYetWritten, Trimmed, DataLoss, Corrupt
     ├── appending: Sealed, AppendUnknown
     └── shared state: Conflict, Fenced, SwapUnknown, RolledBack, DiskFailed
@@ -161,6 +162,12 @@ class DiskFailed(LoomError):
     """A metadata repository cannot write to its disk: free space or repair it."""
 
     code: ClassVar[int] = 22
+
+
+class PermissionDenied(LoomError):
+    """The peer lacks the permission that the message names; nothing happened."""
+
+    code: ClassVar[int] = 23
 
 
 def _tree(root: type[LoomError]) -> list[type[LoomError]]:
