@@ -37,7 +37,7 @@ async def until(look: Callable[[], Any], holds: Callable[[Any], object] = bool) 
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    """The same without an event loop."""
+    """Look until it is true, without an event loop."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline_s, "it never came true"
