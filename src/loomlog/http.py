@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Final, TypeAlias, cast
 
 import h11
 
-from loomlog.errors import InvalidArgument
-from loomlog.net.address import join_address
-from loomlog.net.endpoints import stop_listening
+from loomlog.errors import LoomError
+from loomlog.net.credentials import Credentials
+from loomlog.net.listener import Listener
 
 log = logging.getLogger(__name__)
 
@@ -34,47 +34,58 @@ SILENCE_S: Final = 30.0  # a connection without a request is closed after this
 class HttpServer:
     """Serves `routes` (path to function) until stopped."""
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        credentials: Credentials | None = None,
+        public: Collection[str] = (),
+    ) -> None:
+        """With `credentials` it speaks TLS, and only `public` paths are for everybody: the others
+        need a certificate of the cluster."""
         self._routes = dict(routes)
-        self._server: asyncio.Server | None = None
+        self._public = frozenset(routes if credentials is None else public)
+        self._credentials = credentials
+        self._listener = Listener(self._connection, credentials)
         self._connections: dict[_Connection, None] = {}  # most recent request last
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, address: str) -> None:
         """Listen; port 0 picks a free one. Raise InvalidArgument if the address is taken."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(self._connection, host, port)
-        except OSError as error:
-            raise InvalidArgument(
-                f"cannot serve HTTP on {join_address(host, port)}: {error.strerror or error}; "
-                "choose another address or stop what uses it"
-            ) from error
+        await self._listener.start(address)
 
     @property
     def address(self) -> str:
         """The address it listens on, as host:port."""
-        assert self._server is not None, "not started"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return join_address(host, port)
+        return self._listener.address
 
     async def stop(self) -> None:
         """Stop listening and close every connection. Does nothing if never started."""
-        if self._server is None:
-            return
-        await stop_listening(self._server)
+        await self._listener.stop()
         for connection in list(self._connections):
             connection.close()
-        await self._server.wait_closed()
-        self._server = None
 
     def _connection(self) -> _Connection:
-        return _Connection(self._routes, self._connections)
+        return _Connection(self._routes, self._connections, self._may_see)
+
+    def _may_see(self, path: str, transport: asyncio.Transport) -> bool:
+        if path in self._public or self._credentials is None:
+            return True
+        try:
+            holder = self._credentials.principal_of(transport.get_extra_info("peercert"))
+        except LoomError:
+            return False
+        return holder.kind != "anonymous"
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, routes: Mapping[str, Route], connections: dict[_Connection, None]) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        connections: dict[_Connection, None],
+        may_see: Callable[[str, asyncio.Transport], bool],
+    ) -> None:
         self._routes = routes
         self._connections = connections
+        self._may_see = may_see
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -165,6 +176,9 @@ class _Connection(asyncio.Protocol):
         if route is None:
             known = ", ".join(sorted(self._routes))
             self._send(HTTPStatus.NOT_FOUND, _plain(f"nothing here; there is: {known}"))
+        elif self._transport is None or not self._may_see(path, self._transport):
+            text = "only with a certificate of the cluster: see `loom certs client`"
+            self._send(HTTPStatus.FORBIDDEN, _plain(text))
         elif method not in (b"GET", b"HEAD"):
             self._send(HTTPStatus.METHOD_NOT_ALLOWED, _plain("only GET"), [("Allow", "GET, HEAD")])
         else:

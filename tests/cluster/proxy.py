@@ -6,7 +6,7 @@ import asyncio
 from typing import Self
 
 from loomlog.net.address import join_address, split_address
-from loomlog.net.endpoints import stop_listening
+from loomlog.net.listener import stop_listening
 
 _CLIENT = b"client"  # in the Hello of a client; servers' own connections pass untouched
 

@@ -35,7 +35,6 @@ from loomlog.metadata.requests import Front, Requests
 from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.metadata.term import Mandate, Term, explained
-from loomlog.net.address import split_address
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -214,9 +213,11 @@ class MetadataRepository:
                 "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
                 "/status": lambda: ("application/json", json.dumps(self.status()).encode()),
                 "/metrics": lambda: ("text/plain; version=0.0.4", self.metrics().encode()),
-            }
+            },
+            self._codec.credentials,
+            public=("/healthz",),
         )
-        await http.start(*split_address(address))
+        await http.start(address)
         self._http = http
         self._at_stop.push_async_callback(http.stop)
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
 from loomlog.core.principal import ANONYMOUS, Principal
 from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable, seconds
+from loomlog.net.credentials import Credentials, HandshakeFailed, explain_tls
 from loomlog.net.liveness import Pinger, detect_silence
 from loomlog.net.turns import Turns
 from loomlog.types import Buffer
@@ -62,6 +64,9 @@ class FrameWriter(Protocol[F_contra]):
 
 class Codec(Protocol[F]):
     """Converts frames to bytes and back, and tells what they mean for a connection."""
+
+    @property
+    def credentials(self) -> Credentials | None: ...
 
     def reader(self) -> FrameReader[F]: ...
 
@@ -116,9 +121,11 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         codec: Codec[F],
         handler: Handler[F],
         accept: Callable[[Connection[F]], None] | None = None,
+        *,
+        peer: str = "",
     ) -> None:
-        """`accept` is called when the connection of a listening server is made; it may abort it.
-        A connection whose TLS handshake fails is never made."""
+        """`peer` is the address that was connected to. `accept` is called when the connection of a
+        listening server is made; it may abort it. One whose TLS handshake fails is never made."""
         self._codec = codec
         self._handler = handler
         self._accept = accept
@@ -133,6 +140,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._reader = codec.reader()
         self._encode = codec.writer().encode
         self._transport: asyncio.Transport | None = None
+        self._writelines: Callable[[Sequence[Buffer]], None]
         self._pending: dict[int, OnReply[F]] = {}
         self._streams: set[int] = set()  # ids of pending requests with many answers
         self._last_id = 0
@@ -143,7 +151,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self.said = False  # a one-way frame was sent since this was reset
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.greeted.add_done_callback(_retrieve)
-        self.peer = "?"
+        self.peer = peer
         self.principal: Principal = ANONYMOUS  # as the peer's certificate states it
 
     # ---- asyncio protocol
@@ -151,13 +159,26 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        self._writelines = transport.writelines
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_BYTES)
         detect_silence(transport.get_extra_info("socket"))
-        name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        if not self.peer:
+            name = transport.get_extra_info("peername")
+            self.peer = f"{name[0]}:{name[1]}" if name else "?"
         if self._accept is not None:
             self._accept(self)
-        self.send(self._codec.greeting())
+        try:
+            self._identify(transport)
+            self.send(self._codec.greeting())
+        except LoomError as error:
+            self.send(self._codec.failure_frame(error))
+            self.close(error)
+
+    def _identify(self, transport: asyncio.Transport) -> None:
+        credentials = self._codec.credentials
+        if credentials is not None:
+            self._writelines = _joined_writes(transport)
+            self.principal = credentials.principal_of(transport.get_extra_info("peercert"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.writable()
@@ -190,8 +211,20 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        detail = f": {exc}" if exc else ""
-        self._fail(Unavailable(f"the connection to {self.peer} was lost{detail}"))
+        if self.greeted.done():
+            detail = f": {exc}" if exc else ""
+            self._fail(Unavailable(f"the connection to {self.peer} was lost{detail}"))
+        else:
+            self._fail(HandshakeFailed(self._why_no_greeting(exc)))
+
+    def _why_no_greeting(self, error: Exception | None) -> str:
+        """Return what may be the matter with a peer that closes the connection at once."""
+        refusal = f"{self.peer} closed the connection without a greeting"
+        if isinstance(error, ssl.SSLError):
+            return f"{refusal}: {explain_tls(error, accepted=self._accepted)}"
+        if self._codec.credentials is None:
+            return f"{refusal}; if it speaks TLS, connect with --tls"
+        return f"{refusal}; if it refuses this side's certificate, its log says why"
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
@@ -270,7 +303,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         if self._writable is not None and not self._has_room(transport):
             return
         encoded = self._encode(frame, payload)
-        transport.writelines(encoded)
+        self._writelines(encoded)
         if payload or frame.id in self._answering:
             self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
         if not frame.reply:
@@ -467,6 +500,13 @@ class Call(Generic[F]):
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _joined_writes(transport: asyncio.Transport) -> Callable[[Sequence[Buffer]], None]:
+    """Return a function that writes buffers as one: TLS makes a record of each, and a record costs
+    more than a copy."""
+    write = transport.write
+    return lambda buffers: write(b"".join(buffers))
 
 
 def _retrieve(greeted: asyncio.Future[str]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import sys
 from collections.abc import Collection
 from typing import Any, Generic
 
 from loomlog import limits
-from loomlog.errors import InvalidArgument, LoomError, Timeout, Unavailable, seconds
-from loomlog.net.address import join_address, split_address
+from loomlog.errors import LoomError, Timeout, Unavailable, seconds
+from loomlog.net.address import split_address
 from loomlog.net.connection import Codec, Connection, Damaged, F, Handler
+from loomlog.net.credentials import HandshakeFailed, explain_tls
+from loomlog.net.listener import TLS_SHUTDOWN_S, Listener
 from loomlog.net.notices import Notices
 
 logger = logging.getLogger(__name__)
@@ -23,21 +26,27 @@ async def connect(
     handler: Handler[F],
     timeout_s: float = limits.CONNECT_TIMEOUT_S,
 ) -> Connection[F]:
-    """Connect and greet. Raises Unavailable, Timeout or VersionMismatch."""
+    """Connect and greet. Raises Unavailable, Timeout, VersionMismatch or, if the peer's
+    certificate is of another cluster, Unauthorized."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     connection: Connection[F] | None = None
+    tls: dict[str, Any] = {}
+    if codec.credentials is not None:
+        tls = {"ssl": codec.credentials.connecting(), "ssl_shutdown_timeout": TLS_SHUTDOWN_S}
     try:
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
-                lambda: Connection(codec, handler), host, port
+                lambda: Connection(codec, handler, peer=address), host, port, **tls
             )
-            connection.peer = address
             await asyncio.shield(connection.greeted)
         greeted, connection = connection, None
         return greeted
     except TimeoutError:
         error: LoomError = Timeout(f"{address} did not answer within {seconds(timeout_s)}")
+    except (ssl.SSLError, ssl.CertificateError) as cause:
+        reason = explain_tls(cause, accepted=False)
+        error = HandshakeFailed(f"no TLS with {address}: {reason}")
     except OSError as cause:
         error = Unavailable(f"cannot reach {address}: {cause.strerror or cause}")
     finally:
@@ -60,20 +69,6 @@ async def is_refused(address: str, timeout_s: float) -> bool:
         return False
     transport.abort()
     return False
-
-
-async def stop_listening(server: asyncio.AbstractServer) -> None:
-    """Close a server after everything that it has accepted was passed to its protocols. asyncio
-    needs two turns of the loop for that; closed in between, it forgets a connection and leaves it
-    open (Python 3.11)."""
-    try:
-        if isinstance(server, asyncio.Server):
-            for listener in server.sockets:
-                server.get_loop().remove_reader(listener)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-    finally:
-        server.close()
 
 
 class Links(Generic[F]):
@@ -126,27 +121,19 @@ class Server(Generic[F]):
         self._ungreeted: dict[Connection[F], asyncio.TimerHandle] = {}  # oldest first
         self._connections_max = 0
         self._notices = Notices(logger)
-        self._server: Any = None
-        self.address = ""
+        self._listener = Listener(self._connection, codec.credentials)
         self.frame_received = handler.frame_received  # frames go straight to the handler
 
+    @property
+    def address(self) -> str:
+        return self._listener.address
+
     async def start(self, address: str) -> None:
-        host, port = split_address(address)
-        loop = asyncio.get_running_loop()
         self._connections_max = _connections_max()
-        try:
-            self._server = await loop.create_server(self._connection, host, port)
-        except OSError as error:
-            raise InvalidArgument(
-                f"cannot listen on {address}: {error.strerror or error}; "
-                "choose another address or stop what uses it"
-            ) from error
-        bound = self._server.sockets[0].getsockname()
-        self.address = join_address(bound[0], bound[1])
+        await self._listener.start(address)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await stop_listening(self._server)
+        await self._listener.stop()
         for connection in list(self._connections):
             connection.close()
         self._connections.clear()

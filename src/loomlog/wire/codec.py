@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from loomlog import errors, limits
 from loomlog.errors import Corrupt
+from loomlog.net.credentials import Credentials
 from loomlog.types import Buffer
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -159,6 +160,10 @@ def _aligned(size: int) -> memoryview:
 
 
 def _no_frame(magic: int) -> Corrupt:
+    if magic & 0xFFFFFF in (0x010316, 0x030316):  # a TLS handshake
+        return Corrupt("it speaks TLS, and this side does not: start it with --tls")
+    if magic & 0xFFFF == 0x0315:  # a TLS alert
+        return Corrupt("it speaks TLS, and this side does not: use --tls")
     if magic != MAGIC:
         return Corrupt("not a loomlog frame: connection closed")
     return Corrupt("a frame is damaged, missing or out of order: connection closed")
@@ -195,7 +200,14 @@ _COPYSET_READS = frozenset({pb.CopysetRequest.READ, pb.CopysetRequest.DIGEST})
 class Codec:
     """The codec of one process, which greets as a role ("client", "vsn" or "vmr")."""
 
-    def __init__(self, role: str, software: str = "loomlog", cluster_id: str = "") -> None:
+    def __init__(
+        self,
+        role: str,
+        software: str = "loomlog",
+        cluster_id: str = "",
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.credentials = credentials  # None: without TLS
         self._hello = pb.Hello(
             protocol_version=PROTOCOL_VERSION, role=role, software=software, cluster_id=cluster_id
         )

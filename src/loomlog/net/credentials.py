@@ -1,0 +1,186 @@
+"""The key, certificate and trusted authorities with which a process speaks TLS.
+
+They are files that may be renewed at any time: each handshake uses what is there then. Files that
+cannot be read, because they are being replaced or are damaged, leave the last ones in use. Only
+TLS 1.3 is spoken. Servers show their certificates, and so does everybody who connects and has one.
+
+    DIR/ca.pem              certificates of the authorities that are trusted; several while
+                            authorities are exchanged
+    DIR/node-3.pem          the key and the certificate of node 3; metadata-1.pem, client-alice.pem
+                            and operator-carol.pem are alike
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from loomlog.core.principal import ANONYMOUS, Kind, Principal, stated_principal
+from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
+
+logger = logging.getLogger(__name__)
+
+AUTHORITIES: Final = "ca.pem"
+EXPIRY_NOTICE_S: Final = 30 * 86_400  # an expiry is announced this long before
+
+
+class _Contexts(NamedTuple):
+    accepting: ssl.SSLContext
+    connecting: ssl.SSLContext
+
+
+class Credentials:
+    """The credentials of one process. `cluster` is that of its peers; empty: not known."""
+
+    def __init__(self, authorities: Path, own: Path | None, cluster: str = "") -> None:
+        """Load the files; raise InvalidArgument if they cannot be used."""
+        self._authorities = authorities
+        self.own = own
+        self._cluster = cluster
+        self._signature = self._files_signature()
+        self._contexts = self._load()
+
+    @classmethod
+    def of_server(cls, path: str, kind: Kind, number: int, cluster: str) -> Credentials:
+        """Load the credentials of a server from a directory, or from its own file."""
+        place = Path(path)
+        own = place / f"{kind}-{number}.pem" if place.is_dir() else place
+        credentials = cls(own.parent / AUTHORITIES, own, cluster)
+        from loomlog.net.certificates import read_certificate
+
+        stated = read_certificate(own).principal
+        wanted = Principal(kind, number=number, cluster=cluster)
+        if stated != wanted:
+            raise InvalidArgument(
+                f"{own} is the certificate of {stated} in cluster {stated.cluster!r}, not of "
+                f"{wanted} in {cluster!r}: give the right file, or make one with `loom certs`"
+            )
+        return credentials
+
+    @classmethod
+    def of_client(cls, path: str) -> Credentials:
+        """Load the credentials of a client from a directory with one of them, or from its file. A
+        directory without any gives a client without a name."""
+        place = Path(path)
+        if not place.is_dir():
+            return cls(place.parent / AUTHORITIES, place)
+        found = sorted([*place.glob("client-*.pem"), *place.glob("operator-*.pem")])
+        if len(found) > 1:
+            names = ", ".join(file.name for file in found)
+            raise InvalidArgument(f"{path} has several identities: name one of its files, {names}")
+        return cls(place / AUTHORITIES, found[0] if found else None)
+
+    # ---- handshakes
+
+    def accepting(self) -> ssl.SSLContext:
+        """Return the context for a peer that connects to this process."""
+        return self._fresh().accepting
+
+    def connecting(self) -> ssl.SSLContext:
+        """Return the context for a peer that this process connects to."""
+        return self._fresh().connecting
+
+    def principal_of(self, certificate: Mapping[str, Any] | None) -> Principal:
+        """Return whom a verified certificate states; raise Unauthorized if it is of another
+        cluster, or states nobody."""
+        if not certificate:
+            return ANONYMOUS
+        names = certificate.get("subjectAltName", ())
+        stated = stated_principal(value for kind, value in names if kind == "URI")
+        if stated is ANONYMOUS:
+            raise Unauthorized("the certificate was not made with `loom certs`: it names nobody")
+        if self._cluster and stated.cluster != self._cluster:
+            raise Unauthorized(
+                f"the certificate is of cluster {stated.cluster!r}, this is {self._cluster!r}"
+            )
+        return stated
+
+    # ---- files
+
+    def _files_signature(self) -> tuple[object, ...]:
+        files = [self._authorities, *([self.own] if self.own is not None else [])]
+        try:
+            found = [os.stat(file) for file in files]
+        except OSError as error:
+            raise InvalidArgument(
+                f"cannot read {error.filename}: {error.strerror}; `loom certs` makes it"
+            ) from error
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+
+    def _fresh(self) -> _Contexts:
+        try:
+            signature = self._files_signature()
+            if signature != self._signature:
+                self._signature = signature  # also if it cannot be used: to complain once
+                self._contexts = self._load()
+                logger.info("uses the renewed certificates beside %s", self._authorities)
+        except LoomError as error:
+            logger.warning("still uses the certificates that were there before: %s", error)
+        return self._contexts
+
+    def _load(self) -> _Contexts:
+        file = self._authorities
+        try:
+            accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            accepting.verify_mode = ssl.CERT_OPTIONAL
+            accepting.num_tickets = 0  # every connection shows its certificate
+            connecting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name of the host
+            for context in (accepting, connecting):
+                context.minimum_version = ssl.TLSVersion.TLSv1_3
+                context.load_verify_locations(file)
+            if self.own is not None:
+                _check_private(file := self.own)
+                for context in (accepting, connecting):
+                    context.load_cert_chain(file)
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            reason = getattr(error, "reason", "") or getattr(error, "strerror", "") or error
+            raise InvalidArgument(f"{file} cannot be used for TLS: {reason}") from error
+        return _Contexts(accepting, connecting)
+
+
+def _check_private(file: Path) -> None:
+    mode = os.stat(file).st_mode & 0o777
+    if mode & 0o077:
+        raise InvalidArgument(
+            f"{file} has a private key that others may read (mode {mode:03o}): chmod 600 {file}"
+        )
+
+
+# ---- what went wrong
+
+
+class HandshakeFailed(Unavailable):
+    """A peer was reached, but there is no TLS with it, or it left without a greeting."""
+
+
+_PLAIN: Final = {
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "HTTPS_PROXY_REQUEST",
+    "RECORD_LAYER_FAILURE",
+}
+_OLD: Final = {"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE"}
+
+
+def explain_tls(error: Exception, *, accepted: bool) -> str:
+    """Return why there is no TLS with a peer, as the end of a sentence, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = error.verify_message.rstrip(".")
+        if error.verify_code in (18, 19, 20, 21):  # OpenSSL's X509_V_ERR: no issuer of ours
+            text += "; it was not signed by an authority in our ca.pem"
+        return f"its certificate is refused: {text}"
+    reason = getattr(error, "reason", None) or ""
+    if reason in _PLAIN:
+        return "it does not speak TLS" + ("" if accepted else ": connect without --tls")
+    if reason in _OLD:
+        return "it does not speak TLS 1.3"
+    if "ALERT" in reason:
+        said = reason.split("ALERT_")[-1].lower().replace("_", " ")
+        return f"it refuses our certificate ({said}): look at `loom certs list`"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {reason.lower().replace('_', ' ') or error}"
+    return str(error) or type(error).__name__
