@@ -42,9 +42,10 @@ SEEDS = 400
 Patch = pytest.MonkeyPatch
 
 
-def notices(complaint: str, make: type[ChainedWorld] = ChainedWorld) -> bool:
-    """Return whether the judge complains in these words (a pattern), with some seed."""
-    for seed in range(SEEDS):
+def notices(complaint: str, make: type[ChainedWorld] = ChainedWorld, *, first: int = 0) -> bool:
+    """Return whether the judge complains in these words (a pattern), with a seed from `first` on;
+    that one did when the test was written."""
+    for seed in range(first, first + SEEDS):
         try:
             make(seed).run()
         except (Violation, LoomError) as violation:
@@ -71,7 +72,7 @@ def test_a_ticket_is_used_in_a_newer_epoch(monkeypatch: Patch) -> None:
         return (yield from append(projection, ticket, block))
 
     monkeypatch.setattr(chained_parties, "resolve", stubborn)
-    assert notices("showed .* now")
+    assert notices("showed .* now", first=82)
 
 
 def test_a_chain_that_became_too_short_is_enough(monkeypatch: Patch) -> None:
@@ -98,7 +99,7 @@ def test_positions_of_a_chain_that_is_too_short_are_handed_out(monkeypatch: Patc
 
 def test_replicas_serve_every_epoch(monkeypatch: Patch) -> None:
     monkeypatch.setattr(replica, "_check_epoch", lambda request, standing: None)
-    assert notices("showed .* now")
+    assert notices("showed .* now", first=24)
 
 
 def test_a_node_that_comes_back_keeps_what_it_had(monkeypatch: Patch) -> None:
@@ -152,7 +153,7 @@ def test_the_tail_is_told_although_an_epoch_may_be_over(monkeypatch: Patch) -> N
         return None if told else stop
 
     monkeypatch.setattr(read, "first_stop", only_tails)
-    assert notices("the tail is said to be")
+    assert notices("the tail is said to be", first=29)
 
 
 def test_a_block_at_the_head_is_shown_before_it_is_at_the_tail(monkeypatch: Patch) -> None:
@@ -161,7 +162,7 @@ def test_a_block_at_the_head_is_shown_before_it_is_at_the_tail(monkeypatch: Patc
         return found
 
     monkeypatch.setattr(read, "_complete", eager)
-    assert notices("showed .* now|is said to be unwritten")
+    assert notices("showed .* now|is said to be unwritten", first=156)
 
 
 def test_a_hole_is_filled_with_a_guess(monkeypatch: Patch) -> None:
@@ -193,7 +194,7 @@ class SecondSequencer(ChainedWorld):
 
 
 def test_an_epoch_has_two_sequencers() -> None:
-    assert notices("showed .* now", SecondSequencer)
+    assert notices("showed .* now", SecondSequencer, first=82)
 
 
 def test_positions_of_a_lost_chain_are_handed_out_again(monkeypatch: Patch) -> None:
@@ -201,12 +202,12 @@ def test_positions_of_a_lost_chain_are_handed_out_again(monkeypatch: Patch) -> N
         return handed_out
 
     monkeypatch.setattr(chained_parties, "least_start", no_room)
-    assert notices("is not on")
+    assert notices("is not on", first=104)
 
 
 def test_what_a_chain_lost_is_not_reported(monkeypatch: Patch) -> None:
     monkeypatch.setattr(reconfigure, "_lost", lambda projection, *_: projection.lost)
-    assert notices("showed .* now|is gone|is not on|is said to")
+    assert notices("showed .* now|is gone|is not on|is said to", first=42)
 
 
 def test_blocks_are_not_synced(monkeypatch: Patch) -> None:
@@ -218,4 +219,4 @@ def test_blocks_are_not_synced(monkeypatch: Patch) -> None:
         commit(self, changes, sync=not all(isinstance(change, Put) for _, change in changes))
 
     monkeypatch.setattr(MemoryTable, "commit", careless)
-    assert notices("is gone|is said to be unwritten")
+    assert notices("is gone|is said to be unwritten", first=107)

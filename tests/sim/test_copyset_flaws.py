@@ -28,9 +28,10 @@ SEEDS = 300
 Patch = pytest.MonkeyPatch
 
 
-def notices(complaint: str, *, disaster: bool = False) -> bool:
-    """Return whether the judge complains in these words (a pattern), with some seed."""
-    for seed in range(SEEDS):
+def notices(complaint: str, *, disaster: bool = False, first: int = 0) -> bool:
+    """Return whether the judge complains in these words (a pattern), with a seed from `first` on;
+    that one did when the test was written."""
+    for seed in range(first, first + SEEDS):
         try:
             CopysetWorld(seed, disaster=disaster).run()
         except (Violation, LoomError) as violation:
@@ -55,7 +56,7 @@ def test_a_node_that_lost_its_disk_counts_as_before(monkeypatch: Patch) -> None:
         self.lost_through = 0
 
     monkeypatch.setattr(Node, "lose_disk", unnoticed)
-    assert notices("is said to be lost|shows .* and Void")
+    assert notices("is said to be lost|shows .* and Void", first=17)
 
 
 def test_a_node_with_an_older_copy_of_its_disk_counts_as_before(monkeypatch: Patch) -> None:
@@ -66,7 +67,7 @@ def test_a_node_with_an_older_copy_of_its_disk_counts_as_before(monkeypatch: Pat
         self.lost_through = 0
 
     monkeypatch.setattr(Node, "roll_back", unnoticed)
-    assert notices("is said to be lost|shows .* and Void")
+    assert notices("is said to be lost|shows .* and Void", first=141)
 
 
 def test_a_node_that_lost_its_disk_is_never_believed_again(monkeypatch: Patch) -> None:

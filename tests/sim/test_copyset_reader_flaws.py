@@ -20,21 +20,27 @@ from loomlog.core.copyset.reader_window import ReadWindow
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
 from loomlog.types import NodeId
 
-SEEDS = range(300)
+SEEDS = 300
 LOST = "is said to be lost"
 STILL = "not well although"
 Patch = pytest.MonkeyPatch
 
 
-def notices(complaint: str, *, disaster: bool = False, seeds: range = SEEDS) -> bool:
+def notices(complaint: str, *, disaster: bool = False, first: int = 0) -> bool:
     """Return whether the judge complains in these words (a pattern), with some seed."""
-    for seed in seeds:
+    return finds(complaint, disaster=disaster, first=first) is not None
+
+
+def finds(complaint: str, *, disaster: bool = False, first: int = 0) -> int | None:
+    """Return the first seed from `first` on with which the judge complains in these words (a
+    pattern), if any; `first` did when the test was written."""
+    for seed in range(first, first + SEEDS):
         try:
             CopysetWorld(seed, disaster=disaster).run()
         except Violation as violation:
             if re.search(complaint, str(violation)):
-                return True
-    return False
+                return seed
+    return None
 
 
 def test_what_single_copy_delivery_does_not_bring_is_thought_lost(monkeypatch: Patch) -> None:
@@ -56,7 +62,7 @@ def test_a_node_that_lost_its_disk_counts_as_one_that_never_had_anything(
     monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr(ReadSource, "counts_at", lambda self, lsn: True)
-    assert notices(LOST)
+    assert notices(LOST, first=13)
 
 
 def test_a_damaged_copy_counts_as_none(monkeypatch: Patch) -> None:
@@ -65,7 +71,7 @@ def test_a_damaged_copy_counts_as_none(monkeypatch: Patch) -> None:
         return trusted and not source.lost_through
 
     monkeypatch.setattr(ReadSource, "counts_at", counts_at)
-    assert notices(LOST)
+    assert notices(LOST, first=18)
 
 
 def test_nobody_waits_for_a_node_that_is_unavailable(monkeypatch: Patch) -> None:
@@ -89,21 +95,22 @@ def test_a_simple_majority_is_thought_to_be_enough(monkeypatch: Patch) -> None:
 
 
 def test_answers_from_before_records_were_copied_again_are_believed(monkeypatch: Patch) -> None:
-    seeds = range(840, 920)
-    assert not notices("", disaster=True, seeds=seeds)
     learn_authorities = ReadSources.learn_authorities
 
     def told(sources: ReadSources, authorities: dict[NodeId, Authority]) -> None:
         learn_authorities(sources, authorities)
         sources._answers_are_stale = False
 
-    monkeypatch.setattr(ReadSources, "learn_authorities", told)
-    assert notices(f"{LOST}|acknowledged and is shown as", disaster=True, seeds=seeds)
+    with monkeypatch.context() as broken:
+        broken.setattr(ReadSources, "learn_authorities", told)
+        seed = finds(f"{LOST}|acknowledged and is shown as", disaster=True, first=877)
+    assert seed is not None
+    CopysetWorld(seed, disaster=True).run()  # with the rule, nobody complains
 
 
 def test_answers_to_older_questions_are_taken(monkeypatch: Patch) -> None:
     monkeypatch.setattr(ReadSources, "asked", lambda self, node, question: self._by_node.get(node))
-    assert notices(f"{LOST}|{STILL}")
+    assert notices(f"{LOST}|{STILL}", first=7)
 
 
 def test_ends_that_nobody_knows_are_taken_for_certain(monkeypatch: Patch) -> None:

@@ -22,9 +22,10 @@ SEEDS = 600
 Patch = pytest.MonkeyPatch
 
 
-def notices(complaint: str) -> bool:
-    """Return whether the judge complains in these words (a pattern), with some seed."""
-    for seed in range(SEEDS):
+def notices(complaint: str, *, first: int = 0) -> bool:
+    """Return whether the judge complains in these words (a pattern), with a seed from `first` on;
+    that one did when the test was written."""
+    for seed in range(first, first + SEEDS):
         try:
             RebuildWorld(seed).run()
         except (Violation, LoomError) as violation:
@@ -49,7 +50,7 @@ def test_donors_scan_once(monkeypatch: Patch) -> None:
         return has_scanned(state, shard, donors, 1)
 
     monkeypatch.setattr(events, "has_scanned", hasty)
-    assert notices("is rebuilt, and node")
+    assert notices("is rebuilt, and node", first=113)
 
 
 def test_one_donor_is_enough(monkeypatch: Patch) -> None:
@@ -67,7 +68,7 @@ def test_shards_that_are_rebuilt_get_copies(monkeypatch: Patch) -> None:
         return [*shards]
 
     monkeypatch.setattr(events, "targets", all_of_them)
-    assert notices("is only on")
+    assert notices("is only on", first=44)
 
 
 def test_what_is_trimmed_is_restored(monkeypatch: Patch) -> None:
@@ -79,7 +80,7 @@ def test_what_is_trimmed_is_restored(monkeypatch: Patch) -> None:
         return decide(request, standing._replace(trimmed=0), records, me, version)
 
     monkeypatch.setattr(restore, "decide", forgetful)
-    assert notices("which it trimmed")
+    assert notices("which it trimmed", first=334)
 
 
 def test_restored_copies_are_purged_as_leftovers(monkeypatch: Patch) -> None:
@@ -87,7 +88,7 @@ def test_restored_copies_are_purged_as_leftovers(monkeypatch: Patch) -> None:
         return Stored(), [Put(request.record)]
 
     monkeypatch.setattr(restore, "_restore", unprepared)
-    assert notices("is only on|copies overlap")
+    assert notices("is only on|copies overlap", first=98)
 
 
 def test_shards_that_are_refilled_are_not_asked_what_they_have(monkeypatch: Patch) -> None:
