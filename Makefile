@@ -50,7 +50,7 @@ most: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS) \
 		tests/cluster tests/bench tests/sim tests/conformance tests/unit
 
-long: etcd  ## the other tests that take long: a bad network, 750 more seeds of takeovers
+long: etcd  ## the other tests that take long: a bad network, many more seeds of simulations
 	$(BIN)/python -m pytest -q -n $(JOBS) -m long $(ARGS) tests/cluster tests/bench tests/sim tests/conformance tests/unit
 
 kills: java  ## Spark pipelines under 22 kills, sites that freeze, its bench: about six minutes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chained_world import ChainedWorld
+from seed_chunks import chunks
 from violation import Violation
 
 from loomlog.errors import LoomError
@@ -22,7 +23,7 @@ def run(seed: int) -> ChainedWorld:
     return world
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=3))
 def test_what_was_acknowledged_stays_where_it_is(chunk: int) -> None:
     worlds = [run(seed) for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)]
     assert sum(len(world.judge.acknowledged) for world in worlds) > 3 * SEEDS_PER_CHUNK

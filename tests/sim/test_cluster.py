@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 from other_process import fingerprints
 from run_seeds import Choice, run_seed
+from seed_chunks import chunks
 
 from loomlog.client.append.appender import Attempt
 from loomlog.client.append.delivery import Delivery
@@ -25,7 +26,7 @@ CHUNKS = 4  # test_takeovers.py has more, with three metadata repositories
 SEEDS_PER_CHUNK = 10
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=2))
 def test_what_was_acknowledged_is_read_once_and_everything_heals(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed))

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from copyset_world import CopysetWorld
+from seed_chunks import chunks
 from violation import Violation
 
 from loomlog.core.copyset.effects import Acknowledge, GapKind, LeaveOpen, Reject
@@ -35,7 +36,7 @@ def run(seed: int, *, disaster: bool = False, shards: int = 1, short: bool = Fal
     return world
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=2))
 def test_what_was_acknowledged_is_read_for_ever(chunk: int) -> None:
     count = SEEDS_PER_CHUNK
     worlds = [run(seed) for seed in range(chunk * count, (chunk + 1) * count)]
@@ -46,7 +47,7 @@ def test_what_was_acknowledged_is_read_for_ever(chunk: int) -> None:
     check_readers(worlds)
 
 
-@pytest.mark.parametrize("chunk", range(DISASTER_CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(DISASTER_CHUNKS, quick=1))
 def test_when_r_nodes_are_gone_what_was_lost_shows_as_lost_and_nothing_else(chunk: int) -> None:
     count = DISASTERS_PER_CHUNK
     worlds = [run(seed, disaster=True) for seed in range(chunk * count, (chunk + 1) * count)]
@@ -58,7 +59,7 @@ def test_when_r_nodes_are_gone_what_was_lost_shows_as_lost_and_nothing_else(chun
     check_readers(worlds)
 
 
-@pytest.mark.parametrize("chunk", range(SHORT_CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(SHORT_CHUNKS, quick=1))
 def test_what_fewer_copies_than_wanted_have_is_read_too(chunk: int) -> None:
     count = SHORT_PER_CHUNK
     seeds = range(chunk * count, (chunk + 1) * count)
@@ -72,7 +73,7 @@ def test_what_fewer_copies_than_wanted_have_is_read_too(chunk: int) -> None:
     check_readers(worlds)
 
 
-@pytest.mark.parametrize("chunk", range(SHARD_CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(SHARD_CHUNKS, quick=1))
 def test_nodes_with_several_shards_may_lose_them_all_at_once(chunk: int) -> None:
     count = SHARDED_PER_CHUNK
     seeds = range(chunk * count, (chunk + 1) * count)

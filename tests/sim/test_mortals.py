@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from run_seeds import Choice, run_seed
+from seed_chunks import chunks
 
 from loomlog.core.chained import reconfigure, replica
 from loomlog.core.chained.chain import Projection
@@ -15,7 +16,7 @@ CHUNKS = 3
 SEEDS_PER_CHUNK = 6
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
 def test_what_dead_clients_leave_behind_holds_nobody_up(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed, workload="mortals"))

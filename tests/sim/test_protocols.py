@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from run_seeds import Choice, run_seed
+from seed_chunks import chunks
 
 from loomlog.client.loglets.chained import part
 from loomlog.client.loglets.chained.chains import Chains, ChainView
@@ -23,7 +24,8 @@ from loomlog.types import Glsn
 
 CHUNKS = 4
 SEEDS_PER_CHUNK = 8
-PUBLISHING_CHUNKS = 2
+PUBLISHING_CHUNKS = 4
+PUBLISHING_PER_CHUNK = 4
 
 
 def run(seed: int, workload: str = "protocols") -> str | None:
@@ -31,7 +33,7 @@ def run(seed: int, workload: str = "protocols") -> str | None:
     return f"{outcome.choice.replay}\n{outcome.error}" if outcome.error is not None else None
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=2))
 def test_logs_of_every_protocol_under_faults(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         error = run(seed)
@@ -42,10 +44,10 @@ def test_a_scrub_does_not_call_files_lost_that_were_removed_with_their_replica()
     assert run(7101) is None
 
 
-@pytest.mark.parametrize("chunk", range(PUBLISHING_CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(PUBLISHING_CHUNKS, quick=1))
 @pytest.mark.parametrize("protocol", ["chained", "copyset"])
 def test_rows_are_published_to_every_protocol_under_faults(protocol: str, chunk: int) -> None:
-    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+    for seed in range(chunk * PUBLISHING_PER_CHUNK, (chunk + 1) * PUBLISHING_PER_CHUNK):
         error = run(seed, f"publishing-{protocol}")
         assert error is None, error
 

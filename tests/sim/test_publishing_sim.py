@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from run_seeds import Choice, run_seed
+from seed_chunks import chunks
 
 from loomlog.client.publish import publications
 from loomlog.client.publish.writer import Writer
@@ -17,7 +18,7 @@ CHUNKS = 3
 SEEDS_PER_CHUNK = 10
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
 def test_every_number_of_a_writer_is_published_once_and_whole(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed, workload="publishing"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from run_seeds import Choice, run_seed
+from seed_chunks import chunks
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.segments import Segment
@@ -22,7 +23,7 @@ def run(seed: int) -> str | None:
     return f"{outcome.choice.replay}\n{outcome.error}" if outcome.error is not None else None
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
 def test_a_log_is_switched_under_faults(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         error = run(seed)

@@ -11,21 +11,15 @@ from collections.abc import Collection, Mapping
 import pytest
 from other_process import fingerprints
 from run_seeds import Choice, run_seed
+from seed_chunks import chunks
 
 from loomlog.core.quorum.member import Configuration, MemberId
 
 CHUNKS = 100
-QUICK_CHUNKS = 25  # the others are part of `make long`
 SEEDS_PER_CHUNK = 10
 
 
-@pytest.mark.parametrize(
-    "chunk",
-    [
-        *range(QUICK_CHUNKS),
-        *(pytest.param(chunk, marks=pytest.mark.long) for chunk in range(QUICK_CHUNKS, CHUNKS)),
-    ],
-)
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=6))
 def test_takeover_after_takeover(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed, "takeovers"))
