@@ -75,9 +75,9 @@ async def test_who_reads_is_told_at_once_that_the_client_was_closed(tmp_path: Pa
 def fail_disk(node: StorageNode) -> None:
     """Let the node refuse all requests about chains from now on."""
     (volume,) = chained_on(node)._volumes._volumes
-    assert volume._store is not None
+    assert volume.store is not None
     volume._open_table = _cannot_open
-    volume._store.failed = Refused("the disk failed")
+    volume.store.failed = Refused("the disk failed")
 
 
 def _cannot_open(path: str) -> BlockTable:

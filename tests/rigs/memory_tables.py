@@ -80,6 +80,10 @@ class MemoryTable:
     def stored_bytes(self) -> int:
         return sum(kept.stored_bytes for kept in self._replicas.values())
 
+    def bytes_in_files(self, replica: Replica) -> int:
+        kept = self._replicas.get(replica)
+        return kept.stored_bytes if kept is not None else 0
+
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         pass
 

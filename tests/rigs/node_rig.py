@@ -222,7 +222,7 @@ class Nodes:
         start = True
         while True:
             order = pb.Scrub(
-                log_stream_id=STREAM, start=start, replicas=[self.replica(n) for n in replicas]
+                log_stream_ids=[STREAM], start=start, replicas=[self.replica(n) for n in replicas]
             )
             answer = await self.metadata.order(node, pb.Frame(scrub=order))
             progress: pb.ScrubResponse = answer.scrub_response

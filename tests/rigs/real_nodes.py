@@ -76,9 +76,9 @@ class RealNodes:
         until the result is called."""
         heal = self.refuse_chains(node)
         (volume,) = chained_on(self.storage[node])._volumes._volumes
-        assert volume._store is not None
+        assert volume.store is not None
         error = OSError(errno.EIO, "the disk failed")
-        volume._store.fail(error)
+        volume.store.fail(error)
         volume.volume.failed(error)
         return heal
 

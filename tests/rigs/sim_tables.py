@@ -66,6 +66,9 @@ class SimTable(_Table[MemoryTable]):
     def stored_bytes(self) -> int:
         return self._table.stored_bytes()
 
+    def bytes_in_files(self, replica: Replica) -> int:
+        return self._table.bytes_in_files(replica)
+
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         self._files.check(self._path)
 

@@ -19,16 +19,16 @@ from loomlog.wire import loomlog_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScrub:
-    """The progress of checking one replica."""
+    """The progress of checking what one node stores."""
 
     node: NodeId
     finished: bool
-    checked_entries: int
-    entries: int
     checked_bytes: int
+    stored_bytes: int  # about, when it began
     corrupt_batches: int
-    repaired_batches: int
-    error: str  # why it stopped; empty if it did not
+    missing_copies: int  # that other nodes should have: found by comparison with this one
+    repaired_batches: int  # and copies
+    error: str  # what could not be checked or repaired; empty if there is nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +240,12 @@ class Operator:
 
     # ---- logs
 
+    async def scrub_log(self, log: str, *, tell_only: bool = False) -> Change:
+        """Check all stored data of a log, of any protocol, and repair it from other nodes. With
+        `tell_only`, only report the progress."""
+        request = pb.ChangeStream(action=pb.ChangeStream.SCRUB, log=log, tell_only=tell_only)
+        return await self._change(pb.Frame(change_stream=request), repeatable=True)
+
     async def switch_log(
         self,
         log: str,
@@ -440,10 +446,10 @@ def _replica_scrub(scrub: pb.ReplicaScrub) -> ReplicaScrub:
     return ReplicaScrub(
         node=scrub.storage_node_id,
         finished=progress.finished,
-        checked_entries=progress.checked_llsn,
-        entries=progress.last_llsn,
         checked_bytes=progress.checked_bytes,
+        stored_bytes=progress.stored_bytes,
         corrupt_batches=progress.corrupt_batches,
+        missing_copies=progress.missing_copies,
         repaired_batches=progress.repaired_batches,
         error=progress.error,
     )

@@ -134,7 +134,7 @@ class Term:
         return [nodes for keeper in self.keepers.values() for nodes in keeper.placement()]
 
     def _wire_logs(self, settings: MetadataSettings) -> None:
-        self.admin = Admin(self.catalog, self.keepers, self._placement)
+        self.admin = Admin(self.catalog, self.nodes, self.keepers, self._placement)
         self.switching = LogSwitches(self.catalog, self.keepers, self._background)
         self.rebalancer = Rebalancer(self.catalog, self.keepers, self._placement)
         self.retention = RetentionTrimmer(

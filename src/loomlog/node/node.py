@@ -14,13 +14,13 @@ from random import Random
 
 from loomlog import limits
 from loomlog.config import NodeSettings
-from loomlog.errors import InvalidArgument, LoomError
+from loomlog.errors import InvalidArgument, LoomError, NotFound
 from loomlog.net.notices import Notices
 from loomlog.node.disks import Disks, OpenStore
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.registry import PROTOCOLS
-from loomlog.node.scrubber import Scrubber
+from loomlog.node.scrubber import Scope, Scrubber
 from loomlog.node.volume import Volume
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Space, Worker
@@ -127,6 +127,7 @@ class StorageNode:
             "list_holdings": self._list_holdings,
             "list_stored": self._list_stored,
             "drain_volumes": self._drain_volumes,
+            "scrub": self._scrub,
         }
         self._requests = _Requests(self._codec, routes, self.protocols)
         self._orders = Service(self._codec, orders)
@@ -174,6 +175,15 @@ class StorageNode:
         self._disks.drain(frame.drain_volumes.volumes)
         self._link.report(full=True)
         return pb.Frame(done=pb.Done())
+
+    async def _scrub(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order, me = frame.scrub, self._settings.node_id
+        scope = Scope(frozenset(order.log_stream_ids), frozenset(order.loglet_ids))
+        others = [r.address for r in order.replicas if r.storage_node_id != me]
+        progress = self._scrubber.order(scope, others, start=order.start)
+        if progress is None:
+            raise NotFound("nothing of it was scrubbed since this node was started")
+        return pb.Frame(scrub_response=progress)
 
     async def _list_stored(
         self, connection: Connection, frame: Frame, payload: memoryview

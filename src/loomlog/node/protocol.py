@@ -90,7 +90,8 @@ class NodeProtocol:
         return 0
 
     async def scrub(self, notes: ScrubNotes) -> None:
-        """Read and check all that is stored here once, and repair what is damaged."""
+        """Read and check all that is stored here, or what the notes want, once, and repair what is
+        damaged."""
 
     # ---- life
 

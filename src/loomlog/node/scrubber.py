@@ -1,4 +1,5 @@
 """Reads all that a node stores, again and again, slowly: damage is found while other copies exist.
+Operators may have some of it read at once.
 
 Protocols read and repair what they store (`NodeProtocol.scrub`); here are the rate, the pauses
 while the node is busy, and what was found.
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
+from loomlog import limits
 from loomlog.core.conditions import Condition, Kind
 from loomlog.node.workers import Throttle
+from loomlog.types import LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -23,6 +26,18 @@ LATE_S: Final = 0.02  # the event loop, when the node is busy
 BUSY_S: Final = 1.0  # a pause, then it is measured again
 PAUSES_MAX: Final = 30  # in a row: a node that is always busy is scrubbed, too
 NAMED_MAX: Final = 5  # damaged copies in a condition
+RESULTS_MAX: Final = 100  # results that are remembered
+BROKEN: Final = "is broken and no other node has it"
+
+
+class Scope(NamedTuple):
+    """The streams that an operator wants to have checked; protocols name them in either way."""
+
+    streams: frozenset[StreamId]
+    loglets: frozenset[LogId]
+
+    def covers(self, stored: pb.StoredReplica) -> bool:
+        return stored.log_stream_id in self.streams or stored.loglet_id in self.loglets
 
 
 class Scrubbed(Protocol):
@@ -30,21 +45,39 @@ class Scrubbed(Protocol):
 
     async def scrub(self, notes: ScrubNotes) -> None: ...
 
+    def stored(self) -> Iterable[pb.StoredReplica]: ...
+
 
 class ScrubNotes:
     """The findings of one pass so far. Protocols report to it, and wait where it wants them to."""
 
-    def __init__(self, bytes_per_s: int) -> None:
+    def __init__(
+        self, bytes_per_s: int, scope: Scope | None = None, others: Sequence[str] = ()
+    ) -> None:
+        """`scope`: it is read because of an order, as quickly as `bytes_per_s` allows. `others`:
+        addresses of nodes that may have sound copies, besides those that are known here."""
+        self.scope = scope
+        self.others = others
         self.size = 0  # bytes that were read
         self.damaged = 0
+        self.missing = 0
         self.repaired = 0
         self.lost: list[str] = []  # what could not be repaired
+        self.unchecked: dict[str, None] = {}  # what could not be looked at, and why
         self._throttle = Throttle(bytes_per_s)
+
+    def want_stream(self, stream: StreamId) -> bool:
+        return self.scope is None or stream in self.scope.streams
+
+    def want_loglet(self, loglet: LogId) -> bool:
+        return self.scope is None or loglet in self.scope.loglets
 
     async def checked(self, size: int) -> None:
         """Called when something was read: waits as long as the rate, or the load, demands."""
         self.size += size
         await self._throttle.take(size)
+        if self.scope is not None:
+            return
         loop = asyncio.get_running_loop()
         for _ in range(PAUSES_MAX):
             due_s = loop.time() + LATE_S
@@ -53,23 +86,60 @@ class ScrubNotes:
                 return
             await asyncio.sleep(BUSY_S)
 
-    def found(self, what: str, *, repaired: bool) -> None:
-        """Called when something is damaged. `what` names the log and the position."""
-        self.damaged += 1
+    def found(self, what: str, *, repaired: bool, missing: bool = False) -> None:
+        """Called when something is damaged, or missing. `what` names the log and the position."""
+        self.damaged += not missing
+        self.missing += missing
         if repaired:
             self.repaired += 1
         else:
-            logger.error("scrub: %s is damaged and cannot be repaired now", what)
-            self.lost.append(what)
+            problem = "is missing, and cannot be restored now" if missing else BROKEN
+            logger.error("scrub: %s %s", what, problem)
+            self.lost.append(f"{what} {problem}")
+
+    def not_checked(self, what: str) -> None:
+        """Called when something could not be looked at. `what` names it, and says why."""
+        if what not in self.unchecked:
+            logger.warning("scrub: %s", what)
+            self.unchecked[what] = None
+
+    @property
+    def error(self) -> str:
+        """The problems that are left, for operators."""
+        return _some([*self.lost, *self.unchecked])
+
+
+class _Order:
+    """A scrub that an operator wants."""
+
+    def __init__(self, notes: ScrubNotes, stored_bytes: int, task: asyncio.Task[None]) -> None:
+        self.notes = notes
+        self.stored_bytes = stored_bytes
+        self.task = task
+
+    def progress(self) -> pb.ScrubResponse:
+        notes = self.notes
+        return pb.ScrubResponse(
+            finished=self.task.done(),
+            stored_bytes=self.stored_bytes,
+            checked_bytes=notes.size,
+            corrupt_batches=notes.damaged,
+            missing_copies=notes.missing,
+            repaired_batches=notes.repaired,
+            error=notes.error,
+        )
 
 
 class Scrubber:
     """Scrubs the protocols of a node one after the other, and begins again."""
 
     def __init__(self, bytes_per_s: int) -> None:
-        """0: it does nothing."""
+        """0: it reads only what operators want."""
         self._bytes_per_s = bytes_per_s
+        self._protocols: list[Scrubbed] = []
         self._task: asyncio.Task[None] | None = None
+        self._orders: dict[Scope, _Order] = {}
+        self._one_by_one = asyncio.Lock()
         self._notes = ScrubNotes(bytes_per_s)  # of the pass under way
         self._last: ScrubNotes | None = None  # of the last one that was finished
         self._finished_at_s = 0.0  # by the loop's clock
@@ -77,38 +147,72 @@ class Scrubber:
         self._before = ScrubNotes(0)  # of all passes that were finished
 
     def start(self, protocols: Iterable[Scrubbed]) -> None:
+        self._protocols = list(protocols)
         if self._bytes_per_s:
-            self._task = asyncio.get_running_loop().create_task(self._run(list(protocols)))
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [order.task for order in self._orders.values()]
+        tasks += [self._task] if self._task is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, protocols: list[Scrubbed]) -> None:
+    async def _run(self) -> None:
         await asyncio.sleep(BEGIN_S)
         while True:
-            for protocol in protocols:
-                try:
-                    await protocol.scrub(self._notes)
-                except Exception:  # such as of a replica that was just removed
-                    logger.exception("a scrub failed, and begins again later")
+            await self._scrub(self._notes)
             self._finish()
             await asyncio.sleep(BETWEEN_S)
+
+    async def _scrub(self, notes: ScrubNotes) -> None:
+        for protocol in self._protocols:
+            try:
+                await protocol.scrub(notes)
+            except Exception as error:  # such as of a replica that was just removed
+                logger.exception("a scrub failed")
+                notes.not_checked(f"the check failed: {error}")
 
     def _finish(self) -> None:
         notes, before = self._notes, self._before
         logger.info(
-            "scrub: %d bytes, %d damaged, %d repaired", notes.size, notes.damaged, notes.repaired
+            "scrub: %d bytes, %d damaged, %d missing, %d repaired",
+            notes.size,
+            notes.damaged,
+            notes.missing,
+            notes.repaired,
         )
         before.size += notes.size
-        before.damaged += notes.damaged
+        before.damaged += notes.damaged + notes.missing
         before.repaired += notes.repaired
         self._last, self._notes = notes, ScrubNotes(self._bytes_per_s)
         self._finished_at_s = asyncio.get_running_loop().time()
         self._passes += 1
 
     # ---- for operators
+
+    def order(self, scope: Scope, others: Sequence[str], *, start: bool) -> pb.ScrubResponse | None:
+        """Begin a scrub, unless it is under way, and return its progress; None: there was none."""
+        order = self._orders.get(scope)
+        if start and (order is None or order.task.done()):
+            order = self._begin(scope, others)
+        return order.progress() if order is not None else None
+
+    def _begin(self, scope: Scope, others: Sequence[str]) -> _Order:
+        notes = ScrubNotes(limits.SCRUB_BYTES_PER_S, scope, others)
+        stored = (each for protocol in self._protocols for each in protocol.stored())
+        size = sum(replica.stored_bytes for replica in stored if scope.covers(replica))
+
+        async def run() -> None:
+            async with self._one_by_one:
+                await self._scrub(notes)
+
+        self._orders.pop(scope, None)
+        for old in [old for old, each in self._orders.items() if each.task.done()][:-RESULTS_MAX]:
+            del self._orders[old]
+        task = asyncio.get_running_loop().create_task(run())
+        order = self._orders[scope] = _Order(notes, size, task)
+        return order
 
     @property
     def _lost(self) -> list[str]:
@@ -121,7 +225,7 @@ class Scrubber:
         status = pb.ScrubStatus(
             passes=self._passes,
             bytes=before.size + notes.size,
-            damaged=before.damaged + notes.damaged,
+            damaged=before.damaged + notes.damaged + notes.missing,
             repaired=before.repaired + notes.repaired,
             unrepaired=len(self._lost),
         )
@@ -133,6 +237,9 @@ class Scrubber:
         lost = self._lost
         if not lost:
             return []
-        named = ", ".join(lost[:NAMED_MAX]) + ", …" * (len(lost) > NAMED_MAX)
-        text = f"a scrub found damage, and no other node has a sound copy now: {named}"
+        text = f"a scrub found damage: {_some(lost)}"
         return [Condition(Kind.DATA_DAMAGED, text, "check the disk", records=len(lost))]
+
+
+def _some(what: Sequence[str]) -> str:
+    return "; ".join(what[:NAMED_MAX]) + "; …" * (len(what) > NAMED_MAX)

@@ -808,32 +808,34 @@ class SynchroniseResponse(_message.Message):
     def __init__(self, finished: _Optional[bool] = ..., copied_llsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., copied_bytes: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class Scrub(_message.Message):
-    __slots__ = ("log_stream_id", "replicas", "start")
-    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("log_stream_ids", "replicas", "start", "loglet_ids")
+    LOG_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
-    log_stream_id: int
+    LOGLET_IDS_FIELD_NUMBER: _ClassVar[int]
+    log_stream_ids: _containers.RepeatedScalarFieldContainer[int]
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
     start: bool
-    def __init__(self, log_stream_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., start: _Optional[bool] = ...) -> None: ...
+    loglet_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, log_stream_ids: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., start: _Optional[bool] = ..., loglet_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScrubResponse(_message.Message):
-    __slots__ = ("finished", "checked_llsn", "last_llsn", "checked_bytes", "corrupt_batches", "repaired_batches", "error")
+    __slots__ = ("finished", "stored_bytes", "checked_bytes", "corrupt_batches", "repaired_batches", "error", "missing_copies")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
-    CHECKED_LLSN_FIELD_NUMBER: _ClassVar[int]
-    LAST_LLSN_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKED_BYTES_FIELD_NUMBER: _ClassVar[int]
     CORRUPT_BATCHES_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_BATCHES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    MISSING_COPIES_FIELD_NUMBER: _ClassVar[int]
     finished: bool
-    checked_llsn: int
-    last_llsn: int
+    stored_bytes: int
     checked_bytes: int
     corrupt_batches: int
     repaired_batches: int
     error: str
-    def __init__(self, finished: _Optional[bool] = ..., checked_llsn: _Optional[int] = ..., last_llsn: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., corrupt_batches: _Optional[int] = ..., repaired_batches: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    missing_copies: int
+    def __init__(self, finished: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., checked_bytes: _Optional[int] = ..., corrupt_batches: _Optional[int] = ..., repaired_batches: _Optional[int] = ..., error: _Optional[str] = ..., missing_copies: _Optional[int] = ...) -> None: ...
 
 class ListHoldings(_message.Message):
     __slots__ = ()

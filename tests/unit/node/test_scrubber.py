@@ -8,7 +8,8 @@ import pytest
 
 from loomlog.core.conditions import Kind
 from loomlog.node import scrubber
-from loomlog.node.scrubber import Scrubber, ScrubNotes
+from loomlog.node.scrubber import Scope, Scrubber, ScrubNotes
+from loomlog.wire import loomlog_pb2 as pb
 
 MB = 1_000_000
 
@@ -21,7 +22,12 @@ class Stored:
         self.repairs: list[str] = []
         self.passes = 0
 
+    def stored(self) -> list[pb.StoredReplica]:
+        return [pb.StoredReplica(loglet_id=3, stored_bytes=1000)]
+
     async def scrub(self, notes: ScrubNotes) -> None:
+        if not notes.want_loglet(3):
+            return
         self.passes += 1
         for what in self.damaged:
             notes.found(what, repaired=what in self.repairs)
@@ -93,4 +99,28 @@ async def test_nothing_is_read_without_a_rate() -> None:
     found.start([stored])
     await asyncio.sleep(0)
     assert not stored.passes
+    await found.stop()
+
+
+async def test_operators_have_a_log_read_at_once() -> None:
+    """Without a pause, and without a rate of its own; other logs are left alone."""
+    stored, found = Stored("e1n5 of loglet 3", "e1n6 of loglet 3"), Scrubber(0)
+    stored.repairs = stored.damaged[:1]
+    found.start([stored])
+    scope = Scope(frozenset({1}), frozenset({3}))
+    other = Scope(frozenset({2}), frozenset({4}))
+    assert found.order(scope, [], start=False) is None
+    begun = found.order(scope, [], start=True)
+    assert begun is not None
+    assert (begun.finished, begun.stored_bytes) == (False, 1000)
+    found.order(other, [], start=True)
+    await asyncio.gather(*(order.task for order in found._orders.values()))
+    progress = found.order(scope, [], start=False)
+    assert progress is not None
+    assert progress.finished
+    assert progress.checked_bytes == 1000
+    assert (progress.corrupt_batches, progress.repaired_batches) == (2, 1)
+    assert progress.error == "e1n6 of loglet 3 is broken and no other node has it"
+    assert stored.passes == 1
+    assert found.order(scope, [], start=True) is not None  # once more
     await found.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from loomlog import protocol_names
 from loomlog.cli.commands.archive import print_archives
 from loomlog.cli.console import changes
-from loomlog.cli.console.command import connected_sync
+from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import (
     CLUSTER,
@@ -33,12 +34,13 @@ from loomlog.cli.console.output import (
     segment_table,
     stream_table,
 )
+from loomlog.cli.console.scrub import follow_scrub
 from loomlog.errors import Unavailable
 
 if TYPE_CHECKING:
     from loomlog import BlockingCluster, LogInfo
 
-app = typer.Typer(help="Make, list, describe, switch, trim and delete logs.")
+app = typer.Typer(help="Make, list, describe, switch, check, trim and delete logs.")
 
 STREAMS = typer.Option(min=1, help="More streams, more bandwidth; not of copyset.")
 REPLICAS = typer.Option(min=1, help="Nodes that hold each entry.")
@@ -229,3 +231,10 @@ def parse_moment(text: str) -> datetime:
     except ValueError:
         raise UsageError(f"{text!r} is not a time: write it as 2026-11-16T03:00") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@command(app)
+def scrub(log: LogName, how: Invocation) -> None:
+    """Check all that is stored of a log, on all nodes; repair what is corrupt or missing."""
+    with connected_sync(how.cluster) as client:
+        follow_scrub(f"log {log!r}", partial(client.scrub_log, log), how)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loomlog.cli.console import changes
-from loomlog.cli.console.changes import Look, WaitProgress, until_finished
+from loomlog.cli.console.changes import Look, WaitProgress
 from loomlog.cli.console.command import Invocation, command, connected_sync
 from loomlog.cli.console.options import (
     CLUSTER,
@@ -24,15 +25,15 @@ from loomlog.cli.console.output import (
     console,
     copied,
     print_json,
-    print_scrubs,
     print_stream,
     stream_table,
 )
-from loomlog.errors import DataLoss, NotFound
+from loomlog.cli.console.scrub import follow_scrub
+from loomlog.errors import NotFound
 from loomlog.types import ReplicaState
 
 if TYPE_CHECKING:
-    from loomlog import BlockingCluster, Change
+    from loomlog import BlockingCluster
     from loomlog.client.info import StreamInfo
     from loomlog.types import StreamId
 
@@ -217,42 +218,7 @@ def sync(
 def scrub(stream: Stream, how: Invocation) -> None:
     """Check all that is stored of a stream; what is corrupt is repaired from other replicas."""
     with connected_sync(how.cluster) as client:
-        change = client.scrub_stream(stream)
-        if not how.wait:
-            changes.say(change, as_json=how.as_json)
-            return
-        if not how.as_json:
-            changes.say_begun(change)
-
-        def look() -> WaitProgress:
-            nonlocal change
-            change = client.scrub_stream(stream, tell_only=True)
-            return _scrubbed(change)
-
-        waited_s = until_finished(look, how.timeout)
-    changes.say(change, as_json=how.as_json, waited_s=waited_s)
-    if not how.as_json:
-        print_scrubs(change.scrubs)
-    _raise_what_remains(stream, change)
-
-
-def _scrubbed(change: Change) -> WaitProgress:
-    entries = sum(scrub.entries for scrub in change.scrubs)
-    checked = sum(scrub.checked_entries for scrub in change.scrubs)
-    return WaitProgress(
-        finished=all(scrub.finished or scrub.error for scrub in change.scrubs),
-        share=checked / entries if entries else 1.0,
-        text=f"{checked:,} of {entries:,} entries on {len(change.scrubs)} nodes",
-    )
-
-
-def _raise_what_remains(stream: StreamId, change: Change) -> None:
-    """Raise DataLoss if something is corrupt and no replica had it whole."""
-    for scrub in change.scrubs:
-        if scrub.error:
-            raise DataLoss(f"stream {stream} on node {scrub.node}: {scrub.error}")
-        if left := scrub.corrupt_batches - scrub.repaired_batches:
-            raise DataLoss(f"{left} batches of stream {stream} stay corrupt on node {scrub.node}")
+        follow_scrub(f"stream {stream}", partial(client.scrub_stream, stream), how)
 
 
 # ---- waiting

@@ -93,11 +93,12 @@ def plain(text: str) -> str:
 
 
 def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
-    table = new_table("node", "checked", "entries", "corrupt", "repaired", "result")
+    table = new_table("node", "checked", "corrupt", "missing", "repaired", "result")
     for scrub in scrubs:
-        whole = not scrub.error and scrub.corrupt_batches == scrub.repaired_batches
+        found = scrub.corrupt_batches + scrub.missing_copies
+        whole = not scrub.error and found == scrub.repaired_batches
         result = plain(scrub.error) or ("whole" if whole else "corrupt")
-        counts = _numbers(scrub.checked_entries, scrub.corrupt_batches, scrub.repaired_batches)
+        counts = _numbers(scrub.corrupt_batches, scrub.missing_copies, scrub.repaired_batches)
         row = (str(scrub.node), size(scrub.checked_bytes), *counts, _colored(result, good=whole))
         table.add_row(*row)
     console().print(table)

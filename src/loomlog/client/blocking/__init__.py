@@ -313,6 +313,7 @@ class BlockingCluster(BlockingFace[Cluster]):
     sync_replica = blocking(Cluster.sync_replica)
     describe_stream = blocking(Cluster.describe_stream)
     scrub_stream = blocking(Cluster.scrub_stream)
+    scrub_log = blocking(Cluster.scrub_log)
     switch_log = blocking(Cluster.switch_log)
     check_nodes = blocking(Cluster.check_nodes)
     drain_node = blocking(Cluster.drain_node)

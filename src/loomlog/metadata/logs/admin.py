@@ -12,6 +12,8 @@ from loomlog.core.segments import Settings, Successor
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Timeout
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.logs.scrub import LogScrubs
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.protocol import Keepers
 from loomlog.types import Glsn
@@ -25,10 +27,17 @@ _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.LOG_NAME_CHARS_MAX}}}")
 class Admin:
     """Carries out clients' requests about whole logs."""
 
-    def __init__(self, catalog: Catalog, keepers: Keepers, placement: ReplicaPlacement) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: ConnectedNodes,
+        keepers: Keepers,
+        placement: ReplicaPlacement,
+    ) -> None:
         self._catalog = catalog
         self._keepers = keepers
         self._placement = placement
+        self._scrubs = LogScrubs(catalog, nodes, keepers)
 
     # ---- create
 
@@ -125,6 +134,8 @@ class Admin:
         """Change a stream through the keeper of its protocol."""
         if not request.action:
             raise InvalidArgument(f"there is no change {request.action} of a stream")
+        if request.action == pb.ChangeStream.SCRUB:
+            return logged(await self._scrubs.scrub(request))
         if request.action == pb.ChangeStream.ADD:
             keeper = self._keepers.active(self._catalog.log(request.log))
             return logged(await keeper.change_stream(request))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from loomlog.core.ordered.outage import StreamCopies
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound
+from loomlog.errors import Busy, InvalidArgument, NotFound
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.held_replicas import HeldReplica
 from loomlog.metadata.ordered.node_choice import NodeChoice
@@ -52,7 +52,6 @@ class StreamOperator:
             change.MOVE: self._move,
             change.UNREGISTER: self._unregister,
             change.ADD_REPLICA: self._add_replica,
-            change.SCRUB: self._scrub,
             change.REMOVE: self._remove,
             change.PRIMARY: self._primary,
             change.SYNC: self._sync,
@@ -213,40 +212,6 @@ class StreamOperator:
             done=f"stream {stream_id} takes no more appends",
             next=f"{_entries(stream)} stay readable; it is removed when all of them are trimmed",
         )
-
-    # ---- scrub
-
-    async def _scrub(self, request: pb.ChangeStream) -> pb.Changed:
-        stream = self._stream(request.log_stream_id)
-        scrubs = await asyncio.gather(
-            *(self._scrub_on(stream, node, start=not request.tell_only) for node in stream.replicas)
-        )
-        corrupt = sum(scrub.progress.corrupt_batches for scrub in scrubs)
-        repaired = sum(scrub.progress.repaired_batches for scrub in scrubs)
-        finished = sum(scrub.progress.finished for scrub in scrubs)
-        found = f"{corrupt} corrupt batches found, {repaired} repaired"
-        verb = "was" if request.tell_only else "is"
-        return pb.Changed(
-            done=f"stream {stream.stream_id} {verb} checked on {_nodes(stream.replicas)}: {found}",
-            next=(
-                "the check is finished"
-                if finished == len(scrubs)
-                else f"{finished} of {len(scrubs)} replicas are finished; ask again to see how far"
-            ),
-            scrubs=scrubs,
-        )
-
-    async def _scrub_on(
-        self, stream: StreamRounds, node: NodeId, *, start: bool
-    ) -> pb.ReplicaScrub:
-        peers = self._catalog.addressed(n for n in stream.replicas if n != node)
-        order = pb.Scrub(log_stream_id=stream.stream_id, replicas=peers, start=start)
-        try:
-            answer = await self._nodes.request(node, pb.Frame(scrub=order), WAIT_S)
-            progress = answer.scrub_response
-        except LoomError as error:
-            progress = pb.ScrubResponse(error=str(error))
-        return pb.ReplicaScrub(storage_node_id=node, progress=progress)
 
     # ---- data of streams on nodes that are no replicas of them
 

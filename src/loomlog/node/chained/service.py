@@ -128,10 +128,14 @@ class ChainedService(NodeProtocol):
         message.chain_replicas.extend(self.found())
 
     def stored(self) -> Iterator[pb.StoredReplica]:
+        sizes = self._volumes.sizes()
         for replica in self._volumes.replicas:
             if (chains := self._volumes.holding(replica)) is not None:
                 yield pb.StoredReplica(
-                    loglet_id=replica.log_id, part=replica.chain, path=chains.path
+                    loglet_id=replica.log_id,
+                    part=replica.chain,
+                    path=chains.path,
+                    stored_bytes=sizes.get(replica),
                 )
 
     @property
@@ -157,7 +161,7 @@ class ChainedService(NodeProtocol):
 
     async def scrub(self, notes: ScrubNotes) -> None:
         """Read all blocks. A replica with a damaged one is reported, and restored as a whole."""
-        for replica in list(self._volumes.replicas):
+        for replica in filter(lambda r: notes.want_loglet(r.log_id), list(self._volumes.replicas)):
             position = 1
             while position:
                 answer = await self._fetch_own(replica, position)
@@ -169,22 +173,30 @@ class ChainedService(NodeProtocol):
                         position = trimmed + 1
                     case _:
                         position = 0
-                        await self._note_damage(replica, notes)
+                        await self._note_damage(replica, answer, notes)
 
     async def _fetch_own(self, replica: Replica, position: Glsn) -> Answer:
-        standing = self._volumes.replicas.get(replica)
-        if standing is None or replica in (self._void or ()):
-            return Fetched([], more=False)
-        fetch = Fetch(standing.epoch, position, limits.SCRUB_BYTES)
-        try:
-            return await called_back(partial(self._ask, replica, fetch))
-        except Busy as error:
-            return Refused(str(error))
+        while True:
+            standing = self._volumes.replicas.get(replica)
+            if standing is None or replica in (self._void or ()):
+                return Fetched([], more=False)
+            fetch = Fetch(standing.epoch, position, limits.SCRUB_BYTES)
+            try:
+                answer: Answer = await called_back(partial(self._ask, replica, fetch))
+            except Busy as error:
+                return Refused(str(error))
+            now = self._volumes.replicas.get(replica)
+            if isinstance(answer, Fetched | TrimmedTo | Refused) or now == standing:
+                return answer
 
-    async def _note_damage(self, replica: Replica, notes: ScrubNotes) -> None:
+    async def _note_damage(self, replica: Replica, answer: Answer, notes: ScrubNotes) -> None:
         """Wait until a damaged replica is restored: then it is removed here."""
         volume = self._volumes.holding(replica)
-        if volume is None or not volume.is_damaged(replica):
+        if volume is None:
+            return
+        if not volume.is_damaged(replica):
+            where = f"chain {replica.chain} of segment {replica.log_id}"
+            notes.not_checked(f"{where} cannot be read now: {answer}")
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(RESTORED_S):

@@ -84,6 +84,11 @@ class ChainVolumes:
     def stored_bytes(self) -> int:
         return sum(volume.stored_bytes for volume in self._volumes)
 
+    def sizes(self) -> dict[Replica, int]:
+        """Return about how many bytes are stored of each replica."""
+        opened = (volume.store for volume in self._volumes if volume.store is not None)
+        return {replica: size for store in opened for replica, size in store.sizes().items()}
+
     @property
     def problems(self) -> list[str]:
         """Sentences for operators about tables that cannot be opened."""
@@ -147,7 +152,7 @@ class ChainVolume:
         self._open_table = open_table
         self._workers: _Workers | None = None
         self._table: BlockTable | None = None
-        self._store: WriteOnceStore | None = None
+        self.store: WriteOnceStore | None = None
         self._reclaimer: Reclaimer | None = None
         self.replicas: Mapping[Replica, Standing] = {}  # those that are here
         self.problem = ""  # why they cannot be opened
@@ -157,17 +162,17 @@ class ChainVolume:
 
     @property
     def stored_bytes(self) -> int:
-        return 0 if self._store is None else self._store.stored_bytes
+        return 0 if self.store is None else self.store.stored_bytes
 
     @property
     def works(self) -> bool:
         """Whether replicas on it can do their part."""
-        return self.volume.works and self._store is not None and self._store.failed is None
+        return self.volume.works and self.store is not None and self.store.failed is None
 
     @property
     def is_unserved(self) -> bool:
         """Whether the volume fails, or what is there cannot be opened."""
-        is_opened = self._store is not None
+        is_opened = self.store is not None
         return not self.volume.works or bool(self.problem) or (is_opened and not self.works)
 
     def open(self) -> None:
@@ -188,7 +193,7 @@ class ChainVolume:
             raise Unavailable(f"the chains at {self.path} cannot be opened: see the node's log")
 
     def volume_changed(self) -> None:
-        store = self._store
+        store = self.store
         if store is not None and self.path in self.volume.vanished:
             store.fail(OSError(errno.ENOENT, "its directory is gone or was replaced", self.path))
         if self.problem or (store is not None and store.failed is not None):
@@ -197,7 +202,7 @@ class ChainVolume:
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
         """See WriteOnceStore.ask. The volume must hold the replica, or be ready for it."""
-        store = self._store
+        store = self.store
         assert store is not None
         if not self.volume.works and isinstance(request, _NEEDS_VOLUME):
             done(Refused(self.volume.condition))
@@ -208,7 +213,7 @@ class ChainVolume:
 
     def is_damaged(self, replica: Replica) -> bool:
         """Return whether something of the replica could not be read."""
-        return self._store is not None and replica in self._store.damaged
+        return self.store is not None and replica in self.store.damaged
 
     def reclaim_soon(self, replica: Replica, position: Glsn) -> None:
         """Schedule freeing the space of the replica up to this position."""
@@ -257,14 +262,14 @@ class ChainVolume:
         self._disks.files.sync_directory(self.volume.path)
         self.volume.watch(self.path)
         self._reclaimer = Reclaimer(table, self._disks.worker)
-        self._store = WriteOnceStore(
+        self.store = WriteOnceStore(
             table,
             workers.commits,
             workers.look_ups,
             quick=workers.quick,
             on_failure=self.volume.failed,
         )
-        self.replicas = self._store.replicas
+        self.replicas = self.store.replicas
         self.problem = ""
 
     def _make_workers(self) -> _Workers:

@@ -80,7 +80,7 @@ class LogsVolume:
         self._workers: _Workers | None = None
         self._table: LogsTable | None = None
         self.store: LogsStore | None = None  # None: it is not open, or cannot be
-        self._version = 0
+        self.version = 0
         self._refusal: Refused | None = None
         self._problem = ""  # why it cannot be opened
         self._opening: asyncio.Task[None] | None = None
@@ -136,6 +136,10 @@ class LogsVolume:
     def logs(self) -> list[LogId]:
         return self.store.logs() if self.store is not None else []
 
+    def size_of(self, log: LogId) -> int:
+        """Return about how many bytes are stored of a log."""
+        return self.store.stored_bytes(log) if self.store is not None else 0
+
     @property
     def stored_bytes(self) -> int:
         """The stored bytes, counted a moment ago because there may be many logs."""
@@ -147,7 +151,7 @@ class LogsVolume:
 
     def rebuilding(self, version: int) -> None:
         """Refuse restored copies of older versions of rebuilding from now on."""
-        self._version = version
+        self.version = version
         if self.store is not None:
             self.store.version = version
 
@@ -274,7 +278,7 @@ class LogsVolume:
             on_failure=self._volume.failed,
         )
         self.store.is_full = self._volume.is_spent
-        self.store.version = self._version
+        self.store.version = self.version
         self._tend()
 
     def _tend(self) -> None:

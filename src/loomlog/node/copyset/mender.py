@@ -14,8 +14,10 @@ from functools import partial
 from typing import Final
 
 from loomlog import limits
+from loomlog.core.copyset.comparison import Comparison, compare
 from loomlog.core.copyset.procedures import mend
 from loomlog.core.copyset.record import LSN_MAX, Lsn, Record, lsn_words
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.errors import LoomError
 from loomlog.node.copyset.copies import Copies, Spawn, looked_up
 from loomlog.node.copyset.epoch_store import EpochStoreClient
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 KNOWN_S: Final = 20.0  # addresses do not change often
 AGAIN_S: Final = 60.0  # until a copy that could not be mended is tried again
 WAITING_MAX: Final = 1000  # copies; a scrub finds the others
+COMPARE_AGAIN_S: Final = 0.5  # until shards show what others show already
+COMPARE_AGAIN_MAX: Final = 5
 
 
 class Mender:
@@ -47,8 +51,11 @@ class Mender:
         copies.met_damage = self.met
 
     async def scrub(self, notes: ScrubNotes) -> None:
-        """Read all copies of the shard, and mend those that are damaged."""
-        for log in self._copies.volume.logs:
+        """Read all copies of the shard, mend those that are damaged, and compare them with those
+        of other shards."""
+        if self._copies.volume.is_closed:
+            notes.not_checked(f"the copies at {self._copies.volume.path} cannot be opened")
+        for log in filter(notes.want_loglet, self._copies.volume.logs):
             lsn: Lsn = 0
             while lsn <= LSN_MAX and (store := self._copies.volume.store) is not None:
                 checked = await looked_up(partial(store.check, log, lsn, limits.SCRUB_BYTES))
@@ -56,7 +63,29 @@ class Mender:
                     repaired = await self.mend(log, head)
                     notes.found(f"{lsn_words(head.first)} of loglet {log}", repaired=repaired)
                 await notes.checked(checked.size)
+                if checked.size:
+                    await self._compare(log, lsn, checked.next_lsn - 1, notes)
                 lsn = checked.next_lsn
+
+    async def _compare(self, log: LogId, first: Lsn, last: Lsn, notes: ScrubNotes) -> None:
+        """Let other shards have what they lack of the records in [first, last]."""
+        for attempt in range(COMPARE_AGAIN_MAX):
+            known = await self._epochs.get(log, KNOWN_S if not attempt else 0.0)
+            there = {n for n, node in known.nodes.items() if node.alive and not node.draining}
+            shards = [s for s in known.state.all_shards if node_of(s) in there]
+            others = frozenset(shards).difference(known.rebuilt)
+            version = self._copies.volume.version
+            comparison = Comparison(log, self._me, known.state, others, version)
+            result = await self._asker.run(compare(comparison, first, last))
+            for shard, lsn, restored in result.missing:
+                where = f"the copy of {lsn_words(lsn)} of loglet {log} on shard {shard_name(shard)}"
+                notes.found(where, repaired=restored, missing=True)
+            left = result.behind | result.silent
+            if notes.scope is None or not left:
+                return  # the next pass continues
+            await asyncio.sleep(COMPARE_AGAIN_S)
+        names = ", ".join(map(shard_name, sorted(left)))
+        notes.not_checked(f"loglet {log} could not be compared with shard {names}: try again")
 
     def met(self, log: LogId, ranges: Sequence[tuple[Lsn, Lsn]]) -> None:
         """Mend copies that a read has met, soon."""

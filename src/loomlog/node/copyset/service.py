@@ -206,7 +206,12 @@ class CopysetService(NodeProtocol):
     def stored(self) -> Iterator[pb.StoredReplica]:
         for shard in self._shards:
             for log in shard.volume.logs:
-                yield pb.StoredReplica(loglet_id=log, part=shard.index, path=shard.volume.path)
+                yield pb.StoredReplica(
+                    loglet_id=log,
+                    part=shard.index,
+                    path=shard.volume.path,
+                    stored_bytes=shard.volume.size_of(log),
+                )
 
     @property
     def stored_bytes(self) -> int:

@@ -17,7 +17,7 @@ from loomlog.net.endpoints import connect
 from loomlog.node.disks import Disks
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.scrubber import ScrubNotes
-from loomlog.node.workers import Throttle, finish, off_loop
+from loomlog.node.workers import finish, off_loop
 from loomlog.storage.files import Worker
 from loomlog.storage.ordered.data_file import Broken, Examined
 from loomlog.types import Llsn
@@ -119,78 +119,30 @@ class Repairer:
 
 
 class Scrub:
-    """Reads and checks all committed data of a replica once, slowly, and repairs it."""
+    """Reads and checks all committed data of a replica once, and repairs it."""
 
     def __init__(
-        self,
-        driver: ReplicaDriver,
-        repairer: Repairer,
-        disks: Disks,
-        peers: Sequence[str],
-        notes: ScrubNotes | None = None,
+        self, driver: ReplicaDriver, repairer: Repairer, disks: Disks, notes: ScrubNotes
     ) -> None:
-        """`notes`: of the pass over the whole node, if it is part of one."""
         self._notes = notes
         self._driver = driver
         self._repairer = repairer
         self._disks = disks
-        self._peers = peers
-        self._last = driver.core.last_committed_llsn
-        self._next: Llsn = driver.store.first_kept
-        self._bytes = 0
-        self._corrupt = 0
-        self._repaired = 0
-        self._error = ""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._peers = list(dict.fromkeys([*driver.peers(), *notes.others]))
 
-    @property
-    def done(self) -> bool:
-        return self._task.done()
-
-    def progress(self) -> pb.ScrubResponse:
-        return pb.ScrubResponse(
-            finished=self.done,
-            checked_llsn=self._next - 1,
-            last_llsn=self._last,
-            checked_bytes=self._bytes,
-            corrupt_batches=self._corrupt,
-            repaired_batches=self._repaired,
-            error=self._error,
-        )
-
-    async def finish(self) -> None:
-        try:
-            await self._task
-        finally:
-            self._task.cancel()
-
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        stream_id = self._driver.stream_id
+    async def run(self) -> None:
         try:
             await self._check_files()
             await self._check_all()
         except LoomError as error:
-            self._error = str(error)
-            logger.warning("scrub of stream %d: %s", stream_id, error)
-        except Exception as error:
-            self._error = "internal error: see the log of the storage node"
-            logger.error("scrub of stream %d", stream_id, exc_info=error)
-        logger.info(
-            "scrub of stream %d: %d bytes, %d batches corrupt, %d of them repaired",
-            stream_id,
-            self._bytes,
-            self._corrupt,
-            self._repaired,
-        )
+            self._notes.not_checked(f"stream {self._driver.stream_id}: {error}")
 
     async def _check_files(self) -> None:
         """Look for deleted files: this process can still read them, but no later one."""
         store, missing = self._driver.store, list[str]()
         volume = self._disks.volume_of(store.path)
+        if self._notes.scope is not None:
+            await volume.look()
         problem = volume.problem_of(store.path)
         is_gone = store.path in volume.vanished
         if not problem:
@@ -202,32 +154,24 @@ class Scrub:
             raise LoomError(problem)
 
     async def _check_all(self) -> None:
-        notes = self._notes
-        pause = notes.checked if notes else Throttle(limits.SCRUB_BYTES_PER_S).take
-        while self._next <= self._last and not self._driver.closed:
+        llsn, last = self._driver.store.first_kept, self._driver.core.last_committed_llsn
+        while llsn <= last and not self._driver.closed:
             try:
-                examined = await self._repairer.examine(self._next, self._last)
+                examined = await self._repairer.examine(llsn, last)
             except Trimmed:
-                self._next = max(self._next + 1, self._driver.store.first_kept)
+                llsn = max(llsn + 1, self._driver.store.first_kept)
                 continue
             except Corrupt as error:  # of the commits: no peer stores the same bytes
                 if self._peers:
                     self._driver.damage(str(error))
                 raise
-            self._bytes += examined.size
-            self._next = max(self._next, examined.next_llsn)
-            await pause(examined.size)
-            if examined.broken is not None:
-                await self._found(examined.broken)
+            llsn = max(llsn, examined.next_llsn)
+            await self._notes.checked(examined.size)
+            if examined.broken is not None and not await self._repair(examined.broken):
+                llsn = max(llsn, examined.broken.next_llsn)
 
-    async def _found(self, broken: Broken) -> None:
-        self._corrupt += 1
+    async def _repair(self, broken: Broken) -> bool:
         repaired = await self._repairer.mend(broken, self._peers)
-        if self._notes is not None:
-            where = f"LLSN {broken.llsn} of stream {self._driver.stream_id}"
-            self._notes.found(where, repaired=repaired)
-        if repaired:
-            self._repaired += 1
-        else:
-            self._error = f"LLSN {broken.llsn} is broken and no peer has it"
-            self._next = max(self._next, broken.next_llsn)
+        where = f"LLSN {broken.llsn} of stream {self._driver.stream_id}"
+        self._notes.found(where, repaired=repaired)
+        return repaired

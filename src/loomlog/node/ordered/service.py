@@ -53,7 +53,6 @@ class OrderedService(NodeProtocol):
         self._link = context.link
         self._backups = Backups(context.codec, self._replication_failed, self._backup_paused)
         self._copies: dict[tuple[StreamId, str], OutgoingCopy] = {}  # to an address
-        self._scrubs: dict[StreamId, Scrub] = {}
         self._recoveries: set[asyncio.Task[None]] = set()
         self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
         self._unreported: dict[StreamId, None] = {}  # an ordered set of those that changed
@@ -88,8 +87,6 @@ class OrderedService(NodeProtocol):
             recovery.cancel()
         for copy in self._copies.values():
             await copy.stop()
-        for scrub in self._scrubs.values():
-            await scrub.stop()
         for held in self.held.values():
             held.driver.close()
 
@@ -132,8 +129,6 @@ class OrderedService(NodeProtocol):
         self.held.pop(stream_id).driver.close()
         for copy in self._copies_of(stream_id):
             await copy.stop()
-        if stream_id in self._scrubs:
-            await self._scrubs.pop(stream_id).stop()
 
     def _copies_of(self, stream_id: StreamId) -> list[OutgoingCopy]:
         keys = [key for key in self._copies if key[0] == stream_id]
@@ -251,11 +246,14 @@ class OrderedService(NodeProtocol):
             )
 
     async def scrub(self, notes: ScrubNotes) -> None:
-        for held in list(self.held.values()):
+        for stream_id, held in list(self.held.items()):
             driver = held.driver
-            if not driver.closed and not driver.has_failed and not driver.core.damaged:
-                peers = driver.peers()
-                await Scrub(driver, held.repairer, self._disks, peers, notes).finish()
+            if driver.closed or not notes.want_stream(stream_id):
+                continue
+            if driver.has_failed or driver.core.damaged:
+                notes.not_checked(f"stream {stream_id}: its replica here has failed or is damaged")
+            else:
+                await Scrub(driver, held.repairer, self._disks, notes).run()
 
     # ---- appends
 
@@ -322,7 +320,6 @@ class OrderedService(NodeProtocol):
             "trim_log_stream": self._trim,
             "remove_log_stream": self._remove,
             "synchronise": self._synchronise,
-            "scrub": self._scrub,
             "list_commits": self._list_commits,
         }
 
@@ -432,19 +429,6 @@ class OrderedService(NodeProtocol):
         if copy.done and self._copies.get(key) is copy:
             del self._copies[key]  # reported; another request starts it again
         return pb.Frame(synchronise_response=copy.progress())
-
-    async def _scrub(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        order = frame.scrub
-        held = self.holding(order.log_stream_id)
-        scrub = self._scrubs.get(order.log_stream_id)
-        if order.start and (scrub is None or scrub.done):
-            peers = [r.address for r in order.replicas if r.storage_node_id != self._node_id]
-            await self._disks.volume_of(held.driver.store.path).look()
-            scrub = Scrub(held.driver, held.repairer, self._disks, peers)
-            self._scrubs[order.log_stream_id] = scrub
-        if scrub is None:
-            raise NotFound(f"stream {order.log_stream_id} was not scrubbed since this node started")
-        return pb.Frame(scrub_response=scrub.progress())
 
     async def _list_commits(
         self, connection: Connection, frame: Frame, payload: memoryview

@@ -66,6 +66,10 @@ class BlockFiles:
                 content.size for files in self._contents.values() for content in files.values()
             )
 
+    def bytes_of(self, replica: Replica) -> int:
+        with self._lock:
+            return sum(content.size for content in self._contents.get(replica, {}).values())
+
     # ---- adding
 
     def takes(self, replica: Replica) -> bool:

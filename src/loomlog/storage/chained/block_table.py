@@ -46,6 +46,9 @@ class BlockTable(Protocol):
     def stored_bytes(self) -> int:
         """Return the approximate space used on disk."""
 
+    def bytes_in_files(self, replica: Replica) -> int:
+        """Return how much of that are blocks of the replica in files of their own."""
+
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         """Free the space of what was deleted up to this position. May take long; in a worker of
         its own, while everything else continues."""

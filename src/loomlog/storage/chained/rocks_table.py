@@ -207,6 +207,9 @@ class RocksTable:
         in_table = sum(self._db.property_int_value(name) or 0 for name in _SIZES)
         return in_table + self._files.stored_bytes
 
+    def bytes_in_files(self, replica: Replica) -> int:
+        return self._files.bytes_of(replica)
+
     def reclaim(self, replica: Replica, position: Glsn) -> None:
         standing = self.look(replica).standing
         trimmed = POSITION_MAX if standing is None else standing.trimmed

@@ -77,6 +77,9 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         self.replicas = table.replicas()  # those that are here
         self._changed: Mapping[Replica, Standing | None] = {}  # by the commit that was just made
         self._ends: dict[Replica, Glsn] = {}  # behind all blocks of a replica, where that is known
+        for replica in self.replicas:
+            last = table.look(replica).last()
+            self._ends[replica] = last.end if last is not None else 0
         # Those with something that could not be read, and how they say so.
         self.damaged: dict[Replica, Refused] = {}
         self.stored_bytes = table.stored_bytes()  # about, as of the last commit
@@ -97,6 +100,18 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
             partial(self._find, replica, request), done, partial(self._unreadable, replica)
         ):
             raise Busy("the disk is too slow for what is read: try again later")
+
+    def sizes(self) -> dict[Replica, int]:
+        """Return about how many bytes are stored of each replica: its large blocks, and its share
+        of the others, by positions."""
+        in_files = {replica: self._table.bytes_in_files(replica) for replica in self.replicas}
+        in_table = max(self.stored_bytes - sum(in_files.values()), 0)
+        positions = {replica: self._positions(replica) for replica in self.replicas}
+        of_each = in_table / max(1, sum(positions.values()))
+        return {each: in_files[each] + round(positions[each] * of_each) for each in self.replicas}
+
+    def _positions(self, replica: Replica) -> int:
+        return max(self._ends.get(replica, 0) - 1 - self.replicas[replica].trimmed, 0)
 
     # ---- commits
 

@@ -104,6 +104,7 @@ def loom(
             Stream(action=Stream.SYNC, log_stream_id=7, from_node=1, to_node=2),
         ),
         (["stream", "scrub", "7"], Stream(action=Stream.SCRUB, log_stream_id=7)),
+        (["log", "scrub", "events"], Stream(action=Stream.SCRUB, log="events")),
         (["node", "drain", "2", "--yes"], Node(action=Node.DRAIN, storage_node_id=2)),
         (["node", "undrain", "2"], Node(action=Node.UNDRAIN, storage_node_id=2)),
         (
@@ -330,8 +331,7 @@ def scrubs(vmr: ScriptedVmr, *, finished: bool, corrupt: int = 0, repaired: int 
     for number in (1, 2):
         progress = pb.ScrubResponse(
             finished=finished,
-            checked_llsn=1000 if finished else 10,
-            last_llsn=1000,
+            stored_bytes=4096,
             checked_bytes=2048,
             corrupt_batches=corrupt,
             repaired_batches=repaired,
@@ -354,7 +354,7 @@ def test_what_no_replica_could_repair_is_a_failure(vmr: ScriptedVmr, loom: Loom)
     code, out, err = loom.run("stream", "scrub", "7", "--wait", "--json")
     assert code == 1
     assert json.loads(out)["scrubs"][0]["corrupt_batches"] == 2
-    assert "1 batches of stream 7 stay corrupt on node 1" in err
+    assert "1 batches of stream 7 stay corrupt or missing on node 1" in err
 
 
 # ---- looking

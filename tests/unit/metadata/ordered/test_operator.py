@@ -559,12 +559,12 @@ async def test_one_more_replica(tmp_path: Path) -> None:
 async def test_a_scrub_is_begun_on_all_replicas_and_asked_about(tmp_path: Path) -> None:
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 3, replicas=3)
-        nodes[0].scrubs[1] = pb.ScrubResponse(finished=True, checked_llsn=3, last_llsn=3)
-        nodes[1].scrubs[1] = pb.ScrubResponse(checked_llsn=2, corrupt_batches=2, repaired_batches=1)
+        nodes[0].scrubs[1] = pb.ScrubResponse(finished=True, checked_bytes=3)
+        nodes[1].scrubs[1] = pb.ScrubResponse(corrupt_batches=2, repaired_batches=1)
         nodes[2].refuse["scrub"] = Unavailable("busy")
         changed = await cluster.change(CHANGE.SCRUB)
-        assert "2 corrupt batches found, 1 repaired" in changed.done
-        assert changed.next.startswith("1 of 3 replicas are finished")
+        assert "2 corrupt batches and 0 missing copies found, 1 repaired" in changed.done
+        assert changed.next.startswith("1 of 3 nodes are finished")
         assert [s.storage_node_id for s in changed.scrubs] == [1, 2, 3]
         assert changed.scrubs[0].progress.finished
         assert changed.scrubs[2].progress.error == "busy"

@@ -334,6 +334,7 @@ class CountedBlockTable:
         self.replicas, self.look, self.close = table.replicas, table.look, table.close
         self.reclaim, self.interrupt = table.reclaim, table.interrupt
         self.stored_bytes, self.get_ready = table.stored_bytes, table.get_ready
+        self.bytes_in_files = table.bytes_in_files
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
         if self.broken:
