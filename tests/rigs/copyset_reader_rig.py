@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loomlog.core.copyset.effects import (
-    AskNode,
+    AskShard,
     Deliver,
     Finished,
     GapKind,
@@ -82,8 +82,8 @@ class ReaderRig:
         self.reader = CopysetReader(LOG, first, until, batches=batches, settings=self.settings)
         self.now = 10.0
         self.seen: list[Deliver | ReadGap] = []
-        self.asks: dict[NodeId, AskNode] = {}  # the newest that is not answered
-        self.questions: list[AskNode] = []
+        self.asks: dict[NodeId, AskShard] = {}  # the newest that is not answered
+        self.questions: list[AskShard] = []
         self.wanted: list[Epoch] = []
         self.timer: float | None = None
         self.known: LogState | None = None
@@ -107,7 +107,7 @@ class ReaderRig:
         trimmed: Lsn = 0,
         lost_through: Epoch = 0,
         damaged: tuple[tuple[Lsn, Lsn], ...] = (),
-        ask: AskNode | None = None,
+        ask: AskShard | None = None,
     ) -> None:
         """Answer with these records and nothing more up to `up_to`; a small number is an offset of
         epoch 1."""
@@ -136,8 +136,8 @@ class ReaderRig:
     def do(self, effects: list[ReaderEffect]) -> None:
         for effect in effects:
             match effect:
-                case AskNode():
-                    self.asks[effect.node] = effect
+                case AskShard():
+                    self.asks[effect.shard] = effect
                     self.questions.append(effect)
                 case Deliver() | ReadGap():
                     self.seen.append(effect)

@@ -130,7 +130,7 @@ class ScriptedNode(Peer):
             cluster_secret=self.cluster_secret,
             node_secret=self.node_secret,
             sync_mode="always",
-            volumes=["/data", *(f"/data-{shard}" for shard in self.generations if shard)],
+            volumes=[f"/data-{shard}" if shard else "/data" for shard in self.generations],
             shards=self.generations,
             location=self.location,
             uncommit_reports=[self._report_of(replica) for replica in self.replicas.values()],
@@ -411,6 +411,8 @@ class ScriptedNode(Peer):
 
     def _copyset_request(self, order: pb.CopysetRequest) -> pb.Frame:
         kind = pb.CopysetRequest.Kind.Name(order.kind)
+        if order.shard not in self.generations:
+            raise Unavailable("the volume of the shard is not there")
         self.orders.append(f"{kind} {order.loglet_id} {order.lsn}")
         return pb.Frame(copyset_answer=pb.CopysetAnswer(kind=pb.CopysetAnswer.DONE))
 

@@ -14,7 +14,7 @@ from copyset_node import CopysetNode, MemoryRecords
 
 from loomlog.core.copyset import log_state
 from loomlog.core.copyset.effects import (
-    AskNode,
+    AskShard,
     Deliver,
     Finished,
     NeedMetadata,
@@ -372,7 +372,7 @@ class Follower:
     def _carry_out(self, effects: list[ReaderEffect]) -> None:
         for effect in effects:
             match effect:
-                case AskNode(node, question, request):
+                case AskShard(node, question, request):
                     done = partial(self._answered, node, question)
                     self._world.send(self.process, node, request, done)
                 case Deliver() | ReadGap():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from violation import Violation
 
 from loomlog.core.copyset.effects import (
-    AskNode,
+    AskShard,
     Deliver,
     GapKind,
     NeedMetadata,
@@ -144,7 +144,7 @@ class RebuildJudge:
         match effect:
             case NeedMetadata():
                 return reader.learn_state(self._world.state, now)
-            case AskNode(node_id, question, request):
+            case AskShard(node_id, question, request):
                 node = self._world.nodes[node_id]
                 answer = node.answer(request) if node.up else None
                 if isinstance(answer, Delivered):

@@ -8,16 +8,16 @@ from typing import TypeAlias
 
 from loomlog.core.copyset.messages import Amend, Read, Release, Store
 from loomlog.core.copyset.record import Epoch, Lsn, Record
-from loomlog.types import NodeId
+from loomlog.types import ShardId
 
 Token: TypeAlias = object  # by which the appender recognises its record
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request to a node. Answers to stores and amendments name the LSN and wave."""
+    """Send a request to a shard. Answers to stores and amendments name the LSN and wave."""
 
-    node: NodeId
+    shard: ShardId
     request: Store | Amend | Release
 
 
@@ -66,10 +66,10 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class Contradicted:
-    """`node` has a record at `lsn` that this sequencer did not store: its epoch was taken twice.
+    """`shard` has a record at `lsn` that this sequencer did not store: its epoch was taken twice.
     This one does nothing more."""
 
-    node: NodeId
+    shard: ShardId
     lsn: Lsn
 
 
@@ -93,11 +93,11 @@ class GapKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AskNode:
-    """Ask a node; this replaces an earlier question that it has not answered. The node may wait
-    while it has nothing to send."""
+class AskShard:
+    """Ask a shard; this replaces an earlier question that it has not answered. It may wait while it
+    has nothing to send."""
 
-    node: NodeId
+    shard: ShardId
     question: int
     request: Read
 
@@ -146,4 +146,4 @@ class Finished:
     """Everything wanted is delivered, or the log has ended."""
 
 
-ReaderEffect: TypeAlias = AskNode | Deliver | ReadGap | NeedMetadata | SetTimer | Finished
+ReaderEffect: TypeAlias = AskShard | Deliver | ReadGap | NeedMetadata | SetTimer | Finished

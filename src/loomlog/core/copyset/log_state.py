@@ -49,11 +49,11 @@ def take_epoch(
     nodeset: Sequence[Member],
     *,
     closed: bool = False,
-    short: Collection[NodeId] = (),
+    short: Collection[ShardId] = (),
     least: int = 0,
 ) -> LogState:
     """Give the next epoch to a node. With `closed` it and later epochs take no appends. `short`:
-    the nodes of its short copyset, if it needs one; `least`: the number of copies that must do."""
+    the shards of its short copyset, if it needs one; `least`: the number of copies that must do."""
     epoch, newest = state.epoch + 1, state.history[-1]
     history = state.history
     metadata = EpochMetadata(epoch, tuple(nodeset), newest.replication)

@@ -416,12 +416,12 @@ class GetState:
 
 @dataclass(frozen=True, slots=True)
 class Contradict:
-    """Report that `node` has a record at `lsn` which the sequencer of `epoch` did not store: the
+    """Report that `shard` has a record at `lsn` which the sequencer of `epoch` did not store: the
     epoch store went back in time. The answer is always an error."""
 
     log: LogId
     epoch: Epoch
-    node: NodeId
+    shard: ShardId
     lsn: Lsn
 
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.effects import (
-    AskNode,
+    AskShard,
     Deliver,
     Finished,
     GapKind,
@@ -192,19 +192,19 @@ class CopysetReader:
         return self._go_on(now)
 
     def answered(
-        self, node: ShardId, question: int, answer: Delivered, now: float
+        self, shard: ShardId, question: int, answer: Delivered, now: float
     ) -> list[ReaderEffect]:
         self._knowledge.learn_answer(answer)
-        source = self._sources.asked(node, question)
+        source = self._sources.asked(shard, question)
         if source is not None:
             self._sources.answered(source, answer, self.head, now)
             for record in answer.records:
-                self._window.add(record, node, self.head)
+                self._window.add(record, shard, self.head)
         return self._go_on(now)
 
-    def failed(self, node: ShardId, question: int, now: float) -> list[ReaderEffect]:
+    def failed(self, shard: ShardId, question: int, now: float) -> list[ReaderEffect]:
         """Called when there was no answer in time, no connection, or an invalid answer."""
-        source = self._sources.asked(node, question)
+        source = self._sources.asked(shard, question)
         if source is not None:
             self._sources.failed(source, now)
         return self._go_on(now)
@@ -403,10 +403,10 @@ class CopysetReader:
                 self._sources.put(source, self._questions, first)
                 everything = self._sources.everybody_sends
                 request = Read(self._log, first, until, bytes_max, down, everything, self._batches)
-                self._effects.append(AskNode(source.node, self._questions, request))
+                self._effects.append(AskShard(source.shard, self._questions, request))
 
     def _room_for(self, source: ReadSource) -> int:
-        return self._room.free_for(source.node, len(self._sources))
+        return self._room.free_for(source.shard, len(self._sources))
 
     def _asked_until(self) -> Lsn:
         """Return how far to ask; when all send all, to the end of an epoch, to recognise a loss."""

@@ -38,9 +38,9 @@ class ReadSettings(NamedTuple):
 
 @dataclass
 class ReadSource:
-    """A node of the nodeset, as the reader sees it."""
+    """A shard of the nodeset, as the reader sees it."""
 
-    node: ShardId
+    shard: ShardId
     next_lsn: Lsn  # it has nothing (more) to send below
     authority: Authority = Authority.FULL
     question: int = 0  # the one that it has not answered; 0: none
@@ -129,8 +129,8 @@ def find_nothing(
     if not past and (head > decided or any(source.is_expected for source in sources)):
         return None
     last = min((source.next_lsn - 1 for source in past), default=decided)
-    empty = {source.node for source in sources if source.authority is Authority.EMPTY}
-    lacking = {source.node for source in past if source.counts_at(head)}
+    empty = {source.shard for source in sources if source.authority is Authority.EMPTY}
+    lacking = {source.shard for source in past if source.counts_at(head)}
     if metadata.is_f_majority(lacking, empty):
         counting = [source for source in late if source.counts_at(head)]
         return Finding(last, at_once=all(source.graces_missed > graces for source in counting))
@@ -138,7 +138,7 @@ def find_nothing(
         return None
     # Too few to be sure, but there is no other node to ask, unless one of the rest still answers.
     is_nobody_left = len(empty) == len(sources)
-    rest = [source for source in late if is_nobody_left or source.node not in empty]
+    rest = [source for source in late if is_nobody_left or source.shard not in empty]
     return Finding(last, at_once=not rest)
 
 
@@ -148,7 +148,7 @@ class ReadSources:
     def __init__(self, settings: ReadSettings) -> None:
         self.metadata: EpochMetadata | None = None
         self._settings = settings
-        self._by_node: dict[ShardId, ReadSource] = {}
+        self._by_shard: dict[ShardId, ReadSource] = {}
         self._authorities: Mapping[ShardId, Authority] = {}
         self._lost: Mapping[ShardId, Epoch] = {}
         self._asked_with: frozenset[ShardId] = frozenset()  # down in all questions since a rewind
@@ -157,20 +157,20 @@ class ReadSources:
         self._head: Lsn = 0
 
     def __iter__(self) -> Iterator[ReadSource]:
-        return iter(self._by_node.values())
+        return iter(self._by_shard.values())
 
     def __len__(self) -> int:
-        return len(self._by_node)
+        return len(self._by_shard)
 
     # ---- events
 
     def enter(self, metadata: EpochMetadata, head: Lsn) -> None:
         """Read from these nodes from now on. What is known of those that stay is kept."""
-        before = self._by_node
+        before = self._by_shard
         self.metadata = metadata
         self._head = head
-        self._by_node = {
-            node: before.get(node) or ReadSource(node, head) for node in metadata.shards
+        self._by_shard = {
+            shard: before.get(shard) or ReadSource(shard, head) for shard in metadata.shards
         }
         self.learn_authorities(self._authorities)
         self._note_gone()
@@ -181,7 +181,7 @@ class ReadSources:
         after they answered."""
         self._authorities = authorities
         for source in self:
-            authority = authorities.get(source.node, Authority.FULL)
+            authority = authorities.get(source.shard, Authority.FULL)
             self._answers_are_stale |= authority is not source.authority
             source.authority = authority
 
@@ -192,11 +192,11 @@ class ReadSources:
 
     def _note_gone(self) -> None:
         for source in self:
-            source.gone = epoch_of(self._head) <= self._lost.get(source.node, 0)
+            source.gone = epoch_of(self._head) <= self._lost.get(source.shard, 0)
 
-    def asked(self, node: ShardId, question: int) -> ReadSource | None:
-        """Return the node that was asked this; None if the question no longer matters."""
-        source = self._by_node.get(node)
+    def asked(self, shard: ShardId, question: int) -> ReadSource | None:
+        """Return the source that was asked this; None if the question no longer matters."""
+        source = self._by_shard.get(shard)
         return source if source is not None and source.question == question else None
 
     def answered(self, source: ReadSource, answer: Delivered, head: Lsn, now: float) -> None:
@@ -244,7 +244,7 @@ class ReadSources:
     @property
     def known_down(self) -> frozenset[ShardId]:
         return frozenset(
-            source.node
+            source.shard
             for source in self
             if self._all_send_all or source.listed or source.may_miss_records(self._head)
         )
@@ -260,11 +260,11 @@ class ReadSources:
     def late_at(self, head: Lsn) -> list[ReadSource]:
         """Return the nodes that may still have to send what is at the head."""
         down = self.known_down
-        return [s for s in self if s.node not in down and not s.has_passed(head)]
+        return [s for s in self if s.shard not in down and not s.has_passed(head)]
 
     def find_nothing(self, head: Lsn, decided: Lsn) -> Finding | None:
         assert self.metadata is not None
-        sources = self._by_node.values()
+        sources = self._by_shard.values()
         return find_nothing(head, decided, self.metadata, sources, self._settings.graces)
 
     # ---- questions

@@ -20,7 +20,7 @@ class WindowSpan(NamedTuple):
     first: Lsn
     last: Lsn
     record: Record
-    node: ShardId  # sent it
+    shard: ShardId  # sent it
 
     @property
     def size(self) -> int:
@@ -28,7 +28,7 @@ class WindowSpan(NamedTuple):
 
 
 class Room:
-    """The memory used, by the node that sent the records. Each node has its share, so the next
+    """The memory used, by the shard that sent the records. Each has its share, so the next
     record always finds room, however far ahead the others are."""
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -36,26 +36,26 @@ class Room:
         self._taken: Counter[ShardId] = Counter()
         self._with_consumer: deque[tuple[ShardId, int]] = deque()
 
-    def free_for(self, node: ShardId, nodes: int) -> int:
-        """Return how much room a node has; 0 until it is worth a question."""
-        share = max(1, self.capacity_bytes // nodes)
-        free = share - self._taken[node]
+    def free_for(self, shard: ShardId, shards: int) -> int:
+        """Return how much room a shard has; 0 until it is worth a question."""
+        share = max(1, self.capacity_bytes // shards)
+        free = share - self._taken[shard]
         return free if 2 * free >= share else 0
 
     def take(self, span: WindowSpan) -> None:
-        self._taken[span.node] += span.size
+        self._taken[span.shard] += span.size
 
     def give_back(self, span: WindowSpan) -> None:
-        self._taken[span.node] -= span.size
+        self._taken[span.shard] -= span.size
 
     def delivered(self, span: WindowSpan) -> None:
         """Keep the room taken until the consumer is done with it."""
-        self._with_consumer.append((span.node, span.size))
+        self._with_consumer.append((span.shard, span.size))
 
     def consumed(self, spans: int) -> None:
         for _ in range(spans):
-            node, size = self._with_consumer.popleft()
-            self._taken[node] -= size
+            shard, size = self._with_consumer.popleft()
+            self._taken[shard] -= size
 
 
 class ReadWindow:
@@ -70,10 +70,10 @@ class ReadWindow:
     def first(self) -> Lsn | None:
         return self._firsts[0] if self._firsts else None
 
-    def add(self, record: Record, node: ShardId, head: Lsn) -> None:
+    def add(self, record: Record, shard: ShardId, head: Lsn) -> None:
         if record.last < head:
             return
-        span = WindowSpan(max(record.first, head), record.last, record, node)
+        span = WindowSpan(max(record.first, head), record.last, record, shard)
         others = self._overlapping(span.first, span.last)
         if not others:
             self._insert(span)

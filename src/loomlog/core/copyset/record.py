@@ -4,7 +4,7 @@ An LSN is a position of a `copyset` log: epoch << 32 | offset. LSNs only ever gr
 by offset, and every sequencer takes a higher epoch.
 
 A record occupies the LSNs [first, last] of one epoch, one for each entry of its batch. Copies of it
-lie on the nodes of its copyset.
+lie on the shards of its copyset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.errors import Corrupt
-from loomlog.types import Buffer, Glsn, NodeId
+from loomlog.types import Buffer, Glsn, ShardId
 
 Lsn: TypeAlias = Glsn
 Epoch: TypeAlias = int
@@ -74,7 +74,7 @@ class Record(NamedTuple):
     count: int  # type: ignore[assignment]  # nobody misses tuple.count
     kind: Kind
     timestamp_us: int
-    copyset: tuple[NodeId, ...]
+    copyset: tuple[ShardId, ...]
     wave: int  # grows with every attempt to store it
     lng: Offset  # last known good: all up to it was stored on R nodes when this was sent
     recovered: int = 0  # the epoch of the sequencer that recovered it; 0: not written by recovery

@@ -59,7 +59,7 @@ from loomlog.core.copyset.record import (
 )
 from loomlog.core.copyset.shards import node_of
 from loomlog.limits import MIB
-from loomlog.types import Buffer, LogId, NodeId
+from loomlog.types import Buffer, LogId, NodeId, ShardId
 
 
 class Stamps:
@@ -94,8 +94,8 @@ class Underway:
     token: Token
     record: Record  # as of its newest wave, without its batch
     batch: Buffer
-    stored: set[NodeId] = field(default_factory=set)  # in this wave
-    holders: set[NodeId] = field(default_factory=set)  # of any wave: they have the batch
+    stored: set[ShardId] = field(default_factory=set)  # in this wave
+    holders: set[ShardId] = field(default_factory=set)  # of any wave: they have the batch
     failures: int = 0
     given_up: bool = False  # this wave: another one begins when it is due
     due: float = 0.0  # when something must be done about it
@@ -106,32 +106,32 @@ class Underway:
         return self.record.wave
 
     def begin_wave(
-        self, log: LogId, copyset: tuple[NodeId, ...], lng: Offset, draining: bool
+        self, log: LogId, copyset: tuple[ShardId, ...], lng: Offset, draining: bool
     ) -> list[Send]:
         self.record = self.record._replace(wave=self.wave + 1, copyset=copyset, lng=lng)
         self.stored.clear()
         self.given_up = False
         return [
-            Send(node, Amend(log, self.record))
-            if node in self.holders
-            else self.store(log, node, draining)
-            for node in copyset
+            Send(shard, Amend(log, self.record))
+            if shard in self.holders
+            else self.store(log, shard, draining)
+            for shard in copyset
         ]
 
-    def store(self, log: LogId, node: NodeId, draining: bool) -> Send:
-        return Send(node, Store(log, self.record._replace(batch=self.batch), draining))
+    def store(self, log: LogId, shard: ShardId, draining: bool) -> Send:
+        return Send(shard, Store(log, self.record._replace(batch=self.batch), draining))
 
-    def stored_by(self, node: NodeId, wave: int) -> bool:
-        """Note that a node has stored it. Return whether all of its copyset have."""
-        self.holders.add(node)
+    def stored_by(self, shard: ShardId, wave: int) -> bool:
+        """Note that a shard has stored it. Return whether all of its copyset have."""
+        self.holders.add(shard)
         if wave != self.wave:
             return False
-        self.stored.add(node)
+        self.stored.add(shard)
         return not self.silent
 
     @property
-    def silent(self) -> list[NodeId]:
-        return [node for node in self.record.copyset if node not in self.stored]
+    def silent(self) -> list[ShardId]:
+        return [shard for shard in self.record.copyset if shard not in self.stored]
 
     def finish(self) -> None:
         self.done = True
@@ -171,12 +171,12 @@ class EpochSequencer:
         log: LogId,
         metadata: EpochMetadata,
         epoch: Epoch,
-        everybody: Collection[NodeId],
+        everybody: Collection[ShardId],
         exclusions: Exclusions,
         chance: Shuffler,
         settings: SequencerSettings | None = None,
     ) -> None:
-        """`everybody`: the nodes of all nodesets that the log ever had."""
+        """`everybody`: the shards of all nodesets that the log ever had."""
         self.log = log
         self.epoch = epoch
         self.state = SequencerState.RUNNING
@@ -196,7 +196,7 @@ class EpochSequencer:
         self._fenced = False
         self._held: list[Acknowledge] = []  # until it is
         self._recovered = False
-        self._released_to = dict.fromkeys(sorted(everybody), 0)  # what was released to each node
+        self._released_to = dict.fromkeys(sorted(everybody), 0)  # what was released to each
         self._release_all_at = 0.0
         self._drained_at = 0.0
 
@@ -240,7 +240,7 @@ class EpochSequencer:
         return self._begin_wave(underway, now)
 
     def answered(
-        self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None, now: float
+        self, shard: ShardId, lsn: Lsn, wave: int, answer: NodeAnswer | None, now: float
     ) -> list[SequencerEffect]:
         """Take the answer to a store or an amendment. None: the connection is lost."""
         if self.state is SequencerState.OVER:
@@ -250,20 +250,20 @@ class EpochSequencer:
             case Preempted(seal):
                 return self._step_down(seal)
             case Occupied(occupied):
-                return self._end(Contradicted(node, occupied))
+                return self._end(Contradicted(shard, occupied))
             case Refused(trouble):
-                self._exclusions.refused(node, trouble, now)
+                self._exclusions.refused(shard, trouble, now)
             case None:
-                self._exclusions.lost(node, now)
+                self._exclusions.lost(shard, now)
         if underway is None:
             return []
         if isinstance(answer, Stored):
-            return self._done(underway) if underway.stored_by(node, wave) else []
+            return self._done(underway) if underway.stored_by(shard, wave) else []
         if wave != underway.wave or underway.given_up:
             return []
         if isinstance(answer, NotHere):
-            underway.holders.discard(node)
-            return [underway.store(self.log, node, self._draining)]
+            underway.holders.discard(shard)
+            return [underway.store(self.log, shard, self._draining)]
         return self._fail_wave(underway, now)
 
     def tick(self, now: float) -> list[SequencerEffect]:
@@ -317,13 +317,13 @@ class EpochSequencer:
         """Called when a node was sealed by another sequencer."""
         return self._step_down(seal) if self.state is not SequencerState.OVER else []
 
-    def found(self, node: NodeId, newer: Lsn) -> list[SequencerEffect]:
-        """Called when a node has copies of this epoch or a later one, up to `newer`."""
+    def found(self, shard: ShardId, newer: Lsn) -> list[SequencerEffect]:
+        """Called when a shard has copies of this epoch or a later one, up to `newer`."""
         if self.state is SequencerState.OVER or newer < self.next_lsn:
             return []
         if epoch_of(newer) > self.epoch:
             return self._step_down(epoch_of(newer) - 1)
-        return self._end(Contradicted(node, newer))
+        return self._end(Contradicted(shard, newer))
 
     def drain(self, now: float) -> list[SequencerEffect]:
         """Take no more appends, and finish what is under way unless that takes long."""
@@ -402,7 +402,7 @@ class EpochSequencer:
         effects = self._acknowledge(
             Acknowledge(underway.token, record.first, record.last, record.timestamp_us)
         )
-        holders: set[NodeId] = set()
+        holders: set[ShardId] = set()
         while self._window and self._window[0].done:
             good = self._window.popleft().record
             self.lng = offset_of(good.last)
@@ -421,15 +421,15 @@ class EpochSequencer:
         left = self._underway or self._held
         return self._end(Drained()) if self._draining and not left else []
 
-    def _release(self, nodes: Iterable[NodeId], now: float) -> list[SequencerEffect]:
+    def _release(self, shards: Iterable[ShardId], now: float) -> list[SequencerEffect]:
         self._release_all_at = now + self._settings.release_s
-        return self._release_to(nodes)
+        return self._release_to(shards)
 
-    def _release_to(self, nodes: Iterable[NodeId]) -> list[SequencerEffect]:
+    def _release_to(self, shards: Iterable[ShardId]) -> list[SequencerEffect]:
         lsn = self.released
-        behind = [node for node in nodes if self._released_to.get(node, 0) < lsn]
+        behind = [shard for shard in shards if self._released_to.get(shard, 0) < lsn]
         self._released_to.update(dict.fromkeys(behind, lsn))
-        return [Send(node, Release(self.log, lsn)) for node in behind]
+        return [Send(shard, Release(self.log, lsn)) for shard in behind]
 
     def _step_down(self, seal: Epoch) -> list[SequencerEffect]:
         return self._end(StepDown(seal)) if seal >= self.epoch else []

@@ -103,7 +103,7 @@ def _mark(first: Offset, last: Offset) -> Span:
 
 
 class Mutation(NamedTuple):
-    """One change, to be sent to the nodes of one copyset."""
+    """One change, to be sent to the shards of one copyset."""
 
     record: Record  # without its batch
     amend: tuple[ShardId, ...]  # have the batch
@@ -128,7 +128,7 @@ def plan(
     for span, copies in zip(spans, _look_up(spans, digests), strict=True):
         first = make(like.epoch, span.first)
         copyset = completed(copies.keys() & set(writable), writable, metadata, first)
-        sources = {node: copy for node, copy in copies.items() if _has_batch(copy, span)}
+        sources = {shard: copy for shard, copy in copies.items() if _has_batch(copy, span)}
         times = [copy.timestamp_us for copy in sources.values()]
         record = like._replace(
             first=first,
@@ -142,13 +142,13 @@ def plan(
 
 
 def _look_up(spans: Sequence[Span], digests: Digests) -> list[dict[ShardId, Record]]:
-    """Return for each span the nodes with a copy there, and the copy if it is of that span."""
+    """Return for each span the shards with a copy there, and the copy if it is of that span."""
     copies: list[dict[ShardId, Record]] = [{} for _ in spans]
-    for node, digest in digests.items():
+    for shard, digest in digests.items():
         for record in digest:
             for index in overlapping(spans, span_of(record)):
-                if node not in copies[index] or _has_batch(record, spans[index]):
-                    copies[index][node] = record
+                if shard not in copies[index] or _has_batch(record, spans[index]):
+                    copies[index][shard] = record
     return copies
 
 
@@ -157,8 +157,8 @@ def _has_batch(copy: Record, span: Span) -> bool:
 
 
 def _mutation(record: Record, sources: tuple[ShardId, ...]) -> Mutation:
-    amend = tuple(node for node in record.copyset if node in sources)
-    store = tuple(node for node in record.copyset if node not in sources)
+    amend = tuple(shard for shard in record.copyset if shard in sources)
+    store = tuple(shard for shard in record.copyset if shard not in sources)
     return Mutation(record, amend, store, sources)
 
 

@@ -23,6 +23,7 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short
 from loomlog.core.copyset.record import Epoch, Lsn
+from loomlog.core.copyset.shards import shard_name
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
@@ -79,8 +80,8 @@ class EpochStore:
                 await self.change(loglet, lambda state: log_state.finish(state, asked))
             case Contradict():
                 what = (
-                    f"node {asked.node} has position {asked.lsn} of segment {loglet}, but epoch "
-                    f"{asked.epoch} was given as a new one"
+                    f"node {shard_name(asked.shard)} has position {asked.lsn} of segment {loglet}, "
+                    f"but epoch {asked.epoch} was given as a new one"
                 )
                 self._contradicted(what)
                 raise RolledBack(f"the metadata went back in time: {what}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from loomlog.core.copyset.messages import Forget, Trim
 from loomlog.core.copyset.record import Lsn
-from loomlog.core.copyset.shards import node_of
+from loomlog.core.copyset.shards import node_of, shard_of
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.records import CopysetRecord
@@ -61,9 +61,10 @@ class CopysetRemover:
 
     async def _forget(self, record: CopysetRecord, there: list[ShardId]) -> list[ShardId]:
         """Order the sequencer first: it might still send records to other nodes."""
-        sequencer = record.state.sequencer
-        if self._nodes.reachable(sequencer):
-            await self._nodes.tell([sequencer], Forget(record.loglet), record)
+        sequencer = self._catalog.nodes.get(record.state.sequencer)
+        if sequencer is not None and self._nodes.reachable(sequencer.node_id):
+            shards = [shard_of(sequencer.node_id, index) for index in sequencer.shards]
+            await self._nodes.tell(shards, Forget(record.loglet), record)
         return await self._nodes.tell(there, Forget(record.loglet), record)
 
 

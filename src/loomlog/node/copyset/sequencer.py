@@ -45,7 +45,7 @@ from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.procedures import RETRY, Asker, recover
 from loomlog.node.ordered.appends import ProducerTable
 from loomlog.node.workers import insist
-from loomlog.types import NodeId, StreamId
+from loomlog.types import NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
 
@@ -248,8 +248,8 @@ class RunningSequencer:
         else:
             underway.connection, underway.request_id = append.connection, append.request_id
 
-    def _answered(self, node: NodeId, lsn: Lsn, wave: int, answer: NodeAnswer | None) -> None:
-        self._do(self._core.answered(node, lsn, wave, answer, self._loop.time()))
+    def _answered(self, shard: ShardId, lsn: Lsn, wave: int, answer: NodeAnswer | None) -> None:
+        self._do(self._core.answered(shard, lsn, wave, answer, self._loop.time()))
 
     def _tick(self) -> None:
         self._timer = None
@@ -260,12 +260,12 @@ class RunningSequencer:
     def _do(self, effects: list[SequencerEffect]) -> None:
         for effect in effects:
             match effect:
-                case Send(node, Release() as release):
-                    self._context.asker.release(node, release)
-                case Send(node, (Store() | Amend()) as request):
+                case Send(shard, Release() as release):
+                    self._context.asker.release(shard, release)
+                case Send(shard, (Store() | Amend()) as request):
                     record = request.record
-                    answered = partial(self._answered, node, record.first, record.wave)
-                    self._context.asker.ask(node, request, answered)
+                    answered = partial(self._answered, shard, record.first, record.wave)
+                    self._context.asker.ask(shard, request, answered)
                 case Acknowledge(OpenAppend() as append, lsn):
                     del self._underway[lsn]
                     append.succeeded(lsn)
@@ -343,19 +343,19 @@ class RunningSequencer:
             self._do(self._core.drain(self._loop.time()))
 
     async def _fence(self, state: LogState) -> None:
-        async def attempt() -> dict[NodeId, Lsn] | Preempted | None:
+        async def attempt() -> dict[ShardId, Lsn] | Preempted | None:
             if self.is_over:
                 return {}
             asker = self._context.asker
             authorities = asker.authorities(self._log)
             return await asker.run(fence(self._log, self.epoch, state, authorities))
 
-        outcome: dict[NodeId, Lsn] | Preempted = await insist(attempt, RETRY)
+        outcome: dict[ShardId, Lsn] | Preempted = await insist(attempt, RETRY)
         if isinstance(outcome, Preempted):
             self._do(self._core.preempted(outcome.seal))
             return
-        for node, newer in outcome.items():
-            self._do(self._core.found(node, newer))
+        for shard, newer in outcome.items():
+            self._do(self._core.found(shard, newer))
         self._do(self._core.fenced())
 
     async def _recover(self) -> None:

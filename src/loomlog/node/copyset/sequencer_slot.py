@@ -25,6 +25,7 @@ from loomlog.core.copyset.procedures import (
     resolve,
 )
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, make
+from loomlog.core.copyset.shards import shard_name, shard_of
 from loomlog.errors import (
     AppendUnknown,
     Busy,
@@ -39,7 +40,7 @@ from loomlog.node.copyset.epoch_store import Known
 from loomlog.node.copyset.procedures import ANSWER_S, RETRY
 from loomlog.node.copyset.sequencer import OpenAppend, OpenEnd, RunningSequencer, SequencerContext
 from loomlog.node.workers import insist
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -210,22 +211,24 @@ class SequencerSlot:
         if known.state.epoch < self._newest:  # it may have been read before that one was taken
             known = await epochs.request(GetState(self._log))
         if known.state.epoch < self._newest:
-            self._contradict(known.state.epoch, self._context.me, make(self._newest, 0))
+            self._contradict(
+                known.state.epoch, shard_of(self._context.me, 0), make(self._newest, 0)
+            )
         if self._contradiction is not None:
             await epochs.request(self._contradiction)
             raise RolledBack(f"loglet {self._log}: the metadata repository forgot epochs")
         return known
 
-    def _contradict(self, epoch: Epoch, node: NodeId, lsn: Lsn) -> None:
+    def _contradict(self, epoch: Epoch, shard: ShardId, lsn: Lsn) -> None:
         logger.error(
-            "loglet %d: epoch %d is not new, node %d knows of position %d: the metadata "
+            "loglet %d: epoch %d is not new, node %s knows of position %d: the metadata "
             "repository went back in time, nothing more is sequenced here",
             self._log,
             epoch,
-            node,
+            shard_name(shard),
             lsn,
         )
-        self._contradiction = Contradict(self._log, epoch, node, lsn)
+        self._contradiction = Contradict(self._log, epoch, shard, lsn)
 
     def _check_open(self, known: Known) -> None:
         if known.state.closed:
@@ -249,7 +252,7 @@ class SequencerSlot:
             sequencer.stop()
             self._newest = max(self._newest, sequencer.replaced_by)
             if (found := sequencer.contradicted) is not None:
-                self._contradict(sequencer.epoch, found.node, found.lsn)
+                self._contradict(sequencer.epoch, found.shard, found.lsn)
                 self._activate_soon()  # it informs the metadata repository
                 for append, _ in open_ends:
                     self._answer_unknown(append, "the metadata repository went back in time")

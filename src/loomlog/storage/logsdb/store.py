@@ -54,7 +54,7 @@ from loomlog.storage.group_commit import GroupCommit
 from loomlog.storage.logsdb.recent import RecentBatches, recent_batches
 from loomlog.storage.logsdb.rows import nonsense
 from loomlog.storage.logsdb.table import LogsTable, MemoryLog, StoredLog
-from loomlog.types import Buffer, LogId, NodeId
+from loomlog.types import Buffer, LogId, ShardId
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
 
     def __init__(
         self,
-        me: NodeId,
+        me: ShardId,
         table: LogsTable,
         commits: Worker,
         look_ups: Worker,
@@ -264,7 +264,7 @@ class _LogsCommit:
     """A table and the changes that a commit is going to make, in their order."""
 
     def __init__(
-        self, table: LogsTable, me: NodeId, *, is_full: bool, version: Callable[[], int]
+        self, table: LogsTable, me: ShardId, *, is_full: bool, version: Callable[[], int]
     ) -> None:
         self.changes: list[tuple[LogId, Change]] = []
         self.is_urgent = False  # a caller waits for a change to be durable

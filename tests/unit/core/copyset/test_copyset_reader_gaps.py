@@ -22,7 +22,7 @@ def sources(*passed: int, **authorities: Authority) -> list[ReadSource]:
     """Of nodes 1 to 5 those have looked up to 9, and the others have not answered."""
     made = [ReadSource(node, at(10) if node in passed else START) for node in range(1, 6)]
     for source in made:
-        source.authority = authorities.get(f"node{source.node}", Authority.FULL)
+        source.authority = authorities.get(f"node{source.shard}", Authority.FULL)
     return made
 
 

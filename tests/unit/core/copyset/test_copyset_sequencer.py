@@ -77,7 +77,7 @@ class SequencerRig:
         """What remains besides sending."""
         for send in of_kind(Send, effects):
             if isinstance(send.request, Release):
-                self.released.append((send.node, send.request.lsn))
+                self.released.append((send.shard, send.request.lsn))
             else:
                 self.sent.append(send)
         return [effect for effect in effects if not isinstance(effect, Send)]
@@ -92,7 +92,7 @@ class SequencerRig:
     def late(self, send: Send, answer: NodeAnswer | None) -> list[SequencerEffect]:
         record = record_of(send)
         return self.heed(
-            self.sequencer.answered(send.node, record.first, record.wave, answer, self.now)
+            self.sequencer.answered(send.shard, record.first, record.wave, answer, self.now)
         )
 
     def store_all(self, offset: int) -> list[SequencerEffect]:
@@ -118,7 +118,7 @@ def test_a_record_goes_to_a_copyset_and_is_acknowledged_once_all_have_it() -> No
     assert rig.append("a", count=3) == []
     assert len(rig.sent) == 3
     record = record_of(rig.sent[0])
-    assert {send.node for send in rig.sent} == set(record.copyset)
+    assert {send.shard for send in rig.sent} == set(record.copyset)
     assert (record.first, record.count, record.wave, record.lng) == (make(EPOCH, 1), 3, 1, 0)
     assert rig.answer(rig.sent[0]) == []
     assert rig.answer(rig.sent[0]) == []
@@ -193,9 +193,9 @@ def test_a_refusal_starts_another_wave_without_that_node() -> None:
     rig.answer(refusing, Refused(Trouble.NO_SPACE))
     wave = rig.of_wave(2)
     assert len(wave) == 3
-    assert refusing.node not in {send.node for send in wave}
+    assert refusing.shard not in {send.shard for send in wave}
     amends = [send for send in wave if isinstance(send.request, Amend)]
-    assert [send.node for send in amends] == [holder.node]  # it has the batch
+    assert [send.shard for send in amends] == [holder.shard]  # it has the batch
     assert record_of(amends[0]).batch == b""
     rig.late(third, Stored())
     assert [effect for send in wave for effect in rig.answer(send)] == [acknowledged("a", 1)]
@@ -230,15 +230,15 @@ def test_a_node_that_lost_its_copy_gets_the_batch_again_in_the_same_wave() -> No
 def test_silent_nodes_are_left_out_of_the_next_waves() -> None:
     rig = SequencerRig()
     rig.append("a")
-    silent = rig.sent[2].node
+    silent = rig.sent[2].shard
     rig.answer(rig.sent[0])
     rig.answer(rig.sent[0])
     assert rig.wait(0.9) == []
     assert rig.newest_wave() == 1
     rig.wait(0.1)
-    assert silent not in {send.node for send in rig.of_wave(2)}
+    assert silent not in {send.shard for send in rig.of_wave(2)}
     rig.append("b")
-    assert silent not in {send.node for send in rig.sent if record_of(send).offset == 2}
+    assert silent not in {send.shard for send in rig.sent if record_of(send).offset == 2}
 
 
 def test_waves_get_more_time_from_one_to_the_next() -> None:
@@ -308,7 +308,7 @@ def test_what_is_stored_in_time_needs_no_tick_of_its_own() -> None:
 def test_a_release_goes_to_those_who_have_the_record_and_later_to_all() -> None:
     rig = SequencerRig()
     rig.append("a")
-    copyset = {send.node for send in rig.sent}
+    copyset = {send.shard for send in rig.sent}
     rig.store_all(1)
     assert {node for node, _ in rig.released} == copyset
     rig.wait(19.9)
@@ -453,7 +453,7 @@ def test_an_occupied_position_ends_the_sequencer() -> None:
         LeaveOpen("a", make(EPOCH, 1)),
         LeaveOpen("b", make(EPOCH, 2)),
     ]
-    assert ends[-1] == Contradicted(first.node, make(EPOCH, 1))
+    assert ends[-1] == Contradicted(first.shard, make(EPOCH, 1))
     assert rig.store_all(2) == []
 
 

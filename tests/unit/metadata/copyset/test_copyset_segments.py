@@ -206,6 +206,19 @@ async def test_a_deleted_log_is_forgotten_by_its_nodes(tmp_path: Path) -> None:
         await cluster.no_records_left()
 
 
+async def test_a_sequencer_without_its_first_volume_forgets_a_deleted_log(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, scripted=4) as cluster:
+        loglet = (await cluster.create_copyset(nodeset=3)).log_id
+        inside = nodeset(copyset(await cluster.describe()))
+        outside = next(node for node in cluster.nodes if node.node_id not in inside)
+        await outside.crash()
+        outside.generations = {1: 0}
+        await cluster.rejoin(outside)
+        await outside.activate(loglet, 0)
+        await cluster.delete()
+        await outside.until(lambda: f"FORGET {loglet} 0" in outside.orders)
+
+
 async def test_a_segment_that_is_trimmed_as_a_whole_is_forgotten(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id

@@ -14,7 +14,7 @@ from typing import Final
 
 from loomlog.client.loglets.copyset.segments import Segments, View
 from loomlog.core.copyset.effects import (
-    AskNode,
+    AskShard,
     Deliver,
     Finished,
     NeedMetadata,
@@ -98,7 +98,7 @@ class RunningReader:
             match effect:
                 case Deliver() | ReadGap():
                     self._ready.append(effect)
-                case AskNode():
+                case AskShard():
                     self._ask(effect)
                 case NeedMetadata():
                     self._look()
@@ -136,37 +136,37 @@ class RunningReader:
         self.failure = error
         self._notify()
 
-    # ---- asking nodes
+    # ---- questions to shards
 
-    def _ask(self, ask: AskNode) -> None:
-        before = self._questions.pop(ask.node, None)
+    def _ask(self, ask: AskShard) -> None:
+        before = self._questions.pop(ask.shard, None)
         if before is not None:
             before.cancel()
-        self._questions[ask.node] = self._loop.create_task(self._question(ask))
+        self._questions[ask.shard] = self._loop.create_task(self._question(ask))
 
-    async def _question(self, ask: AskNode) -> None:
+    async def _question(self, ask: AskShard) -> None:
         try:
             await self._ask_and_tell(ask)
         except Exception as error:
             self._fail(error)
 
-    async def _ask_and_tell(self, ask: AskNode) -> None:
+    async def _ask_and_tell(self, ask: AskShard) -> None:
         try:
             answer: Delivered | None = await self._answer(ask)
         except LoomError:
             answer = None
-        if self._questions.get(ask.node) is asyncio.current_task():
-            del self._questions[ask.node]
+        if self._questions.get(ask.shard) is asyncio.current_task():
+            del self._questions[ask.shard]
         now = self._loop.time()
         if answer is None:
-            self._do(self._reader.failed(ask.node, ask.question, now))
+            self._do(self._reader.failed(ask.shard, ask.question, now))
         else:
-            self._do(self._reader.answered(ask.node, ask.question, answer, now))
+            self._do(self._reader.answered(ask.shard, ask.question, answer, now))
 
-    async def _answer(self, ask: AskNode) -> Delivered | None:
+    async def _answer(self, ask: AskShard) -> Delivered | None:
         stamp = self._view.state.stamp
-        message, _ = request_to_wire(ask.node, ask.request, stamp, wait_ms=WAIT_MS)
-        connection = await self._segments.connect(self._view, ask.node)
+        message, _ = request_to_wire(ask.shard, ask.request, stamp, wait_ms=WAIT_MS)
+        connection = await self._segments.connect(self._view, ask.shard)
         reply, payload = await connection.request(
             pb.Frame(copyset_request=message), timeout_s=ANSWER_S + WAIT_MS / 1000
         )
