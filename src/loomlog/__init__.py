@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import connect_sync as connect_sync
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
-    from loomlog.client.info import ClusterStatus as ClusterStatus
-    from loomlog.client.info import LogInfo as LogInfo
     from loomlog.client.kv.checkpoints import Checkpoint as Checkpoint
     from loomlog.client.kv.checkpoints import CheckpointInfo as CheckpointInfo
     from loomlog.client.kv.leases import Lease as Lease
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from loomlog.types import Entry as Entry
     from loomlog.types import Gap as Gap
     from loomlog.types import Position as Position
+    from loomlog.wire.info import ClusterStatus as ClusterStatus
+    from loomlog.wire.info import LogInfo as LogInfo
 
 _HOMES = {
     "BlockingCheckpoint": "loomlog.client.blocking",
@@ -48,13 +48,13 @@ _HOMES = {
     "Checkpoint": "loomlog.client.kv.checkpoints",
     "CheckpointInfo": "loomlog.client.kv.checkpoints",
     "Cluster": "loomlog.client.cluster",
-    "ClusterStatus": "loomlog.client.info",
+    "ClusterStatus": "loomlog.wire.info",
     "Entry": "loomlog.types",
     "Gap": "loomlog.types",
     "Lease": "loomlog.client.kv.leases",
     "LeaseInfo": "loomlog.client.kv.leases",
     "Log": "loomlog.client.log",
-    "LogInfo": "loomlog.client.info",
+    "LogInfo": "loomlog.wire.info",
     "Position": "loomlog.types",
     "Published": "loomlog.client.publish.writer",
     "Register": "loomlog.client.kv.registers",

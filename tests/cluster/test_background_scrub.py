@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from loomlog import Cluster
-from loomlog.client.info import NodeInfo
 from loomlog.config import NodeSettings
 from loomlog.testing import LocalCluster
 from loomlog.types import NodeId
+from loomlog.wire.info import NodeInfo
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,8 +10,8 @@ import pytest
 from poll import until
 
 from loomlog import Cluster, Log
-from loomlog.client.info import NodeInfo
 from loomlog.testing import LocalCluster
+from loomlog.wire.info import NodeInfo
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import StreamInfo
 from loomlog.client.log import Log
 from loomlog.testing import LocalCluster
+from loomlog.wire.info import StreamInfo
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from poll import until
 
-from loomlog.client.info import StreamInfo
 from loomlog.errors import DataLoss
 from loomlog.testing.local import LocalCluster
+from loomlog.wire.info import StreamInfo
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from poll import until
 
-from loomlog.client.info import LogInfo
 from loomlog.errors import Trimmed
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry
+from loomlog.wire.info import LogInfo
 
 DETECTION_S = 0.5
 PATIENCE_S = 30.0

@@ -9,10 +9,10 @@ import pytest
 from poll import until
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import StreamInfo
 from loomlog.client.log import Log
 from loomlog.errors import InvalidArgument
 from loomlog.testing import LocalCluster
+from loomlog.wire.info import StreamInfo
 
 PATIENCE_S = 30.0
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import StreamInfo
 from loomlog.core.chained.messages import HandedOut, Next
 from loomlog.metadata.chained.keeper import ChainedKeeper
 from loomlog.testing import LocalCluster
+from loomlog.wire.info import StreamInfo
 
 
 async def shown(cluster: Cluster, name: str) -> int | None:

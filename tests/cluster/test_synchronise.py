@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from poll import until
 
-from loomlog.client.info import LogInfo
 from loomlog.client.log import Log
 from loomlog.config import StorageSettings
 from loomlog.limits import KIB
 from loomlog.testing import LocalCluster
+from loomlog.wire.info import LogInfo
 
 PATIENCE_S = 60.0
 SMALL_FILES = StorageSettings(data_file_bytes=256 * KIB, commit_file_bytes=8 * KIB)

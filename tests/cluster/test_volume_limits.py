@@ -12,13 +12,13 @@ import pytest
 from poll import until
 
 from loomlog import Cluster, Log, connect, limits
-from loomlog.client.info import VolumeInfo
 from loomlog.config import NodeSettings, StorageSettings, VolumeLimit
 from loomlog.errors import Busy
 from loomlog.limits import MIB
 from loomlog.storage.disk import RealFiles
 from loomlog.testing import LocalCluster
 from loomlog.types import NodeId
+from loomlog.wire.info import VolumeInfo
 
 pytestmark = pytest.mark.timeout(120)
 

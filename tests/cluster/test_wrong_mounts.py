@@ -15,7 +15,7 @@ from cli_rig import Loom, environment, program
 from poll import wait_until
 
 from loomlog import BlockingCluster, connect_sync
-from loomlog.client.info import NodeInfo
+from loomlog.wire.info import NodeInfo
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -17,7 +17,6 @@ from sim_cluster import BOUNDS, METADATA, Shape, SimCluster
 from workloads.replicas import check_replicas_alike
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import StreamInfo
 from loomlog.config import StorageSettings
 from loomlog.core.ordered import repair
 from loomlog.core.ordered.replica import Replica
@@ -29,6 +28,7 @@ from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.testing.history import History, check
 from loomlog.testing.sim import Process, Simulation, SimulationError
 from loomlog.types import Llsn, NodeId, StreamId
+from loomlog.wire.info import StreamInfo
 
 LOG = "log"
 NODES = 4

@@ -14,7 +14,6 @@ from sim_cluster import METADATA_PORT, Shape, SimCluster
 
 from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
-from loomlog.client.info import ClusterStatus
 from loomlog.config import StorageSettings
 from loomlog.errors import AlreadyExists, LoomError, NotLeader, Retryable
 from loomlog.metadata.leader.takeover import Takeover
@@ -22,6 +21,7 @@ from loomlog.metadata.ordered.keeper import CREATE_TIMEOUT_S
 from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
 from loomlog.metadata.term import Term
 from loomlog.testing.sim import Process, Simulation, SimulationError
+from loomlog.wire.info import ClusterStatus
 
 LOG = "log"
 SEEDS = 5

@@ -18,7 +18,7 @@ SERVED = WORDS | PORTS | {"config", "core"}
 
 # Part of loomlog -> the other parts that it may import. "loomlog" is the package itself.
 ALLOWED: dict[str, set[str]] = {
-    "loomlog": {"client", "errors", "types", "testing", "config"},
+    "loomlog": {"client", "errors", "types", "testing", "config", "wire"},
     "types": set(),
     "errors": set(),
     "limits": set(),

@@ -22,7 +22,7 @@ SOURCE = Path(loomlog.__file__).parent
 NAMES = ("ordered", "chained", "copyset", "logsdb")
 WORDS = {"chain", "chains", "projection", "lsn", "lsns"}  # of one protocol
 PACKAGES = {"ordered", "chained", "copyset", "logsdb"}
-OTHERWISE_NAMED = {"OrderedDict", "itertools.chain", "certificate_chain"}
+OTHERWISE_NAMED = {"OrderedDict", "itertools.chain", "certificate_chain", "load_cert_chain"}
 
 REGISTRIES = {
     "loomlog.client.loglets.registry",
@@ -45,7 +45,7 @@ EXEMPT_FOLDERS = ("cli/bench/",)  # compares protocols
 
 # File -> why it may name a protocol. It only gets shorter.
 ALLOWED: dict[str, str] = {
-    "client/info.py": "shows users what each protocol adds to the status of a stream",
+    "wire/info.py": "shows users what each protocol adds to the status of a stream",
     "cli/console/output.py": "prints it",
     "cli/console/options.py": "parses positions that are made of an epoch and an offset",
     "storage/identity.py": "recognises the data of a node by the names of its folders",

@@ -19,7 +19,6 @@ from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinner, usable_cpus
 from loomlog.client.arguments import check_name, retention_s
 from loomlog.client.context import Client
-from loomlog.client.info import ClusterStatus, LogInfo, cluster_status, log_info
 from loomlog.client.kv.leases import Leases
 from loomlog.client.kv.registers import Registers
 from loomlog.client.log import Log
@@ -35,6 +34,7 @@ from loomlog.net.address import split_address
 from loomlog.staging_logs import staged_log, staging_name
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.info import ClusterStatus, LogInfo, cluster_status, log_info
 
 
 async def connect(

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from loomlog import limits
-from loomlog.client.info import ClusterStatus
 from loomlog.errors import LoomError
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.info import ClusterStatus
 from loomlog.wire.link import Connection, Frame
 from loomlog.wire.server_check import open_files_max, software_version
 

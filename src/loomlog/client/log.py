@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.append.appender import positions
 from loomlog.client.arguments import check_number, retention_s, timestamp_us
-from loomlog.client.info import LogInfo, log_info
 from loomlog.client.kv.checkpoints import Checkpoint, CheckpointInfo
 from loomlog.client.kv.leases import Lease
 from loomlog.client.log_parts import LogParts
@@ -21,6 +20,7 @@ from loomlog.client.subscribe.pieces import arrow, entries
 from loomlog.errors import InvalidArgument, Trimmed
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.info import LogInfo, log_info
 
 if TYPE_CHECKING:
     import pyarrow as pa

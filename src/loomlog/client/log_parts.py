@@ -7,7 +7,6 @@ from collections.abc import Callable
 from loomlog.client.append.appender import Appender
 from loomlog.client.append.delivery import Delivery
 from loomlog.client.context import Client
-from loomlog.client.info import LogInfo, log_info
 from loomlog.client.kv.checkpoints import Checkpoints
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.reader import Reader, TimeSearch
@@ -16,6 +15,7 @@ from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.info import LogInfo, log_info
 
 
 class LogParts:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import limits
-from loomlog.client.info import StreamInfo, stream_info
 from loomlog.client.servers import Metadata
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn, Llsn, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.info import StreamInfo, stream_info
 
 
 @dataclass(frozen=True, slots=True)

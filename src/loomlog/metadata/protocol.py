@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias
+from typing import ClassVar, Generic, NamedTuple, TypeAlias
 
 from loomlog.config import MetadataSettings
 from loomlog.core.conditions import Condition
@@ -202,10 +202,6 @@ class ProtocolKeeper(ABC):
 
     def extend_status(self, status: pb.Status) -> None:
         """Add what only this protocol knows."""
-
-    def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
-        """Return further fields of a stream of any protocol, for JSON."""
-        return {}
 
     def metrics(self, status: pb.Status) -> list[Metric]:
         return []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import asdict
+from typing import Any
 
 from loomlog.core.quorum.member import Leader
 from loomlog.core.segments import Layout, Segment
@@ -17,7 +18,7 @@ from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.rollback.gate import Gate
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.conditions import condition_to_wire
-from loomlog.wire.translate import STATE_TO_WIRE
+from loomlog.wire.info import cluster_status
 
 
 class StatusView:
@@ -140,14 +141,8 @@ class StatusView:
     # ---- HTTP
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the status, ready for JSON."""
-        return status_dict(self.status(), self._stream_details)
-
-    def _stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
-        details: dict[str, Any] = {}
-        for keeper in self._keepers.values():
-            details |= keeper.stream_details(stream)
-        return details
+        """Return the status as clients show it, ready for JSON."""
+        return asdict(cluster_status(self.status()))
 
     def _segment(self, segment: Segment) -> pb.Segment:
         settings = segment.settings
@@ -175,157 +170,3 @@ def _switching(layout: Layout) -> str:
     wanted = layout.successor.settings
     words = f"{wanted.protocol}, {wanted.streams} streams, {wanted.replicas} replicas"
     return f"{layout.switch}: {words}"
-
-
-Details: TypeAlias = Callable[[pb.LogStream], dict[str, Any]]
-
-_STATE_NAMES = {wire: str(state) for state, wire in STATE_TO_WIRE.items()}
-
-
-def status_dict(status: pb.Status, details: Details) -> dict[str, Any]:
-    """Return a status, ready for JSON, with the names of loomlog.client.info. `details` gives what
-    protocols add to a stream."""
-    return {
-        "cluster_id": status.cluster_id,
-        "metadata_address": status.metadata_address,
-        "leader_epoch": status.leader_epoch,
-        "leader": status.leader,
-        "members": [_member_dict(member, status.leader) for member in status.members],
-        "uptime_s": round(status.uptime_s, 3),
-        "conditions": [_condition_dict(each) for each in status.conditions],
-        "rounds": status.rounds,
-        "rebuilds": [rebuild_dict(each) for each in status.rebuilds],
-        "nodes": [_node_dict(node) for node in status.nodes],
-        "logs": [_log_dict(log, details) for log in status.logs],
-    }
-
-
-def _condition_dict(condition: pb.Condition) -> dict[str, Any]:
-    return {
-        "kind": condition.kind,
-        "severity": condition.severity,
-        "text": condition.text,
-        "help": condition.help,
-        "node": condition.storage_node_id or None,
-        "volume": condition.volume or None,
-        "log": condition.log or None,
-        "stream": condition.log_stream_id or None,
-        "records": condition.records if condition.HasField("records") else None,
-        "bytes": condition.bytes if condition.HasField("bytes") else None,
-    }
-
-
-def rebuild_dict(rebuild: pb.RebuildStatus) -> dict[str, Any]:
-    """Return how far a rebuilding is, ready for JSON."""
-    return {
-        "shard": rebuild.shard,
-        "node": rebuild.storage_node_id,
-        "status": rebuild.status,
-        "records": rebuild.records,
-        "bytes": rebuild.size_bytes,
-        "part_done": round(rebuild.part_done, 4),
-        "left_s": round(rebuild.left_s, 1) if rebuild.HasField("left_s") else None,
-        "waiting": rebuild.waiting,
-    }
-
-
-def _member_dict(member: pb.MetadataMember, leader: int) -> dict[str, Any]:
-    return {
-        "id": member.member_id,
-        "address": member.address,
-        "reachable": member.reachable,
-        "lag": member.lag,
-        "leaving": member.leaving,
-        "leads": member.member_id == leader,
-        "connected_s": round(member.connected_s, 3),
-    }
-
-
-def _node_dict(node: pb.NodeStatus) -> dict[str, Any]:
-    return {
-        "id": node.storage_node_id,
-        "address": node.address,
-        "alive": node.alive,
-        "last_report_s": round(node.last_report_s, 3),
-        "sync_mode": node.sync_mode,
-        "replicas": node.replicas,
-        "stored_bytes": node.stored_bytes,
-        "draining": node.draining,
-        "unknown_streams": list(node.unknown_streams),
-        "location": node.location,
-        "held_back": node.held_back or None,
-        "process": node.process,
-        "restarting": node.restarting,
-        "volumes": [
-            {
-                "path": volume.path,
-                "used": volume.used,
-                "limit": volume.limit or None,
-                "free": volume.free,
-                "total": volume.total,
-                "full": volume.full,
-                "failed": volume.failed,
-                "shard": volume.shard,
-            }
-            for volume in node.volumes
-        ],
-        "scrub": _scrub_dict(node.scrub) if node.HasField("scrub") else None,
-    }
-
-
-def _scrub_dict(scrub: pb.ScrubStatus) -> dict[str, Any]:
-    return {
-        "passes": scrub.passes,
-        "last_pass_s": round(scrub.last_pass_s, 1) if scrub.HasField("last_pass_s") else None,
-        "bytes": scrub.bytes,
-        "damaged": scrub.damaged,
-        "repaired": scrub.repaired,
-        "unrepaired": scrub.unrepaired,
-    }
-
-
-def _log_dict(log: pb.Log, details: Details) -> dict[str, Any]:
-    return {
-        "id": log.log_id,
-        "name": log.name,
-        "protocol": log.protocol,
-        "replicas": log.replicas,
-        "head": log.head,
-        "tail": None if log.tail_unknown else log.tail,
-        "reached": log.tail,
-        "switching": log.switching,
-        "retention_s": log.retention_s or None,
-        "segments": [
-            {
-                "id": segment.loglet_id,
-                "protocol": segment.protocol,
-                "streams": segment.streams,
-                "replicas": segment.replicas,
-                "nodeset": segment.nodeset or None,
-                "min_replicas": segment.min_replicas,
-                "start": segment.start,
-                "end": segment.end if segment.HasField("end") else None,
-            }
-            for segment in log.segments
-        ],
-        "streams": [{**_stream_dict(stream), **details(stream)} for stream in log.streams],
-    }
-
-
-def _stream_dict(stream: pb.LogStream) -> dict[str, Any]:
-    return {
-        "id": stream.log_stream_id,
-        "state": _STATE_NAMES[stream.state],
-        "epoch": stream.seal_epoch,
-        "replicas": [
-            {"node": replica.storage_node_id, "address": replica.address}
-            for replica in stream.replicas
-        ],
-        "entries": stream.entries if stream.HasField("entries") else None,
-        "last": stream.last if stream.HasField("last") else None,
-        "condition": stream.condition,
-        "joining": stream.joining_node or None,
-        "copied_entries": stream.copied_entries,
-        "segment": stream.loglet_id,
-        "protocol": stream.protocol,
-    }

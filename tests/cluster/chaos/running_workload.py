@@ -7,10 +7,10 @@ from itertools import count
 
 import loomlog
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import StreamInfo
 from loomlog.client.log import Log
 from loomlog.errors import AppendUnknown, LoomError
 from loomlog.testing import History, check
+from loomlog.wire.info import StreamInfo
 
 HEAL_S = 60.0
 REPLICAS = 3

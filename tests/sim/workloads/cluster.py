@@ -22,7 +22,6 @@ from keepers import stream_records
 from sim_cluster import Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.log import Log
 from loomlog.errors import AppendUnknown, LoomError, NotFound, Retryable, RolledBack, Trimmed
 from loomlog.metadata.ordered.records import StreamRecords
@@ -32,6 +31,7 @@ from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Main, Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.types import Entry, Gap, Glsn, Llsn, Position, StreamId
+from loomlog.wire.info import LogInfo, StreamInfo
 from workloads.operators import RestlessOperator
 from workloads.replicas import check_replicas_alike
 

@@ -13,7 +13,6 @@ from random import Random
 from typing import Final
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import StreamInfo
 from loomlog.errors import (
     AlreadyExists,
     Conflict,
@@ -25,6 +24,7 @@ from loomlog.errors import (
     SwapUnknown,
 )
 from loomlog.types import NodeId
+from loomlog.wire.info import StreamInfo
 
 PAUSES_MAX_S: Final = (0.1, 0.5)
 STREAMS_MAX: Final = 5  # more would only make runs slow

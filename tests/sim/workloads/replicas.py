@@ -10,12 +10,12 @@ import asyncio
 from typing import Any
 
 from loomlog import batch
-from loomlog.client.info import StreamInfo
 from loomlog.errors import LoomError
 from loomlog.net.endpoints import connect
 from loomlog.types import Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.info import StreamInfo
 from loomlog.wire.link import Connection
 
 CREDIT_BYTES = 1 << 30

@@ -15,13 +15,13 @@ from copies_judge import CopiesJudge
 from sim_cluster import METADATA, VOLUME, Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import ClusterStatus, ConditionInfo
 from loomlog.errors import LoomError
 from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.types import SyncMode
+from loomlog.wire.info import ClusterStatus, ConditionInfo
 from workloads.cluster import finish
 
 LOG: Final = "log"

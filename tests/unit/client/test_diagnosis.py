@@ -7,8 +7,8 @@ import time
 import pytest
 
 from loomlog.client.diagnosis import Checked, Finding, diagnose
-from loomlog.client.info import cluster_status
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.info import cluster_status
 from loomlog.wire.server_check import server_check, volume_check
 
 GB = 1 << 30

@@ -25,8 +25,8 @@ from loomlog.errors import InvalidArgument, Timeout
 
 if TYPE_CHECKING:
     from loomlog import Log
-    from loomlog.client.info import LogInfo, StreamInfo
     from loomlog.types import NodeId, StreamId
+    from loomlog.wire.info import LogInfo, StreamInfo
 
 NODES: Final = 4
 STREAMS: Final = {"ordered": 2, "chained": 1, "copyset": 1}

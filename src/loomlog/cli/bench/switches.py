@@ -21,7 +21,7 @@ from loomlog.cli.console.output import console
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
-    from loomlog.client.info import SegmentInfo
+    from loomlog.wire.info import SegmentInfo
 
 NODES: Final = 3
 RECORD_BYTES: Final = 128

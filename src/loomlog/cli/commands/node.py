@@ -26,8 +26,8 @@ from loomlog.errors import NotFound
 
 if TYPE_CHECKING:
     from loomlog import Change, ClusterStatus
-    from loomlog.client.info import NodeInfo, StreamInfo
     from loomlog.types import NodeId
+    from loomlog.wire.info import NodeInfo, StreamInfo
 
 app = typer.Typer(help="List, drain, replace, remove and clean up storage nodes.")
 

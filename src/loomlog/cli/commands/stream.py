@@ -34,8 +34,8 @@ from loomlog.types import ReplicaState
 
 if TYPE_CHECKING:
     from loomlog import BlockingCluster
-    from loomlog.client.info import StreamInfo
     from loomlog.types import StreamId
+    from loomlog.wire.info import StreamInfo
 
 app = typer.Typer(help="List, describe, seal, add, remove, move, fill and check log streams.")
 

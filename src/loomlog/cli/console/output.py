@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from loomlog.client.info import (
+    from loomlog.client.operator import NodesOutage, ReplicaScrub, StreamDescription
+    from loomlog.wire.info import (
         ClusterStatus,
         ConditionInfo,
+        EpochsInfo,
         LogInfo,
         NodeInfo,
         RebuildInfo,
         StreamInfo,
     )
-    from loomlog.client.loglets.copyset.info import EpochsInfo
-    from loomlog.client.operator import NodesOutage, ReplicaScrub, StreamDescription
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}

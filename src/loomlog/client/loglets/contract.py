@@ -78,11 +78,6 @@ class Loglet(ABC):
         gap that is far wider than the ranges written."""
         return ()
 
-    @staticmethod
-    def details(stream: pb.LogStream) -> dict[str, Any]:
-        """Return the fields of StreamInfo that only this protocol has."""
-        return {}
-
     def __init__(self, log: CachedLog, client: Client) -> None:
         self._log = log
         self._client = client

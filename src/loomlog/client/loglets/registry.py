@@ -6,7 +6,7 @@ To add a protocol, add an entry to FACTORIES; nothing else in client/ names prot
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from loomlog.client.append.carriers import Carrier, CarriersByProtocol, Outcomes
 from loomlog.client.context import Client
@@ -94,12 +94,6 @@ def cut(first: Glsn, last: Glsn, cuts_max: int) -> list[tuple[Glsn, Glsn]]:
 def is_dense(first: Glsn, last: Glsn) -> bool:
     """Return whether no protocol leaves a wide gap in a range of positions."""
     return not any(loglet.gap_ends(first, last) for loglet in FACTORIES.values())
-
-
-def stream_details(stream: pb.LogStream) -> dict[str, Any]:
-    """Return the fields of StreamInfo that only the stream's protocol has."""
-    loglet = FACTORIES.get(stream.protocol)
-    return {} if loglet is None else loglet.details(stream)
 
 
 def _active_protocol(log: pb.Log) -> str:

@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 
 from loomlog import limits
 from loomlog.client.context import Client, Retries
-from loomlog.client.info import LogInfo
 from loomlog.client.kv.leases import Lease
 from loomlog.client.kv.registers import Registers
 from loomlog.client.log_parts import LogParts
@@ -27,6 +26,7 @@ from loomlog.client.subscribe.pieces import Piece, Referred
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, LoomError, NotFound, Trimmed
 from loomlog.staging_logs import staged_log, staging_name
 from loomlog.types import Glsn
+from loomlog.wire.info import LogInfo
 
 _WRITER_NAME_MAX: Final = 100  # the register's name consists of the log's name and this one
 

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog import limits, references
 from loomlog.client.context import Retries
-from loomlog.client.info import LogInfo, StreamInfo
 from loomlog.client.kv.leases import Lease
 from loomlog.client.kv.registers import Register, Versioned
 from loomlog.client.log_parts import LogParts
@@ -41,6 +40,7 @@ from loomlog.errors import (
 from loomlog.references import Reference
 from loomlog.staging_logs import staging_name
 from loomlog.types import Glsn, Llsn, StreamId
+from loomlog.wire.info import LogInfo, StreamInfo
 
 _BODY_BYTES_MAX: Final = limits.REGISTER_BYTES_MAX * 7 // 10  # base64 is a third larger
 _RENEW_US: Final = 3600 * 1_000_000  # `open` renews a register that is older than this

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from loomlog.core.conditions import Condition
 from loomlog.core.copyset.landmarks import Ages, SequencerTail, last_to_go, tail
@@ -29,7 +29,7 @@ from loomlog.metadata.copyset.rebuilder import Rebuilder
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, losses_name
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
-from loomlog.metadata.copyset.status import CopysetStatus, details, metrics, nodes_of
+from loomlog.metadata.copyset.status import CopysetStatus, metrics, nodes_of
 from loomlog.metadata.metrics import Metric
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
@@ -294,9 +294,6 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     def node_conditions(self, node: NodeId) -> list[Condition]:
         return self._status.node_conditions(node)
-
-    def stream_details(self, stream: pb.LogStream) -> dict[str, Any]:
-        return {self.protocol: details(stream)}
 
     def metrics(self, status: pb.Status) -> list[Metric]:
         return metrics(status)

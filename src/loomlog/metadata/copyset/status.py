@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loomlog.core.conditions import Condition
 from loomlog.core.copyset.conditions import LogView, conditions
 from loomlog.core.copyset.log_state import holders
@@ -143,24 +141,3 @@ def _missed(state: pb.CopysetState) -> int:
     """Return how many nodes of the newest nodeset are not alive; 0 once nothing is written."""
     alive = {node.storage_node_id for node in state.nodes if node.alive}
     return 0 if state.closed else len(set(map(node_of, state.history[-1].nodeset)) - alive)
-
-
-def details(stream: pb.LogStream) -> dict[str, Any] | None:
-    """Return the epochs of a stream for JSON; None if it is of another protocol."""
-    if not stream.HasField("copyset"):
-        return None
-    state = stream.copyset
-    return {
-        "sequencer": state.sequencer or None,
-        "last_clean": state.last_clean,
-        "closed": state.closed,
-        "history": [
-            {
-                "since": epochs.since,
-                "nodeset": list(dict.fromkeys(map(node_of, epochs.nodeset))),
-                "shards": list(map(shard_name, epochs.nodeset)),
-                "replicas": epochs.replication,
-            }
-            for epochs in state.history
-        ],
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from loomlog.cli.console.output import log_table, segment_table, stream_table
-from loomlog.client.info import LogInfo, SegmentInfo, StreamInfo
+from loomlog.wire.info import LogInfo, SegmentInfo, StreamInfo
 
 
 def log_of(stream: StreamInfo) -> LogInfo:

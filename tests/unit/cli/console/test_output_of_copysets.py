@@ -5,14 +5,15 @@ from __future__ import annotations
 from rich.table import Table
 
 from loomlog.cli.console.output import epoch_table, log_table, stream_table
-from loomlog.client.info import (
+from loomlog.core.copyset.record import make
+from loomlog.wire.info import (
+    CopysetInfo,
+    EpochsInfo,
     LogInfo,
     ReplicaInfo,
     SegmentInfo,
     StreamInfo,
 )
-from loomlog.client.loglets.copyset.info import CopysetInfo, EpochsInfo
-from loomlog.core.copyset.record import make
 
 
 def log(copyset: CopysetInfo, tail: int = make(6, 12)) -> LogInfo:

@@ -240,14 +240,14 @@ async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
         metrics = term.view.metrics()
         assert f"loomlog_copyset_nodes_missed{labels} 1\n" in metrics
         assert f"loomlog_copyset_epochs_unrecovered{labels} 0\n" in metrics
-        (stream,) = term.view.as_dict()["logs"][0]["streams"]
+        [stream] = term.view.as_dict()["logs"][0]["streams"]
+        nodes, shards = tuple(order), tuple(map(str, order))
+        epochs = {"since": 1, "nodeset": nodes, "shards": shards, "replicas": 3}
         assert stream["copyset"] == {
             "sequencer": 1,
             "last_clean": 2,
             "closed": False,
-            "history": [
-                {"since": 1, "nodeset": list(order), "shards": list(map(str, order)), "replicas": 3}
-            ],
+            "history": (epochs,),
         }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loomlog.client.append.carriers import Outcomes
 from loomlog.client.context import Client
 from loomlog.client.loglets.chained.carrier import ChainedCarrier
@@ -24,11 +22,6 @@ class ChainedLoglet(Loglet):
     """The loglet of protocol `chained`: clients drive the chains; a segment has one stream."""
 
     finds_fixed = True
-
-    @staticmethod
-    def details(stream: pb.LogStream) -> dict[str, Any]:
-        chains = stream.projection.chains
-        return {"chains": tuple(tuple(r.storage_node_id for r in c.replicas) for c in chains)}
 
     def __init__(self, log: CachedLog, client: Client) -> None:
         super().__init__(log, client)

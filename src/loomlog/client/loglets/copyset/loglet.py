@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from loomlog.client.append.carriers import Outcomes
 from loomlog.client.context import Client
@@ -11,7 +10,6 @@ from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Logle
 from loomlog.client.loglets.copyset.carrier import CopysetCarrier
 from loomlog.client.loglets.copyset.finder import CopysetFinder, CopysetTail
 from loomlog.client.loglets.copyset.fixed_append import FixedAppend
-from loomlog.client.loglets.copyset.info import copyset_info
 from loomlog.client.loglets.copyset.part import CopysetPart
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers
 from loomlog.client.servers import CachedLog
@@ -29,10 +27,6 @@ class CopysetLoglet(Loglet):
     @staticmethod
     def gap_ends(first: Glsn, last: Glsn) -> Sequence[Glsn]:
         return range(make(epoch_of(first) + 1, 0), last + 1, make(1, 0))  # the epochs' beginnings
-
-    @staticmethod
-    def details(stream: pb.LogStream) -> dict[str, Any]:
-        return {"copyset": copyset_info(stream.copyset)} if stream.HasField("copyset") else {}
 
     def __init__(self, log: CachedLog, client: Client) -> None:
         super().__init__(log, client)

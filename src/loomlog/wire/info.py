@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import protocol_names
-from loomlog.client.loglets.copyset.info import CopysetInfo
-from loomlog.client.loglets.registry import stream_details
+from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -26,6 +25,26 @@ class ReplicaInfo:
 
     node: NodeId
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsInfo:
+    """The nodes that store the entries of a `copyset` segment from epoch `since` on."""
+
+    since: int
+    nodeset: tuple[NodeId, ...]
+    replicas: int  # copies of each entry, on any of these nodes
+    shards: tuple[str, ...]  # volumes of these nodes: 3 is the first one of node 3, 3/1 the next
+
+
+@dataclass(frozen=True, slots=True)
+class CopysetInfo:
+    """A segment of protocol `copyset`."""
+
+    sequencer: NodeId | None  # the node that started the newest epoch; None: none has
+    last_clean: int  # all epochs up to here are recovered
+    closed: bool
+    history: tuple[EpochsInfo, ...]  # oldest first; each is valid until the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +309,28 @@ def stream_info(stream: pb.LogStream) -> StreamInfo:
         removing=stream.removing,
         segment=stream.loglet_id,
         protocol=stream.protocol,
-        **stream_details(stream),
+        chains=tuple(
+            tuple(replica.storage_node_id for replica in chain.replicas)
+            for chain in stream.projection.chains
+        ),
+        copyset=_copyset_info(stream.copyset) if stream.HasField("copyset") else None,
+    )
+
+
+def _copyset_info(state: pb.CopysetState) -> CopysetInfo:
+    return CopysetInfo(
+        sequencer=state.sequencer or None,
+        last_clean=state.last_clean,
+        closed=state.closed,
+        history=tuple(
+            EpochsInfo(
+                epochs.since,
+                tuple(dict.fromkeys(map(node_of, epochs.nodeset))),
+                epochs.replication,
+                tuple(map(shard_name, epochs.nodeset)),
+            )
+            for epochs in state.history
+        ),
     )
 
 
