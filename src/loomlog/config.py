@@ -105,3 +105,4 @@ class ClientSettings:
     spin_s: float = limits.SPIN_S
     # How long readers wait for a writer that reserved a position and has not written it.
     hole_timeout_s: float = limits.HOLE_TIMEOUT_S
+    token: str = field(default="", repr=False)  # a secret; empty: the environment's LOOM_TOKEN

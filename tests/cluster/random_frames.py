@@ -49,6 +49,18 @@ class RandomFrames:
         self._make_harmless(kind, body)
         return frame
 
+    def about(self, kind: str, number: int, name: str) -> pb.Frame:
+        """Return a request of a kind, about the stream, loglet, log and node that these name."""
+        frame = pb.Frame()
+        body = getattr(frame, kind)
+        body.SetInParent()
+        self._fill(body, depth=0)
+        known = {"log_stream_id": number, "loglet_id": number, "storage_node_id": number}
+        for field, value in {**known, "name": name}.items():
+            if field in body.DESCRIPTOR.fields_by_name:
+                setattr(body, field, value)
+        return frame
+
     def payload(self) -> bytes:
         choice = self._random
         match choice.randrange(6):

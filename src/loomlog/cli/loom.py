@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from loomlog.cli.commands import (
+    acl,
     append,
     archive,
     bench,
@@ -19,6 +24,7 @@ from loomlog.cli.commands import (
     status,
     stream,
     tail,
+    token,
     up,
 )
 from loomlog.cli.console import failures
@@ -34,11 +40,26 @@ app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(node.app, name="node")
 app.add_typer(stream.app, name="stream")
 app.add_typer(metadata.app, name="metadata")
+app.add_typer(acl.app, name="acl")
+app.add_typer(token.app, name="token")
 
 
 @app.callback(invoke_without_command=True)
-def loom(context: typer.Context) -> None:
+def loom(
+    context: typer.Context,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LOOM_TOKEN_FILE",
+            metavar="FILE",
+            show_default="LOOM_TOKEN",
+            help="Present the token in this file.",
+        ),
+    ] = None,
+) -> None:
     """A distributed shared log: many writers, many storage nodes, one total order."""
+    if token_file is not None:  # never an argument: those are seen by others
+        os.environ["LOOM_TOKEN"] = token_file.read_text().strip()
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

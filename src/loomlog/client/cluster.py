@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from loomlog import limits, protocol_names
+from loomlog.client.access import AccessControl
 from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinner, usable_cpus
 from loomlog.client.arguments import check_name, retention_s
@@ -57,7 +58,7 @@ async def connect(
     return cluster
 
 
-class Cluster(Operator, Registers, Leases):
+class Cluster(Operator, AccessControl, Registers, Leases):
     """A connection to a cluster; an async context manager that closes it on exit."""
 
     def __init__(
@@ -66,10 +67,14 @@ class Cluster(Operator, Registers, Leases):
         settings: ClientSettings,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.time,
+        role: str = "client",
     ) -> None:
+        """`role` is that of the process; servers write their audit trail through a client."""
         self._rng = rng = rng or random.Random()
         loop = asyncio.get_running_loop()
-        self._connections = Connections(Codec("client"), rng, settings.connect_timeout_s)
+        self._connections = Connections(
+            Codec(role, token=settings.token), rng, settings.connect_timeout_s
+        )
         self._metadata = Metadata(addresses, self._connections, rng, settings.request_timeout_s)
         self._client = Client(
             metadata=self._metadata,

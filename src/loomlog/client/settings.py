@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import fields
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
@@ -25,6 +26,7 @@ class ClientOptions(TypedDict, total=False):
     read_ahead_bytes: int
     spin_s: float
     hole_timeout_s: float
+    token: str
 
 
 class _Bounds(NamedTuple):
@@ -75,9 +77,12 @@ def checked_settings(given: ClientOptions) -> ClientSettings:
         raise InvalidArgument(
             f"no setting {', '.join(unknown)}; there are {', '.join(sorted(_NAMES))}"
         )
+    token = options.pop("token", "") or os.environ.get("LOOM_TOKEN", "")
+    if not isinstance(token, str) or not token.isascii():
+        raise InvalidArgument("token must be the text that `loom token create` printed")
     for name, value in options.items():
         _check(name, value)
-    return ClientSettings(**options)
+    return ClientSettings(**options, token=token.strip())
 
 
 def _check(name: str, value: object) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -101,9 +101,12 @@ class ClusterLeases:
             case _:
                 raise InvalidArgument(f"lease {request.name!r}: acquire, renew or release it")
 
-    def list(self, request: pb.ListLeases) -> pb.LeaseList:
+    def list(
+        self, request: pb.ListLeases, sees: Callable[[str], bool] = lambda name: True
+    ) -> pb.LeaseList:
+        """Return leases by name, those that the peer `sees`."""
         names = (name for name in sorted(self._leases) if name.startswith(request.prefix))
-        known = (self._leases[name] for name in names)
+        known = (self._leases[name] for name in names if sees(name))
         part, more = part_of((lease.to_wire() for lease in known if lease.version), request.after)
         return pb.LeaseList(leases=part, more=more)
 

@@ -122,6 +122,14 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
         of_nodes("node_unknown_streams", (len(n.unknown_streams) for n in nodes)),
         of_nodes("node_conditions", (about[n.storage_node_id] for n in nodes)),
         gauge("nodes_silent", sum(not n.alive for n in nodes)),
+        Metric(
+            "denials",
+            "counter",
+            [
+                Sample(status.denials, {"server": "vmr"}),
+                *(Sample(n.denials, {"server": f"vsn-{n.storage_node_id}"}) for n in nodes),
+            ],
+        ),
     ]
 
 

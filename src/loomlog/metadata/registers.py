@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,12 +92,16 @@ class ClusterRegisters:
         found = _Found(key, await self._store.get(key))
         return _value_of(request.name, found)
 
-    async def list(self, request: pb.ListRegisters) -> pb.RegisterList:
+    async def list(
+        self, request: pb.ListRegisters, sees: Callable[[str], bool] = lambda name: True
+    ) -> pb.RegisterList:
+        """Return registers by name, those that the peer `sees`."""
         items = await self._store.list(_PREFIX + request.prefix)
         values = (
             _value_of(key.removeprefix(_PREFIX), _Found(key, item)) for key, item in items.items()
         )
-        part, more = part_of((value for value in values if value.version), request.after)
+        seen = (value for value in values if value.version and sees(value.name))
+        part, more = part_of(seen, request.after)
         return pb.RegisterList(registers=part, more=more)
 
     async def swap(self, request: pb.SwapRegister) -> pb.RegisterValue:

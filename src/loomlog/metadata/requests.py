@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from loomlog import limits
-from loomlog.errors import DiskFailed, LoomError, NotLeader, RolledBack, Unavailable
+from loomlog.core.permissions import Need, Verb, register_need
+from loomlog.errors import (
+    DiskFailed,
+    LoomError,
+    NotLeader,
+    PermissionDenied,
+    RolledBack,
+    Unavailable,
+)
+from loomlog.metadata.access import CatalogNames, ClusterAccess
 from loomlog.metadata.logs.stream_description import describe_stream
 from loomlog.metadata.protocol import Answer, AnswerAtOnce, TakeReport
 from loomlog.metadata.store.contract import StoreFailed
 from loomlog.metadata.term import Term
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection, Frame, Route, Service
 
 _CLIENT: Final = "client"
@@ -26,8 +37,11 @@ _CLIENT: Final = "client"
 class Requests(Service):
     """Answers the requests of one term: the shared ones, and those of each protocol."""
 
-    def __init__(self, term: Term, codec: Codec) -> None:
+    def __init__(self, term: Term, codec: Codec, guard: Guard) -> None:
         self._term = term
+        self._judge = guard
+        self._access = ClusterAccess(term.catalog, term.nodes, guard)
+        term.view.denials = lambda: guard.denials
         looks: dict[str, Answer] = {
             "describe_log": self._describe_log,
             "list_logs": self._list_logs,
@@ -36,6 +50,8 @@ class Requests(Service):
             "check_nodes": self._check_nodes,
             "describe_stream": self._describe_stream,
             "plan_rebalance": self._plan_rebalance,
+            "describe_loglet": self._describe_loglet,
+            "get_access": self._get_access,
         }
         commands: dict[str, Answer] = {
             "switch_log": self._switch_log,
@@ -53,6 +69,8 @@ class Requests(Service):
             "list_registers": self._list_registers,
             "change_lease": self._change_lease,
             "list_leases": self._list_leases,
+            "change_access": self._change_access,
+            "create_token": self._create_token,
         }
         routes: dict[str, Route] = {
             kind: self._confirming(answer) for kind, answer in looks.items()
@@ -75,7 +93,7 @@ class Requests(Service):
                 routes[kind] = self._confirming(answer, term.gate.wait)
             for kind, answer_at_once in keeper.requests_at_once().items():
                 routes[kind] = self._at_once(answer_at_once)
-        super().__init__(codec, routes)
+        super().__init__(codec, routes, guard)
 
     def _at_once(self, answer: AnswerAtOnce) -> Route:
         gate = self._term.gate
@@ -116,6 +134,7 @@ class Requests(Service):
     def reply(self, connection: Connection, frame: Frame, answer: Frame) -> None:
         answer.leader_epoch = self._term.leader.epoch
         super().reply(connection, frame, answer)
+        self._judge.audit(connection, self._codec.kind(frame), frame, "done")
 
     def answer_error(
         self, connection: Connection, frame: Frame, kind: str, error: Exception
@@ -129,6 +148,8 @@ class Requests(Service):
             connection.close(error)
         else:
             super().answer_error(connection, frame, kind, error)
+        if not isinstance(error, PermissionDenied):
+            self._judge.audit(connection, kind, frame, f"failed: {error}")
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         self._term.connection_closed(connection)
@@ -171,7 +192,13 @@ class Requests(Service):
     async def _list_logs(self, connection: Connection, frame: Frame) -> Frame:
         view = self._term.view
         async with connection.turns:
-            return pb.Frame(log_list=pb.LogList(logs=[view.log(log) for log in view.logs()]))
+            seen = [log for log in view.logs() if self._sees_log(connection, log.name)]
+            return pb.Frame(log_list=pb.LogList(logs=map(view.log, seen)))
+
+    def _sees_log(self, connection: Connection, name: str) -> bool:
+        """Return whether a list shows a log: to those who may read it, and to operators."""
+        sees = self._judge.sees
+        return sees(connection, Need((Verb.READ,), name)) or sees(connection, Need((Verb.OPERATE,)))
 
     async def _delete_log(self, connection: Connection, frame: Frame) -> Frame:
         await self._term.admin.delete_log(frame.delete_log.name)
@@ -233,7 +260,10 @@ class Requests(Service):
 
     async def _get_status(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         async with connection.turns:
-            return pb.Frame(status=self._term.view.status())
+            status = self._term.view.status()
+            if self._judge.is_on:
+                _hide(status, lambda name: self._sees_log(connection, name))
+            return pb.Frame(status=status)
 
     # ---- clients: registers and leases
 
@@ -246,14 +276,36 @@ class Requests(Service):
 
     async def _list_registers(self, connection: Connection, frame: Frame) -> Frame:
         async with connection.turns:
-            return pb.Frame(register_list=await self._term.registers.list(frame.list_registers))
+            registers, sees = self._term.registers, partial(self._sees_register, connection)
+            return pb.Frame(register_list=await registers.list(frame.list_registers, sees))
+
+    def _sees_register(self, connection: Connection, name: str) -> bool:
+        return self._judge.sees(connection, register_need(name, change=False))
 
     async def _change_lease(self, connection: Connection, frame: Frame) -> Frame:
         return pb.Frame(lease=await self._term.leases.change(frame.change_lease))
 
     async def _list_leases(self, connection: Connection, frame: Frame) -> Frame:
         async with connection.turns:
-            return pb.Frame(lease_list=self._term.leases.list(frame.list_leases))
+            sees = partial(self._sees_register, connection)
+            return pb.Frame(lease_list=self._term.leases.list(frame.list_leases, sees))
+
+    # ---- permissions
+
+    async def _describe_loglet(self, connection: Connection, frame: Frame) -> Frame:
+        names = CatalogNames(lambda: self._term.catalog)
+        log = names.log_of(frame.describe_loglet.loglet_id)
+        return pb.Frame(loglet_name=pb.LogletName(log=log))
+
+    async def _get_access(self, connection: Connection, frame: Frame) -> Frame:
+        async with connection.turns:
+            return pb.Frame(access=self._access.describe())
+
+    async def _change_access(self, connection: Connection, frame: Frame) -> Frame:
+        return pb.Frame(access=await self._access.change(connection, frame.change_access))
+
+    async def _create_token(self, connection: Connection, frame: Frame) -> Frame:
+        return pb.Frame(token=await self._access.create_token(frame.create_token))
 
 
 class Front(Service):
@@ -261,9 +313,13 @@ class Front(Service):
     `requests` of its term answer all others."""
 
     def __init__(
-        self, codec: Codec, routes: dict[str, Route], not_leader: Callable[[], NotLeader]
+        self,
+        codec: Codec,
+        routes: dict[str, Route],
+        guard: Guard,
+        not_leader: Callable[[], NotLeader],
     ) -> None:
-        super().__init__(codec, routes)
+        super().__init__(codec, routes, guard)
         self._not_leader = not_leader
         self.requests: Requests | None = None
 
@@ -279,6 +335,15 @@ class Front(Service):
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if self.requests is not None:
             self.requests.connection_closed(connection, error)
+
+
+def _hide(status: pb.Status, sees: Callable[[str], bool]) -> None:
+    """Remove logs from a status that the peer does not see."""
+    logs = [log for log in status.logs if sees(log.name)]
+    conditions = [each for each in status.conditions if not each.log or sees(each.log)]
+    del status.logs[:], status.conditions[:]
+    status.logs.extend(logs)
+    status.conditions.extend(conditions)
 
 
 class _LostMeanwhile(NotLeader):

@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from loomlog import limits
 from loomlog.config import MetadataSettings
+from loomlog.core.audit import AuditTrail
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import (
     InvalidArgument,
     LoomError,
     NotLeader,
 )
+from loomlog.metadata.access import CatalogNames
+from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.data_directory import DataDirectory
 from loomlog.metadata.leader.leadership import Leadership
 from loomlog.metadata.leader.membership import check_granted
@@ -38,6 +41,7 @@ from loomlog.metadata.term import Mandate, Term, explained
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection, Frame, Route, Server
 from loomlog.wire.server_check import server_check
 
@@ -76,7 +80,9 @@ class MetadataRepository:
             "ask_leader": self._ask_leader,
             "check_server": self._check,
         }
-        self._front = Front(self._codec, self._routes, self.not_leader)
+        self.audit = AuditTrail()
+        self._guard = Guard(CatalogNames(self._catalog), self.audit)
+        self._front = Front(self._codec, self._routes, self._guard, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
         self._started_at = 0.0  # by the loop's clock
         self._at_stop.push_async_callback(self._directory.close)
@@ -104,6 +110,7 @@ class MetadataRepository:
 
     async def stop(self) -> None:
         """Stop cleanly, after writes under way. It may be stopped already."""
+        self._guard.stop()
         await self._at_stop.aclose()
 
     async def _watch_directory(self) -> None:
@@ -176,7 +183,7 @@ class MetadataRepository:
     async def begin_term(self, mandate: Mandate) -> Term:
         """Serve nodes and clients as the leader."""
         self.term = await Term.begin(self._settings, mandate, self._new_secret)
-        self._front.requests = Requests(self.term, self._codec)
+        self._front.requests = Requests(self.term, self._codec, self._guard)
         return self.term
 
     async def end_term(self) -> None:
@@ -189,6 +196,9 @@ class MetadataRepository:
             finally:
                 self._server.disconnect({"client", "vsn"})
                 await term.end()
+
+    def _catalog(self) -> Catalog | None:
+        return None if self.term is None else self.term.catalog
 
     def _fail(self, error: LoomError) -> None:
         if not self.failed.done():

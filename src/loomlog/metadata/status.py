@@ -43,6 +43,7 @@ class StatusView:
         self.conditions = conditions
         self._gate = gate
         self._started_at = self._loop.time()
+        self.denials: Callable[[], int] = lambda: 0  # of this process
 
     # ---- logs
 
@@ -108,6 +109,7 @@ class StatusView:
             leader=leader,
             members=members,
             conditions=map(condition_to_wire, self.conditions.all(members)),
+            denials=self.denials(),
         )
         for keeper in self._keepers.values():
             keeper.extend_status(status)
@@ -133,6 +135,7 @@ class StatusView:
             restarting=self._nodes.restart_left_s(node_id) > 0,
             volumes=connected.volumes if connected and connected.connection else (),
             scrub=connected.scrub if connected and connected.connection else None,
+            denials=connected.denials if connected else 0,
             held_back=""
             if connected and connected.connection
             else self._nodes.turned_away(node_id),

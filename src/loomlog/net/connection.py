@@ -19,11 +19,11 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
 from loomlog.core.principal import ANONYMOUS, Principal
-from loomlog.errors import Corrupt, LoomError, Timeout, Unavailable, seconds
+from loomlog.errors import Corrupt, InvalidArgument, LoomError, Timeout, Unavailable, seconds
 from loomlog.net.credentials import Credentials, HandshakeFailed, explain_tls
 from loomlog.net.liveness import Pinger, detect_silence
 from loomlog.net.turns import Turns
@@ -77,6 +77,8 @@ class Codec(Protocol[F]):
     def greeting(self) -> F: ...
 
     def check_greeting(self, frame: F) -> str: ...
+
+    def token_in(self, greeting: F) -> str: ...
 
     def ping(self) -> F: ...
 
@@ -153,6 +155,9 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self.greeted.add_done_callback(_retrieve)
         self.peer = peer
         self.principal: Principal = ANONYMOUS  # as the peer's certificate states it
+        self.token = ""  # that the peer presented; a secret
+        self.session: Any = None  # what the guard of a server has decided
+        self._held = False
 
     # ---- asyncio protocol
 
@@ -169,7 +174,10 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             self._accept(self)
         try:
             self._identify(transport)
-            self.send(self._codec.greeting())
+            greeting = self._codec.greeting()
+            if self._codec.token_in(greeting) and not self.is_private:
+                raise InvalidArgument(f"no token is sent to {self.peer} over plain TCP: use TLS")
+            self.send(greeting)
         except LoomError as error:
             self.send(self._codec.failure_frame(error))
             self.close(error)
@@ -196,7 +204,9 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
                     self._greet(frame)
                 if self._failure is not None:
                     return
-                if (self._answering or self._writable is not None) and self._has_enough():
+                if (
+                    self._answering or self._writable is not None or self._held
+                ) and self._has_enough():
                     self._pause()
                     return
         except Corrupt as error:
@@ -242,7 +252,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     def _has_enough(self) -> bool:
         many = len(self._answering) >= limits.READS_PER_CONNECTION_MAX
-        return many or (self._accepted and self._writable is not None)
+        return self._held or many or (self._accepted and self._writable is not None)
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None:
@@ -261,6 +271,29 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._take(0)
         if not self._paused and self._transport is not None and self._failure is None:
             self._transport.resume_reading()
+
+    def hold(self) -> None:
+        """Read no more requests until `release`: the last one cannot be handled yet."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        if self._paused:
+            self._resume()
+
+    # ---- the peer
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self._codec.credentials is not None
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether secrets may be sent: nobody can listen, or only on this machine."""
+        if self.is_encrypted:
+            return True
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return name is not None and (name[0] == "::1" or name[0].startswith("127."))
 
     # ---- sending
 
@@ -393,6 +426,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     def _greet(self, frame: F) -> None:
         role = self._codec.check_greeting(frame)
+        self.token = self._codec.token_in(frame)
         self._reader.accept_all()
         self.said = False  # the greeting itself
         self._pinger.start()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from loomlog.errors import InvalidArgument, LoomError
-from loomlog.net.connection import Codec, Connection, F
+from loomlog.net.connection import Codec, Connection, F, F_contra
 from loomlog.net.notices import Notices
 
 logger = logging.getLogger(__name__)
@@ -21,11 +21,23 @@ logger = logging.getLogger(__name__)
 Route = Callable[[Connection[F], F, memoryview], Awaitable[F] | None]
 
 
+class Guard(Protocol[F_contra]):
+    """Judges requests before they are served (wire.guard.Guard)."""
+
+    def check(
+        self, connection: Any, kind: str, frame: F_contra, payload: memoryview
+    ) -> Awaitable[None] | None:
+        """Raise if the peer may not send this. Judge it again when the result is done, if any."""
+
+
 class Service(Generic[F]):
     """A connection handler with a table of routes."""
 
-    def __init__(self, codec: Codec[F], routes: dict[str, Route[F]]) -> None:
+    def __init__(
+        self, codec: Codec[F], routes: dict[str, Route[F]], guard: Guard[F] | None = None
+    ) -> None:
         self._codec = codec
+        self._guard = guard
         self._routes = routes
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -37,6 +49,12 @@ class Service(Generic[F]):
         kind = self._codec.kind(frame)
         route = self._routes.get(kind)
         try:
+            if self._guard is not None:
+                waiting = self._guard.check(connection, kind, frame, payload)
+                if waiting is not None:
+                    connection.hold()
+                    self.spawn(self._judge_again(waiting, connection, frame, payload))
+                    return
             if route is None:
                 raise InvalidArgument(f"this server does not take {kind or 'unknown'} messages")
             pending = route(connection, frame, payload)
@@ -47,6 +65,18 @@ class Service(Generic[F]):
             task = self.spawn(self._answer(connection, frame, kind, pending))
             if asyncio.iscoroutine(pending):  # a task that is cancelled at once never starts it
                 task.add_done_callback(lambda _: pending.close())
+
+    async def _judge_again(
+        self, waiting: Awaitable[None], connection: Connection[F], frame: F, payload: memoryview
+    ) -> None:
+        try:
+            await waiting
+        except Exception as error:
+            self.answer_error(connection, frame, self._codec.kind(frame), error)
+        else:
+            self.frame_received(connection, frame, payload)
+        finally:
+            connection.release()
 
     def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
         """Do nothing; subclasses may override it."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from loomlog.config import NodeSettings
 from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.node.access import KnownAccess
 from loomlog.node.age_marks import Generations, KnownRun
 from loomlog.node.volume import Volume
 from loomlog.storage.disk import EagerWorker, RealFiles, ThreadWorker, lock_directory
@@ -84,6 +85,7 @@ class Disks:
         self.reader = self.worker()
         notes = self.worker()  # of their own: they are synced, and reads must not wait for that
         self.known_run = KnownRun(self.files, paths, notes)
+        self.known_access = KnownAccess(self.files, paths, notes)
         self.generations = Generations(self.files, paths, notes)
 
     def watch(self) -> None:

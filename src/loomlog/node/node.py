@@ -14,8 +14,10 @@ from random import Random
 
 from loomlog import limits
 from loomlog.config import NodeSettings
+from loomlog.core.audit import AuditTrail
 from loomlog.errors import InvalidArgument, LoomError, NotFound
 from loomlog.net.notices import Notices
+from loomlog.node.access import LearnedNames
 from loomlog.node.disks import Disks, OpenStore
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.node.protocol import NodeContext, NodeProtocol
@@ -24,9 +26,11 @@ from loomlog.node.scrubber import Scope, Scrubber
 from loomlog.node.volume import Volume
 from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Space, Worker
+from loomlog.types import LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.conditions import condition_to_wire
+from loomlog.wire.guard import Access, Guard
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
 from loomlog.wire.proofs import is_signed, node_proof
 from loomlog.wire.server_check import server_check, volume_check
@@ -54,6 +58,7 @@ class StorageNode:
         self._rng = rng or Random()
         self._process = f"{self._rng.getrandbits(64):016x}"
         self._scrubber = Scrubber(settings.scrub_bytes_per_s)
+        self.audit = AuditTrail()
         self.protocols: dict[str, NodeProtocol] = {}
 
     @property
@@ -78,6 +83,7 @@ class StorageNode:
             self._disks.watch()
             self._server = Server(self._codec, self._requests)
             await self._server.start(self._settings.listen)
+            self._guard.update(self._disks.known_access.current)
         except BaseException:
             self._disks.close()
             raise
@@ -98,6 +104,7 @@ class StorageNode:
             raise self._link.refused.result()
 
     async def stop(self) -> None:
+        self._guard.stop()
         protocols = self.protocols.values()
         for protocol in protocols:
             protocol.begin_stop()
@@ -128,8 +135,11 @@ class StorageNode:
             "list_stored": self._list_stored,
             "drain_volumes": self._drain_volumes,
             "scrub": self._scrub,
+            "access": self._access_changed,
         }
-        self._requests = _Requests(self._codec, routes, self.protocols)
+        names = LearnedNames(self._loglet_of, lambda frame: self._link.request(frame))
+        self._guard = Guard(names, self.audit, enforced=lambda: self._server.disconnect({"client"}))
+        self._requests = _Requests(self._codec, routes, self._guard, self.protocols)
         self._orders = Service(self._codec, orders)
         self._link = MetadataLink(
             self._settings.metadata,
@@ -151,6 +161,18 @@ class StorageNode:
             self.protocols[name] = protocol = make(context)
             routes |= protocol.routes()
             orders |= protocol.orders()
+
+    def _loglet_of(self, stream: StreamId) -> LogId | None:
+        found = (protocol.loglet_of(stream) for protocol in self.protocols.values())
+        return next((loglet for loglet in found if loglet is not None), None)
+
+    async def _access_changed(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        access = Access.from_wire(frame.access)
+        self._guard.update(access)
+        await self._disks.known_access.save(access)
+        return pb.Frame(done=pb.Done())
 
     def _protocol_message(
         self, connection: Connection, frame: Frame, payload: memoryview
@@ -258,6 +280,10 @@ class StorageNode:
         self._disks.generations.raise_to(answer.generation)
         there = {volume.name for volume in self._disks.volumes}
         self._disks.drain(there.intersection(answer.draining_volumes))
+        access = Access.from_wire(answer.access)
+        self._guard.update(access)
+        if access != self._disks.known_access.current:
+            self._requests.spawn(self._disks.known_access.save(access))
         for protocol in self.protocols.values():
             protocol.registered(answer)
 
@@ -269,6 +295,7 @@ class StorageNode:
             conditions=self._conditions() if full else None,
             volumes=map(_space_of, self._disks.volumes, self._disks.shards) if full else None,
             scrub=self._scrubber.status() if full and self._settings.scrub_bytes_per_s else None,
+            denials=self._guard.denials,
         )
         for protocol in self.protocols.values():
             protocol.report(message, full=full)
@@ -295,9 +322,13 @@ class _Requests(Service):
     """Answers clients and other nodes."""
 
     def __init__(
-        self, codec: Codec, routes: dict[str, Route], protocols: Mapping[str, NodeProtocol]
+        self,
+        codec: Codec,
+        routes: dict[str, Route],
+        guard: Guard,
+        protocols: Mapping[str, NodeProtocol],
     ) -> None:
-        super().__init__(codec, routes)
+        super().__init__(codec, routes, guard)
         self._protocols = protocols
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

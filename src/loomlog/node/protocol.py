@@ -18,7 +18,7 @@ from loomlog.node.disks import Disks
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
-from loomlog.types import NodeId
+from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Route, Service
@@ -55,6 +55,10 @@ class NodeProtocol:
         """Handle a `protocol_message`: for protocols without messages of their own."""
         name = frame.protocol_message.protocol
         raise InvalidArgument(f"protocol {name!r} has messages of its own: use those")
+
+    def loglet_of(self, stream: StreamId) -> LogId | None:
+        """Return the loglet of a stream that requests to this node name; None if it has none."""
+        return None
 
     def connection_closed(self, connection: Connection) -> None:
         """Called when a client or another node is gone."""

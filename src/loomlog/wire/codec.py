@@ -206,10 +206,16 @@ class Codec:
         software: str = "loomlog",
         cluster_id: str = "",
         credentials: Credentials | None = None,
+        token: str = "",
     ) -> None:
+        """`token` is a secret that a client presents."""
         self.credentials = credentials  # None: without TLS
         self._hello = pb.Hello(
-            protocol_version=PROTOCOL_VERSION, role=role, software=software, cluster_id=cluster_id
+            protocol_version=PROTOCOL_VERSION,
+            role=role,
+            software=software,
+            cluster_id=cluster_id,
+            token=token,
         )
 
     def reader(self) -> FrameReader:
@@ -224,6 +230,9 @@ class Codec:
 
     def greeting(self) -> pb.Frame:
         return pb.Frame(hello=self._hello)
+
+    def token_in(self, greeting: pb.Frame) -> str:
+        return str(greeting.hello.token)
 
     def check_greeting(self, frame: pb.Frame) -> str:
         """Return the peer's role; raise if it cannot be talked to."""

@@ -234,6 +234,7 @@ class ClusterStatus:
     # The most urgent first. None: every acknowledged entry has all its copies.
     conditions: tuple[ConditionInfo, ...] = ()
     rebuilds: tuple[RebuildInfo, ...] = ()
+    denials: int = 0  # requests that the leading metadata repository denied
 
 
 def log_info(log: pb.Log) -> LogInfo:
@@ -267,6 +268,7 @@ def cluster_status(status: pb.Status) -> ClusterStatus:
         members=tuple(_member_info(member, status.leader) for member in status.members),
         conditions=conditions,
         rebuilds=tuple(map(_rebuild_info, status.rebuilds)),
+        denials=status.denials,
     )
 
 

@@ -328,6 +328,16 @@ class BlockingCluster(BlockingFace[Cluster]):
     add_metadata = blocking(Cluster.add_metadata)
     remove_metadata = blocking(Cluster.remove_metadata)
 
+    # ---- permissions and tokens
+
+    access = blocking(Cluster.access)
+    enforce_access = blocking(Cluster.enforce_access)
+    grant = blocking(Cluster.grant)
+    revoke = blocking(Cluster.revoke)
+    create_token = blocking(Cluster.create_token)
+    revoke_tokens = blocking(Cluster.revoke_tokens)
+    rotate_token_key = blocking(Cluster.rotate_token_key)
+
 
 def connect_sync(
     addresses: str | Iterable[str], **settings: Unpack[ClientOptions]

@@ -24,6 +24,7 @@ from loomlog.core.segments import Layout, Segment, Settings
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound
 from loomlog.metadata.catalog.kept_records import KeptRecords
 from loomlog.metadata.catalog.records import (
+    AccessRecord,
     ClusterRecord,
     CountersRecord,
     LogRecord,
@@ -134,6 +135,11 @@ class Catalog(KeptRecords):
 
     async def remove_node(self, node_id: NodeId) -> None:
         await self._put(node_key(node_id), None)
+
+    # ---- access rules
+
+    async def put_access(self, record: AccessRecord) -> None:
+        await self._put("access", record)
 
     # ---- logs
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from loomlog.core.segments import Segment
 from loomlog.errors import Conflict, NotFound, SwapUnknown
 from loomlog.metadata.catalog.records import (
+    AccessRecord,
     ClusterRecord,
     CountersRecord,
     LogletRecord,
@@ -29,6 +30,7 @@ _KINDS: dict[str, type[MetadataRecord]] = {
     "counters": CountersRecord,
     "node": NodeRecord,
     "log": LogRecord,
+    "access": AccessRecord,
 }
 
 
@@ -43,6 +45,7 @@ class KeptRecords:
         self._writing = asyncio.Lock()
         self._counters = CountersRecord()
         self.cluster = ClusterRecord("", "")
+        self.access = AccessRecord()
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.logs: dict[str, LogRecord] = {}
         self._logs_by_id: dict[LogId, LogRecord] = {}
@@ -141,6 +144,8 @@ class KeptRecords:
                 self.cluster = record
             case CountersRecord():
                 self._counters = record
+            case AccessRecord():
+                self.access = record
             case NodeRecord():
                 self.nodes[record.node_id] = record
             case LogRecord():

@@ -126,6 +126,37 @@ class LogRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """A token that was issued; not the token itself."""
+
+    token_id: str
+    name: str
+    allow: tuple[str, ...]
+    created_s: int  # since 1970
+    expires_s: int
+    key_id: int
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRecord:
+    """The access rules of the cluster, the keys of its tokens, and the tokens."""
+
+    version: int = 0
+    enforced: bool = False
+    grants: tuple[tuple[str, str, str], ...] = ()  # subject, verb or role, pattern
+    keys: tuple[tuple[int, str], ...] = field(default=(), repr=False)  # id, private; newest last
+    tokens: tuple[TokenRecord, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Convert the plain fields of a stored record."""
+        made = (
+            each if isinstance(each, TokenRecord) else TokenRecord(**each) for each in self.tokens
+        )
+        object.__setattr__(self, "tokens", tuple(made))
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """The holder of a lease. Renewals are not written: safety never depends on time."""
 

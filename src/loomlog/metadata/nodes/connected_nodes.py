@@ -51,6 +51,7 @@ class ConnectedNode:
     clock: ClockReading | None = None
     volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
     scrub: pb.ScrubStatus | None = None
+    denials: int = 0  # requests that it denied
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
 
@@ -238,6 +239,7 @@ class ConnectedNodes:
         if report.HasField("conditions"):
             known.volumes = tuple(report.volumes[: limits.VOLUMES_MAX])
             known.scrub = report.scrub if report.HasField("scrub") else None
+            known.denials = report.denials
             self.take_conditions(node, report.conditions)
 
     def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 from loomlog import limits
 from loomlog.core.registration import Verdict, is_same, judge, older_shards
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Unauthorized, Unavailable
+from loomlog.metadata.access import access_of
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
@@ -93,6 +94,8 @@ class Registration:
             generation=max(record.generations.values(), default=0) + bool(older),
             draining_volumes=record.draining_volumes,
         )
+        if self._catalog.access.version:
+            answer.access.CopyFrom(access_of(self._catalog.access).to_wire())
         for keeper in self._keepers.values():
             keeper.fill_registered(record, answer)
         return answer

@@ -33,7 +33,7 @@ from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.node.workers import insist
 from loomlog.storage.ordered.stream_store import StreamStore
-from loomlog.types import Glsn, Llsn, StreamId
+from loomlog.types import Glsn, Llsn, LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame, Route
 from loomlog.wire.translate import commit_from_wire, commit_to_wire, report_to_wire
@@ -72,6 +72,10 @@ class OrderedService(NodeProtocol):
             "sync_batches": self._sync_batches,
             **self._reads.routes(),
         }
+
+    def loglet_of(self, stream: StreamId) -> LogId | None:
+        held = self.held.get(stream)
+        return None if held is None else held.driver.store.meta.log_id
 
     def connection_closed(self, connection: Connection) -> None:
         self._reads.connection_closed(connection)

@@ -14,7 +14,16 @@ from loomlog import limits
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, Refused, Request
 from loomlog.core.requests import Lost
-from loomlog.errors import Busy, LoomError, NotFound, Retryable, Timeout, Unavailable, seconds
+from loomlog.errors import (
+    Busy,
+    LoomError,
+    NotFound,
+    PermissionDenied,
+    Retryable,
+    Timeout,
+    Unavailable,
+    seconds,
+)
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
@@ -151,6 +160,9 @@ class ReplicaRequest(PendingRequest):
 
     def _failed(self, error: LoomError) -> None:
         if self._answered is None:
+            return
+        if isinstance(error, PermissionDenied):
+            self._end(error)
             return
         connection = self._connection
         silent = connection is None or connection.closed or isinstance(error, Timeout)

@@ -26,7 +26,7 @@ from loomlog.core.copyset.messages import Delivered, LogState
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
 from loomlog.core.copyset.record import LSN_MAX, Lsn
-from loomlog.errors import LoomError, Retryable
+from loomlog.errors import LoomError, PermissionDenied, Retryable
 from loomlog.types import ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_from_wire, request_to_wire
@@ -153,6 +153,8 @@ class RunningReader:
     async def _ask_and_tell(self, ask: AskShard) -> None:
         try:
             answer: Delivered | None = await self._answer(ask)
+        except PermissionDenied:
+            raise
         except LoomError:
             answer = None
         if self._questions.get(ask.shard) is asyncio.current_task():

@@ -1,0 +1,84 @@
+"""Writes the audit trail of a server to the audit log of its cluster, through an ordinary client.
+
+Requests never wait for it. Entries that cannot be written in time are dropped and counted, and all
+entries also go to the server's own log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from loomlog.core.audit import AuditEntry, AuditTrail
+from loomlog.core.backoff import Backoff
+from loomlog.core.permissions import AUDIT_LOG
+from loomlog.errors import LoomError
+
+if TYPE_CHECKING:
+    from loomlog.cli.processes.server_process import RunnableServer
+    from loomlog.client.cluster import Cluster
+
+log = logging.getLogger("loomlog.audit")
+
+_RETRY: Final = Backoff(0.5, 30.0)
+ATTEMPTS: Final = 5  # then the entries are only in the server's log
+
+
+class Audited:
+    """A server whose audit trail is written while it runs."""
+
+    def __init__(
+        self,
+        server: RunnableServer,
+        name: str,
+        trail: AuditTrail,
+        client: Callable[[], Cluster],
+    ) -> None:
+        self._server = server
+        self._name = name
+        self._trail = trail
+        self._new_client = client
+        self._noted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        trail.noted = self._noted.set
+
+    async def start(self) -> None:
+        await self._server.start()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._server.stop()
+
+    async def _run(self) -> None:
+        await self._noted.wait()  # nobody connects before there is something to write
+        client = self._new_client()
+        try:
+            while True:
+                await self._noted.wait()
+                self._noted.clear()
+                lines = [self._line(entry) for entry in self._trail.take()]
+                for line in lines:
+                    log.warning("%s", line)
+                await self._write(client, lines)
+        finally:
+            await client.close()
+
+    def _line(self, entry: AuditEntry) -> str:
+        return json.dumps({"server": self._name, **asdict(entry)})
+
+    async def _write(self, client: Cluster, lines: list[str]) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                await client.log(AUDIT_LOG).append_many([line.encode() for line in lines])
+                return
+            except LoomError as error:
+                log.debug("the audit log is not written yet: %s", error)
+                await asyncio.sleep(_RETRY.delay_s(attempt))
+        log.error("%d entries are missing in the audit log: it cannot be written", len(lines))

@@ -1,0 +1,117 @@
+"""Permissions and tokens of a cluster, for those who may change them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from loomlog.client.arguments import duration_s
+from loomlog.client.servers import Metadata
+from loomlog.core.permissions import AccessRules, Grant
+from loomlog.errors import InvalidArgument
+from loomlog.types import NodeId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.guard import grant_to_wire
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInfo:
+    """A token that was issued; not the token itself."""
+
+    id: str
+    name: str
+    allow: tuple[str, ...]
+    created_s: int  # since 1970
+    expires_s: int
+    revoked: bool
+    key: int  # that signed it
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token. Its text is a secret: whoever has it may do what it allows."""
+
+    text: str = field(repr=False)
+    info: TokenInfo
+
+
+@dataclass(frozen=True, slots=True)
+class AccessInfo:
+    """The access rules of a cluster."""
+
+    rules: AccessRules
+    version: int
+    keys: tuple[int, ...]  # of tokens, the newest last
+    tokens: tuple[TokenInfo, ...]
+    behind: tuple[NodeId, ...]  # nodes that have not confirmed the last change yet
+
+
+class AccessControl:
+    """The part of a Cluster that manages permissions and tokens."""
+
+    _metadata: Metadata
+
+    async def access(self) -> AccessInfo:
+        """Return all grants, and the tokens that were issued."""
+        answer = await self._metadata.request(pb.Frame(get_access=pb.GetAccess()))
+        return _access_info(answer.access)
+
+    async def enforce_access(self, enforce: bool) -> AccessInfo:
+        """Deny from now on what is not granted, or allow everything again."""
+        return await self._change_access(pb.ChangeAccess(enforce=enforce))
+
+    async def grant(self, *grants: Grant) -> AccessInfo:
+        """Grant verbs or roles; what is granted already stays."""
+        return await self._change_access(pb.ChangeAccess(grant=map(grant_to_wire, grants)))
+
+    async def revoke(self, *grants: Grant) -> AccessInfo:
+        """Take grants away; connections that used them are closed."""
+        return await self._change_access(pb.ChangeAccess(revoke=map(grant_to_wire, grants)))
+
+    async def create_token(
+        self, name: str, allow: Iterable[str], expires: str | float = "90d"
+    ) -> NewToken:
+        """Return a new token that allows this, e.g. ["append:orders.*"], for a while."""
+        lifetime_s = int(duration_s(expires) if isinstance(expires, str) else expires)
+        if lifetime_s < 1:
+            raise InvalidArgument("a token lives for a second or more: give for example 90d")
+        request = pb.CreateToken(name=name, allow=allow, lifetime_s=lifetime_s)
+        frame = pb.Frame(create_token=request)
+        answer = (await self._metadata.request(frame, repeatable=False)).token
+        return NewToken(answer.token, _token_info(answer.issued))
+
+    async def revoke_tokens(self, *ids: str) -> AccessInfo:
+        """Revoke tokens by their ids, or unique beginnings of those."""
+        return await self._change_access(pb.ChangeAccess(revoke_tokens=ids))
+
+    async def rotate_token_key(self, *, drop: Iterable[int] = ()) -> AccessInfo:
+        """Sign tokens with a new key, or accept none any more that the keys to `drop` signed."""
+        dropped = list(drop)
+        return await self._change_access(pb.ChangeAccess(new_key=not dropped, drop_keys=dropped))
+
+    async def _change_access(self, request: pb.ChangeAccess) -> AccessInfo:
+        frame = pb.Frame(change_access=request)
+        return _access_info((await self._metadata.request(frame, repeatable=False)).access)
+
+
+def _access_info(message: pb.Access) -> AccessInfo:
+    grants = tuple(Grant(each.subject, each.what, each.pattern) for each in message.grants)
+    return AccessInfo(
+        rules=AccessRules(message.enforced, grants),
+        version=message.version,
+        keys=tuple(key.key_id for key in message.keys),
+        tokens=tuple(map(_token_info, message.tokens)),
+        behind=tuple(message.behind),
+    )
+
+
+def _token_info(message: pb.IssuedToken) -> TokenInfo:
+    return TokenInfo(
+        id=message.token_id,
+        name=message.name,
+        allow=tuple(message.allow),
+        created_s=message.created_s,
+        expires_s=message.expires_s,
+        revoked=message.revoked,
+        key=message.key_id,
+    )

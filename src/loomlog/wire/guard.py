@@ -1,0 +1,366 @@
+"""Judges requests where they are served, before their handlers: may this peer do that?
+
+A peer is whom its certificate or its token names. A decision is made once per connection, rule and
+target and kept while the access rules stay the same, so an append costs one look into a set.
+When they change, or a minute is over for tokens, what was allowed on each connection is judged
+again; a connection on which something is not allowed any more is closed, which ends subscriptions.
+
+Without TLS nobody has a certificate. Then a peer that greets as a server is taken for one: rules
+without TLS protect against mistakes, not against attackers on the same machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from loomlog.core.audit import AuditTrail
+from loomlog.core.permissions import (
+    AUDIT_LOG,
+    AccessRules,
+    Grant,
+    Need,
+    Permission,
+    Verb,
+    allows,
+    of_staging,
+    register_need,
+)
+from loomlog.errors import LoomError, NotFound, PermissionDenied
+from loomlog.types import LogId, StreamId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection, Frame
+from loomlog.wire.permissions import AUDITED, Rule, Target, rule_of
+from loomlog.wire.tokens import VerifiedToken, verify
+
+RECHECK_S: Final = 60.0  # a token's own checks may depend on the time
+_CLAIMED: Final[Mapping[str, str]] = {"vsn": "node", "vmr": "metadata"}
+
+
+class LogNames(Protocol):
+    """Names of logs, as a server knows them."""
+
+    def loglet_of(self, stream: StreamId) -> LogId | None:
+        """Return the loglet of a stream; None if it is not here."""
+
+    def log_of(self, loglet: LogId) -> str | None:
+        """Return the log of a loglet; None if it has to be learned."""
+
+    async def learn(self, loglet: LogId) -> None:
+        """Learn the name of its log; raise NotFound if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rules of the cluster as servers have them."""
+
+    version: int = 0
+    rules: AccessRules = field(default_factory=AccessRules)
+    keys: Mapping[int, bytes] = field(default_factory=dict)  # public, of tokens
+    revoked: frozenset[str] = frozenset()  # tokens
+
+    @classmethod
+    def from_wire(cls, message: pb.Access) -> Access:
+        grants = tuple(Grant(each.subject, each.what, each.pattern) for each in message.grants)
+        return cls(
+            message.version,
+            AccessRules(message.enforced, grants),
+            {key.key_id: key.public for key in message.keys},
+            frozenset(message.revoked),
+        )
+
+    def to_wire(self) -> pb.Access:
+        return pb.Access(
+            version=self.version,
+            enforced=self.rules.enforced,
+            grants=map(grant_to_wire, self.rules.grants),
+            keys=[pb.TokenKey(key_id=key_id, public=key) for key_id, key in self.keys.items()],
+            revoked=sorted(self.revoked),
+        )
+
+
+def grant_to_wire(grant: Grant) -> pb.AccessGrant:
+    return pb.AccessGrant(subject=grant.subject, what=grant.what, pattern=grant.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    """Whoever is at the other end, and what is permitted there."""
+
+    name: str  # for messages and the audit log
+    kind: str  # of principals
+    permissions: tuple[Permission, ...]
+    token: VerifiedToken | None = None
+
+    def permits(self, need: Need, now_s: float) -> bool:
+        if self.token is not None:
+            return any(self.token.permits(verb, need.name, now_s) for verb in need.verbs)
+        return any(allows(self.permissions, verb, need.name) for verb in need.verbs)
+
+    def has_any(self, verbs: tuple[Verb, ...]) -> bool:
+        return any(permission.verb in verbs for permission in self.permissions)
+
+
+_Key: TypeAlias = tuple[Rule, int | str]
+
+
+class Session:
+    """The decisions on one connection under one version of the rules."""
+
+    __slots__ = ("admitted", "generation", "peer")
+
+    def __init__(self, generation: int, peer: _Peer) -> None:
+        self.generation = generation
+        self.peer = peer
+        self.admitted: dict[_Key, Need | None] = {}
+
+
+class Guard:
+    """Judges the requests to one server. Nothing is refused before rules are enforced."""
+
+    def __init__(
+        self,
+        names: LogNames,
+        trail: AuditTrail,
+        clock: Callable[[], float] = time.time,
+        enforced: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`enforced` is called when rules begin to be enforced: nobody was judged before."""
+        self._names = names
+        self._clock = clock
+        self._enforced = enforced
+        self._sessions: WeakKeyDictionary[Connection, Session] = WeakKeyDictionary()
+        self._recheck: asyncio.TimerHandle | None = None
+        self.trail = trail
+        self._generation = 0  # of `access`
+        self.access = Access()
+        self.is_on = False
+        self.denials = 0
+
+    def stop(self) -> None:
+        if self._recheck is not None:
+            self._recheck.cancel()
+
+    # ---- rules
+
+    def update(self, access: Access) -> None:
+        """Judge by these rules from now on."""
+        if access == self.access:
+            return
+        was_on, self.is_on = self.is_on, access.rules.enforced
+        self.access = access
+        self._generation += 1  # versions go back with metadata that was restored
+        if self.is_on and not was_on:
+            self._enforced()
+        self._judge_again()
+
+    def _judge_again(self) -> None:
+        for connection, session in list(self._sessions.items()):
+            if connection.closed:
+                del self._sessions[connection]
+                continue
+            try:
+                again = Session(self._generation, self._identify(connection))
+                self._check_all(again, session)
+            except PermissionDenied as error:
+                self._deny(connection, session.peer, "what it was allowed before", error)
+                del self._sessions[connection]
+                connection.close(error)
+            else:
+                self._sessions[connection] = connection.session = again
+
+    def _check_all(self, again: Session, before: Session) -> None:
+        now_s = self._clock()
+        for key, need in before.admitted.items():
+            if need is None and again.peer.kind not in key[0].servers:
+                raise PermissionDenied(f"{again.peer.name} is no server of this cluster any more")
+            if need is not None and not again.peer.permits(need, now_s):
+                raise _denied(again.peer, str(need))
+            again.admitted[key] = need
+
+    def _recheck_tokens(self) -> None:
+        self._recheck = None
+        self._judge_again()
+        if any(session.peer.token for session in self._sessions.values()):
+            self._schedule_recheck()
+
+    def _schedule_recheck(self) -> None:
+        if self._recheck is None:
+            loop = asyncio.get_running_loop()
+            self._recheck = loop.call_later(RECHECK_S, self._recheck_tokens)
+
+    # ---- requests
+
+    def check(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> Awaitable[None] | None:
+        """Raise PermissionDenied, or return None: the request may be served. Otherwise ask again
+        when the result is done."""
+        if not self.is_on and not connection.is_encrypted:
+            return None
+        rule = rule_of(kind, frame, payload)
+        if rule.is_open or not (self.is_on or (rule.servers and not rule.verbs)):
+            return None  # without rules, certificates still tell servers from others
+        name = rule.target.field
+        target: int | str = getattr(getattr(frame, kind), name) if name else ""
+        session: Session | None = connection.session
+        if session is not None and session.generation == self._generation:
+            if (rule, target) in session.admitted:
+                return None
+        else:
+            session = None
+        return self._decide(connection, session, kind, rule, target)
+
+    def _decide(
+        self,
+        connection: Connection,
+        session: Session | None,
+        kind: str,
+        rule: Rule,
+        target: int | str,
+    ) -> Awaitable[None] | None:
+        peer = session.peer if session else None
+        try:
+            if session is None:
+                peer = self._identify(connection)
+                session = self._begin(connection, peer)
+            peer = session.peer
+            if rule.servers and peer.kind in rule.servers:
+                session.admitted[rule, target] = None
+                return None
+            need = self._need(peer, rule, target)
+            if need is None:
+                assert isinstance(target, int)
+                return self._names.learn(self._loglet(rule, target))
+            if not peer.permits(need, self._clock()):
+                raise _denied(peer, self._shown(peer, rule, target, need))
+        except PermissionDenied as error:
+            self._deny(connection, peer, kind, error)
+            raise
+        session.admitted[rule, target] = need
+        return None
+
+    def _begin(self, connection: Connection, peer: _Peer) -> Session:
+        session = Session(self._generation, peer)
+        self._sessions[connection] = connection.session = session
+        if peer.token is not None:
+            self._schedule_recheck()
+        return session
+
+    def _need(self, peer: _Peer, rule: Rule, target: int | str) -> Need | None:
+        """Return the permission that a request needs; None if the name of its log is not known."""
+        match rule.target:
+            case Target.REGISTER | Target.REGISTER_CHANGE:
+                change = rule.target is Target.REGISTER_CHANGE
+                return register_need(str(target), change=change)
+            case Target.LOGLET | Target.STREAM:
+                assert isinstance(target, int)
+                if not peer.has_any(rule.verbs):  # nobody asks for names without any permission
+                    raise _denied(peer, _unnamed(rule))
+                name = self._names.log_of(self._loglet(rule, target))
+                return None if name is None else of_staging(Need(rule.verbs, name))
+        if not rule.verbs:
+            raise PermissionDenied(
+                f"{peer.name} may not send this: only servers of this cluster do, with their "
+                "certificates"
+            )
+        return of_staging(Need(rule.verbs, str(target)))
+
+    def _loglet(self, rule: Rule, target: int) -> LogId:
+        if rule.target is Target.LOGLET:
+            return target
+        loglet = self._names.loglet_of(target)
+        if loglet is None:
+            raise NotFound(f"there is no replica of stream {target} here: refresh the metadata")
+        return loglet
+
+    def _shown(self, peer: _Peer, rule: Rule, target: int | str, need: Need) -> str:
+        """Return what is missing; a log that the peer named by a number keeps its name."""
+        if isinstance(target, str):
+            return str(need)
+        every = Need(tuple(Verb), need.name)
+        return str(need) if peer.permits(every, self._clock()) else _unnamed(rule)
+
+    def sees(self, connection: Connection, need: Need) -> bool:
+        """Return whether a list may show something to a peer, by what looking at it needs."""
+        if not self.is_on:
+            return True
+        try:
+            session = connection.session
+            if session is None or session.generation != self._generation:
+                session = self._begin(connection, self._identify(connection))
+        except PermissionDenied:
+            return False
+        return bool(session.peer.permits(of_staging(need), self._clock()))
+
+    # ---- peers
+
+    def _identify(self, connection: Connection) -> _Peer:
+        principal, rules = connection.principal, self.access.rules
+        if connection.token:
+            return self._token_holder(connection)
+        if principal.kind == "anonymous" and not connection.is_encrypted:
+            kind = _CLAIMED.get(connection.greeted.result(), principal.kind)
+            if kind != principal.kind:
+                own = (Permission(Verb.APPEND, AUDIT_LOG),)
+                return _Peer(f"a {kind} without a certificate", kind, own)
+        return _Peer(str(principal), principal.kind, rules.permissions_of(principal))
+
+    def _token_holder(self, connection: Connection) -> _Peer:
+        if not connection.is_private:
+            raise PermissionDenied("tokens are accepted over TLS and on the same machine only")
+        access = self.access
+        token = verify(connection.token, access.keys, access.revoked, self._clock())
+        return _Peer(f"token {token.name}", "client", token.permissions, token)
+
+    def name_of(self, connection: Connection) -> str:
+        session = connection.session
+        return str(connection.principal) if session is None else session.peer.name
+
+    def may_after(self, connection: Connection, access: Access, verb: Verb) -> bool:
+        """Return whether a peer would have a permission about the cluster under other rules."""
+        before, self.access = self.access, access
+        try:
+            return self._identify(connection).permits(Need((verb,)), self._clock())
+        except PermissionDenied:
+            return False
+        finally:
+            self.access = before
+
+    # ---- audit
+
+    def audit(self, connection: Connection, kind: str, frame: Frame, outcome: str) -> None:
+        """Note what became of a request, if it is one that is noted."""
+        if self.is_on and kind in AUDITED:
+            what = f"{kind} {_words(getattr(frame, kind))}"
+            who = self.name_of(connection)
+            self.trail.note(self._clock(), who, connection.peer, what, outcome)
+
+    def _deny(
+        self, connection: Connection, peer: _Peer | None, kind: str, error: LoomError
+    ) -> None:
+        self.denials += 1
+        name = peer.name if peer is not None else str(connection.principal)
+        self.trail.note(self._clock(), name, connection.peer, kind, f"denied: {error}")
+
+
+def _words(message: Message) -> str:
+    return text_format.MessageToString(message, as_one_line=True)
+
+
+def _unnamed(rule: Rule) -> str:
+    return f"{' or '.join(rule.verbs)} for this log"
+
+
+def _denied(peer: _Peer, missing: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"{peer.name} has no permission {missing}: ask an operator (`loom acl grant`, "
+        "`loom token create`)"
+    )

@@ -1,0 +1,178 @@
+"""Permissions and tokens on real servers: enforced where each request is served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import product
+
+import pytest
+from poll import until
+from random_frames import KINDS, RandomFrames
+
+from loomlog.client.cluster import Cluster, connect
+from loomlog.client.log import Log
+from loomlog.core.permissions import Grant
+from loomlog.errors import InvalidArgument, LoomError, NotFound, PermissionDenied
+from loomlog.net.connection import OnlyAnswers
+from loomlog.net.endpoints import connect as connect_to
+from loomlog.testing import LocalCluster
+from loomlog.wire.codec import Codec
+from loomlog.wire.permissions import ANYBODY, RULES
+
+PROTOCOLS = ("ordered", "chained", "copyset")
+
+
+class Site:
+    """A cluster that enforces permissions, with one log of each protocol, and its operator."""
+
+    def __init__(self, local: LocalCluster, operator: Cluster) -> None:
+        self.local = local
+        self.operator = operator
+        self.clients: list[Cluster] = []
+
+    async def client(self, *allow: str) -> Cluster:
+        """Return a client with a token that allows this; without one if that is nothing."""
+        token = (await self.operator.create_token("user", allow)).text if allow else ""
+        client = await connect(self.local.address, token=token)
+        self.clients.append(client)
+        return client
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    local = LocalCluster(nodes=2)
+    async with local as anybody:
+        for protocol in PROTOCOLS:
+            log = await anybody.create_log(protocol, protocol=protocol, replicas=2)
+            await log.append(b"first")
+        token = (await anybody.create_token("root", ["*:*"])).text
+        operator = await connect(local.address, token=token)
+        await operator.enforce_access(True)
+        made = Site(local, operator)
+        yield made
+        for client in (*made.clients, operator):
+            await client.close()
+
+
+async def first_value(log: Log) -> bytes:
+    async with asyncio.timeout(20):
+        async for entry in log.subscribe(1):
+            return bytes(entry.value)
+    raise AssertionError("the subscription ended")
+
+
+async def test_tokens_allow_what_they_state_with_every_protocol(site: Site) -> None:
+    writer = await site.client("append:*")
+    reader = await site.client("read:*")
+    other = await site.client("owner:elsewhere")
+    for name in PROTOCOLS:
+        position = (await writer.log(name).append(b"second")).position
+        assert await first_value(reader.log(name)) == b"first"
+        assert (await reader.log(name).read(position)).value == b"second"
+        with pytest.raises(PermissionDenied, match=f"no permission read:{name}|read for this log"):
+            await writer.log(name).read(position)
+        with pytest.raises(PermissionDenied, match=rf"append:{name}|append for this log"):
+            await reader.log(name).append(b"no")
+        with pytest.raises(PermissionDenied):
+            await other.log(name).append(b"no")
+        with pytest.raises(PermissionDenied):
+            await first_value(other.log(name))
+    with pytest.raises(PermissionDenied, match="delete:ordered"):
+        await writer.delete_log("ordered")
+    assert [log.name for log in await reader.logs()] == sorted(PROTOCOLS)
+    assert await other.logs() == []
+    with pytest.raises(PermissionDenied, match="metrics"):
+        await reader.status()
+    counted = (await site.operator.status()).denials
+    assert counted > 0
+
+
+async def test_grants_count_at_once_and_a_revoked_token_ends_its_subscription(site: Site) -> None:
+    anybody = await site.client()
+    with pytest.raises(PermissionDenied):
+        await anybody.log("ordered").append(b"no")
+    await site.operator.grant(Grant("anonymous", "writer", "ordered"))
+    await anybody.log("ordered").append(b"yes")
+    await site.operator.revoke(Grant("anonymous", "writer", "ordered"))
+    with pytest.raises(PermissionDenied):
+        await anybody.log("ordered").append(b"no")
+
+    reader = await site.client("read:copyset")
+    subscription = aiter(reader.log("copyset").subscribe(1))
+    assert (await anext(subscription)).value == b"first"
+    waiting = asyncio.ensure_future(anext(subscription))
+    token = (await site.operator.access()).tokens[-1]
+    assert token.allow == ("read:copyset",)
+    await site.operator.revoke_tokens(token.id[:16])
+    with pytest.raises(PermissionDenied, match="revoked"):
+        async with asyncio.timeout(30):
+            await waiting
+
+
+async def test_nobody_locks_himself_out(site: Site) -> None:
+    await site.operator.enforce_access(False)
+    anybody = await site.client()
+    with pytest.raises(InvalidArgument, match="could not change permissions afterwards"):
+        await anybody.enforce_access(True)
+
+
+async def test_a_restarted_node_judges_before_it_has_registered(site: Site) -> None:
+    local = site.local
+    await local.stop_node(1)
+    await local.stop_metadata(1)
+    starting = asyncio.ensure_future(local.start_node(1))
+    try:
+        await until(lambda: 1 in local.nodes and local.nodes[1]._guard.is_on)
+    finally:
+        await local.start_metadata(1)
+        await starting
+    writer = await site.client("append:ordered")
+    await writer.log("ordered").append(b"again")
+
+
+async def test_an_attacker_on_a_raw_connection_achieves_nothing(site: Site) -> None:
+    """Send every kind of frame, about things that exist, to every server: without a token, with a
+    forged one, and with one that allows something else."""
+    before = await facts(site)
+    addresses = [site.local.address, *(node.address for node in site.local.nodes.values())]
+    token = (await site.operator.create_token("mallory", ["append:elsewhere"])).text
+    for address in addresses:
+        for credential in ("", "forged" + token[6:]):
+            assert await attack(address, credential) == {PermissionDenied}
+        assert await attack(address, token) <= {PermissionDenied, NotFound}
+    assert await facts(site) == before
+    for name in PROTOCOLS:
+        assert await first_value(site.operator.log(name)) == b"first"
+
+
+async def attack(address: str, token: str) -> set[type[BaseException] | None]:
+    """Return the errors that were answered; None if something was done."""
+    frames = RandomFrames(7, ids=(1, 2, 3))
+    outcomes: set[type[BaseException] | None] = set()
+    connection = await connect_to(address, Codec("client", token=token), OnlyAnswers())
+    try:
+        for kind, number in product(KINDS, (1, 2, 3)):
+            if RULES[kind] is ANYBODY:  # what they list is tested above
+                continue
+            frame = frames.about(kind, number, PROTOCOLS[number - 1])
+            try:
+                async with asyncio.timeout(10):
+                    await connection.request(frame, [frames.payload()])
+                outcomes.add(None)
+            except (LoomError, TimeoutError) as error:
+                outcomes.add(type(error))
+    finally:
+        connection.close()
+    return outcomes
+
+
+async def facts(site: Site) -> object:
+    """Return what an attacker might have changed."""
+    operator = site.operator
+    logs = [
+        (log.name, log.head, log.id, await operator.log(log.name).tail())
+        for log in await operator.logs()
+    ]
+    access, status = await operator.access(), await operator.status()
+    return logs, access.rules, [(node.id, node.alive, node.draining) for node in status.nodes]

@@ -1,0 +1,285 @@
+"""The guard of a server: every request is judged before it is served."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loomlog.core.audit import AuditTrail
+from loomlog.core.permissions import AccessRules, Grant, Need, Verb, parse_permissions
+from loomlog.core.principal import ANONYMOUS, Principal
+from loomlog.errors import LoomError, NotFound, PermissionDenied
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire import tokens
+from loomlog.wire.guard import RECHECK_S, Access, Guard
+from loomlog.wire.permissions import RULES, Rule, Target
+
+ALICE = Principal("client", name="alice", cluster="c")
+CAROL = Principal("operator", name="carol", cluster="c")
+NODE = Principal("node", number=3, cluster="c")
+VMR = Principal("metadata", number=1, cluster="c")
+NOW_S = 1_800_000_000.0
+EMPTY, FULL = memoryview(b""), memoryview(b"batch")
+KEY = tokens.new_private_key()
+
+
+class Names:
+    """Stream 1 is of loglet 2, which is of log `orders`; that has to be learned."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+
+    def loglet_of(self, stream: int) -> int | None:
+        return 2 if stream == 1 else None
+
+    def log_of(self, loglet: int) -> str | None:
+        return self.names.get(loglet)
+
+    async def learn(self, loglet: int) -> None:
+        if loglet != 2:
+            raise NotFound("no such loglet")
+        self.names[2] = "orders"
+
+
+class Peer:
+    """A connection, as the guard sees it."""
+
+    def __init__(
+        self,
+        principal: Principal = ANONYMOUS,
+        *,
+        token: str = "",
+        role: str = "client",
+        encrypted: bool = True,
+        private: bool = True,
+    ) -> None:
+        self.principal, self.token, self.peer = principal, token, "192.0.2.1:999"
+        self.is_encrypted, self.is_private = encrypted, private
+        self.session: Any = None
+        self.closed_with: LoomError | None = None
+        self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.greeted.set_result(role)
+
+    @property
+    def closed(self) -> bool:
+        return self.closed_with is not None
+
+    def close(self, error: LoomError) -> None:
+        self.closed_with = error
+
+
+class Rig:
+    """A guard that enforces some grants."""
+
+    def __init__(self, *grants: Grant, enforced: bool = True) -> None:
+        self.now_s = NOW_S
+        self.names = Names()
+        self.trail = AuditTrail()
+        self.guard = Guard(self.names, self.trail, lambda: self.now_s)
+        self.access = Access(
+            1, AccessRules(enforced, tuple(grants)), {1: tokens.public_key(KEY)}, frozenset()
+        )
+        self.guard.update(self.access)
+
+    def change(self, **changes: Any) -> None:
+        self.access = replace(self.access, version=self.access.version + 1, **changes)
+        self.guard.update(self.access)
+
+    async def ask(self, peer: Peer, frame: pb.Frame, payload: memoryview = FULL) -> None:
+        kind = str(frame.WhichOneof("body"))
+        waiting = self.guard.check(peer, kind, frame, payload)  # type: ignore[arg-type]
+        if waiting is not None:
+            await waiting
+            assert self.guard.check(peer, kind, frame, payload) is None  # type: ignore[arg-type]
+
+
+def frame_of(kind: str, sub_kind: int | None = None) -> pb.Frame:
+    """Return a request about the log `orders`, or a register of that name."""
+    frame = pb.Frame(id=1)
+    body = getattr(frame, kind)
+    body.SetInParent()
+    fields = body.DESCRIPTOR.fields_by_name
+    for name, value in (("name", "orders"), ("log_stream_id", 1), ("loglet_id", 2)):
+        if name in fields:
+            setattr(body, name, value)
+    if sub_kind is not None:
+        body.kind = sub_kind
+    return frame
+
+
+def requests() -> list[tuple[str, Rule, pb.Frame, memoryview]]:
+    found = []
+    for kind, rules in RULES.items():
+        single = [(None, rules)] if isinstance(rules, Rule) else list(rules.items())
+        for sub_kind, rule in single:
+            name = kind if sub_kind is None else f"{kind}-{sub_kind}"
+            found.append((name, rule, frame_of(kind, sub_kind), FULL))
+            if rule.empty is not None:
+                found.append((f"{name}-empty", rule.empty, frame_of(kind, sub_kind), EMPTY))
+    return found
+
+
+CASES = requests()
+
+
+async def is_denied(rig: Rig, principal: Principal, frame: pb.Frame, payload: memoryview) -> str:
+    """Return why a request is denied; "" if it is allowed."""
+    try:
+        await rig.ask(Peer(principal), frame, payload)
+    except PermissionDenied as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("verb", Verb)
+async def test_each_request_is_allowed_by_its_verbs_alone(verb: Verb) -> None:
+    for name, rule, frame, payload in CASES:
+        rig = Rig(Grant("alice", verb, "orders"))
+        needed = rule.verbs
+        if rule.target in (Target.REGISTER, Target.REGISTER_CHANGE):
+            needed = (Verb.REGISTER,)
+        denied = await is_denied(rig, ALICE, frame, payload)
+        assert bool(denied) != (rule.is_open or verb in needed), (name, denied)
+        assert "\n" not in denied
+        assert rig.guard.denials == bool(denied)
+        for entry in rig.trail.take():
+            assert (entry.who, entry.where) == ("client alice", "192.0.2.1:999")
+
+
+@pytest.mark.parametrize("principal", [NODE, VMR], ids=str)
+async def test_servers_need_their_own_certificates(principal: Principal) -> None:
+    for name, rule, frame, payload in CASES:
+        denied = await is_denied(Rig(), principal, frame, payload)
+        assert bool(denied) != (rule.is_open or principal.kind in rule.servers), (name, denied)
+
+
+async def test_without_rules_certificates_still_tell_servers_from_others() -> None:
+    for name, rule, frame, payload in CASES:
+        denied = await is_denied(Rig(enforced=False), CAROL, frame, payload)
+        is_of_servers = bool(rule.servers) and not rule.verbs
+        assert ("only servers of this cluster" in denied) == is_of_servers, (name, denied)
+        await Rig(enforced=False).ask(Peer(encrypted=False), frame, payload)  # as ever
+
+
+async def test_a_denial_names_the_missing_permission() -> None:
+    rig = Rig(Grant("alice", "read", "orders"), Grant("bob", "append", "bills"))
+    bob = Peer(Principal("client", name="bob", cluster="c"))
+    with pytest.raises(PermissionDenied, match="client alice has no permission delete:orders"):
+        await rig.ask(Peer(ALICE), frame_of("delete_log"))
+    with pytest.raises(PermissionDenied, match="has no permission append for this log"):
+        await rig.ask(Peer(ALICE), frame_of("append"))
+    with pytest.raises(PermissionDenied, match="append for this log") as denied:
+        await rig.ask(bob, frame_of("append"))  # bob must not learn which log stream 1 is of
+    assert "orders" not in str(denied.value)
+
+
+async def test_a_stream_that_is_not_here_is_not_found() -> None:
+    rig = Rig(Grant("alice", "append", "*"))
+    frame = pb.Frame(append=pb.Append(log_stream_id=99))
+    with pytest.raises(NotFound):
+        await rig.ask(Peer(ALICE), frame)
+
+
+async def test_a_decision_is_kept_until_rules_change() -> None:
+    rig, peer = Rig(Grant("alice", "append", "orders")), Peer(ALICE)
+    await rig.ask(peer, frame_of("append"))
+    rig.names.names.clear()  # nobody asks for the name again
+    await rig.ask(peer, frame_of("append"))
+    rig.names.names[2] = "orders"
+    rig.change(rules=AccessRules(True, (Grant("alice", "read", "orders"),)))
+    assert isinstance(peer.closed_with, PermissionDenied)
+    again = Peer(ALICE)
+    with pytest.raises(PermissionDenied):
+        await rig.ask(again, frame_of("append"))
+
+
+async def test_a_change_that_takes_nothing_away_leaves_connections_open() -> None:
+    rig, peer = Rig(Grant("alice", "append", "orders")), Peer(ALICE)
+    await rig.ask(peer, frame_of("append"))
+    rig.change(rules=rig.access.rules.with_grants([Grant("bob", "read", "*")]))
+    assert not peer.closed
+    await rig.ask(peer, frame_of("append"))
+
+
+def token_for(*allow: str, lifetime_s: int = 600) -> tokens.NewToken:
+    permissions = [each for text in allow for each in parse_permissions(text)]
+    return tokens.sign(1, KEY, "billing", permissions, int(NOW_S) + lifetime_s)
+
+
+async def test_a_token_gives_what_it_states_and_nothing_that_is_granted_to_its_name() -> None:
+    rig = Rig(Grant("billing", "read", "orders"), Grant("*", "trim", "orders"))
+    peer = Peer(CAROL, token=token_for("append:orders").text)
+    await rig.ask(peer, frame_of("append"))
+    for kind in ("read", "trim_log", "change_node"):
+        with pytest.raises(PermissionDenied, match="token billing has no permission"):
+            await rig.ask(peer, frame_of(kind))
+
+
+async def test_a_token_is_not_accepted_over_plain_tcp_from_elsewhere() -> None:
+    peer = Peer(token=token_for("*:*").text, encrypted=False, private=False)
+    with pytest.raises(PermissionDenied, match="over TLS and on the same machine only"):
+        await Rig().ask(peer, frame_of("append"))
+
+
+async def test_a_revoked_token_ends_its_connections() -> None:
+    rig, token = Rig(), token_for("read:orders")
+    peer = Peer(token=token.text, encrypted=False)
+    await rig.ask(peer, frame_of("subscribe"))
+    rig.change(revoked=frozenset({token.token_id}))
+    assert peer.closed
+    with pytest.raises(PermissionDenied, match="was revoked"):
+        await rig.ask(Peer(token=token.text), frame_of("subscribe"))
+
+
+async def test_an_expired_token_ends_its_connections() -> None:
+    rig = Rig()
+    peer = Peer(token=token_for("read:orders", lifetime_s=30).text)
+    await rig.ask(peer, frame_of("subscribe"))
+    rig.now_s += RECHECK_S
+    rig.guard._recheck_tokens()  # the timer that `check` has started
+    assert peer.closed
+    rig.guard.stop()
+
+
+async def test_without_tls_a_server_is_taken_at_its_word() -> None:
+    await Rig().ask(Peer(role="vsn", encrypted=False), frame_of("replicate"))
+    with pytest.raises(PermissionDenied):
+        await Rig().ask(Peer(role="vsn"), frame_of("replicate"))  # with TLS it is not
+    with pytest.raises(PermissionDenied):
+        await Rig().ask(Peer(role="client", encrypted=False), frame_of("replicate"))
+
+
+async def test_lists_show_what_may_be_read() -> None:
+    rig, peer = Rig(Grant("alice", "read", "orders")), Peer(ALICE)
+    sees: Any = rig.guard.sees
+    assert sees(peer, Need((Verb.READ,), "orders"))
+    assert sees(peer, Need((Verb.READ,), "orders.staged"))
+    assert not sees(peer, Need((Verb.READ,), "bills"))
+    assert not sees(Peer(token="nonsense"), Need((Verb.READ,), "orders"))
+
+
+async def test_a_lockout_is_foreseen() -> None:
+    rig: Any = Rig(enforced=False)
+    strict = replace(rig.access, rules=AccessRules(True))
+    may_after = rig.guard.may_after
+    assert may_after(Peer(CAROL), strict, Verb.METADATA)
+    assert may_after(Peer(token=token_for("metadata:*").text), strict, Verb.METADATA)
+    assert not may_after(Peer(ALICE), strict, Verb.METADATA)
+    assert rig.guard.access == rig.access
+
+
+async def test_operators_actions_are_noted() -> None:
+    rig: Any = Rig(Grant("alice", "*", "*"))
+    peer, frame = Peer(ALICE), frame_of("delete_log")
+    await rig.ask(peer, frame)
+    rig.guard.audit(peer, "delete_log", frame, "done")
+    rig.guard.audit(peer, "get_status", frame_of("get_status"), "done")
+    [entry] = rig.trail.take()
+    assert (entry.who, entry.what, entry.outcome) == (
+        "client alice",
+        'delete_log name: "orders"',
+        "done",
+    )
