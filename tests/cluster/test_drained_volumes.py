@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,9 @@ from pathlib import Path
 
 from cli_rig import Loom, environment, loom_up, program
 
-from loomlog.protocol_names import CHAINED, ORDERED
+from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 
+PROTOCOLS = (ORDERED, CHAINED, COPYSET)
 LINES = [f"line {n}" for n in range(500)]
 
 
@@ -45,8 +47,9 @@ def test_one_volume_is_emptied_and_takes_nothing_new(tmp_path: Path) -> None:
     with loom_up(tmp_path / "data", "--nodes", "3", "--sync", "none") as up:
         loom = Loom(up.mr)
         with node_with_volumes(up.mr, 4, first, second):
-            for name in (ORDERED, CHAINED):
-                loom.says("log", "create", name, "--protocol", name, "--streams", "6")
+            for name in PROTOCOLS:
+                streams = () if name == COPYSET else ("--streams", "6")
+                loom.says("log", "create", name, "--protocol", name, *streams)
                 loom.says("append", name, given="\n".join(LINES))
             assert replicas_in(first)
             assert replicas_in(second)
@@ -61,6 +64,8 @@ def test_one_volume_is_emptied_and_takes_nothing_new(tmp_path: Path) -> None:
         with node_with_volumes(up.mr, 4, first, second):  # it is still drained after a restart
             loom.says("log", "create", "newer", "--streams", "4", "--replicas", "3")
             assert loom.json(*drain)["replicas_left"] == 0
-            for name in (ORDERED, CHAINED):
+        shutil.rmtree(first)
+        with node_with_volumes(up.mr, 4, second):
+            for name in PROTOCOLS:
                 assert loom.says("tail", name).splitlines() == LINES
             loom.says("node", "undrain", "4", "--volume", str(first))

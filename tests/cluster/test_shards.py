@@ -173,6 +173,43 @@ async def test_an_older_copy_of_a_volume_is_that_of_a_shard(tmp_path: Path) -> N
         assert await read_all(log) == list(range(60))
 
 
+async def test_a_drained_volume_is_left_out_without_a_spare_node(tmp_path: Path) -> None:
+    """Another volume of the same node takes its copies, so every record keeps all of them."""
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        log = await cluster.create_log("events", "copyset", replicas=3)
+        await append(log, 0, 40)
+        name = str(servers.volume(3, "a"))
+        change = await cluster.drain_volume(3, name)
+        assert change.replicas_left == 1
+        await append(log, 40, 20)
+
+        async def is_empty() -> bool:
+            return not (await cluster.drain_volume(3, name)).replicas_left
+
+        await until(is_empty)
+        assert await nodeset(log) == tuple(shard for shard in SHARDS if shard != "3")
+        copies = await _copies_on(servers, 3, 1)
+        assert len(copies) >= 60, "each has a copy on node 3, and bridges"
+        assert all(shard_on(servers.nodes[3], 0).id not in copyset for copyset in copies.values())
+        await servers.stop_node(3)
+        shutil.rmtree(servers.volume(3, "a"))
+        servers.names[3] = ("b",)
+        await servers.start_node(3)
+        await append(log, 60, 20)
+        assert await read_all(log) == list(range(80))
+
+        async def is_well() -> bool:
+            return not (await cluster.status()).conditions
+
+        await until(is_well)
+        servers.names[3] = ("c", "b")
+        await servers.stop_node(3)
+        await servers.start_node(3)
+        assert (await cluster.drain_volume(3, str(servers.volume(3, "c")))).replicas_left == 0
+        assert await read_all(log) == list(range(80))
+
+
 def _losses(servers: LocalCluster, node: NodeId) -> dict[str, Losses]:
     assert servers.metadata is not None
     assert servers.metadata.term is not None

@@ -15,6 +15,7 @@ from loomlog.core.copyset.messages import GetState, LogState, Preempted, SetClea
 from loomlog.core.copyset.nodeset import EpochMetadata
 from loomlog.core.copyset.procedures import Steps, ask_store
 from loomlog.core.copyset.recovery import EpochRecovery, Failed
+from loomlog.core.copyset.shards import node_of
 from loomlog.errors import LoomError
 from loomlog.types import ShardId
 
@@ -23,17 +24,17 @@ Patch = pytest.MonkeyPatch
 LOST = "is said to be lost|was acknowledged|shows .* and Void|nothing is shown|is only on"
 
 
-def notices(complaint: str, *, first: int = 0) -> bool:
+def notices(complaint: str, *, first: int = 0, shards: int = 1) -> bool:
     """Return whether the judge complains in these words (a pattern), with some seed."""
-    return finds(complaint, first=first) is not None
+    return finds(complaint, first=first, shards=shards) is not None
 
 
-def finds(complaint: str, *, first: int = 0) -> int | None:
+def finds(complaint: str, *, first: int = 0, shards: int = 1) -> int | None:
     """Return the first seed from `first` on with which the judge complains in these words (a
     pattern), if any; `first` did when the test was written."""
     for seed in range(first, first + SEEDS):
         try:
-            CopysetWorld(seed, short=True).run()
+            CopysetWorld(seed, short=True, shards=shards).run()
         except (Violation, LoomError) as violation:
             if re.search(complaint, str(violation)):
                 return seed
@@ -84,6 +85,21 @@ def test_fewer_nodes_than_a_log_needs_take_appends(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(EpochStore, "_short", greedy)
     assert notices(LOST + "|not on all of")
+
+
+def test_two_shards_of_a_node_are_a_short_copyset(monkeypatch: Patch) -> None:
+    short = EpochStore._short
+
+    def on_one_node(
+        self: EpochStore, metadata: EpochMetadata, takers: Collection[ShardId]
+    ) -> tuple[ShardId, ...]:
+        chosen = {node_of(shard) for shard in short(self, metadata, takers)[:1]}
+        return tuple(shard for shard in metadata.shards if node_of(shard) in chosen)
+
+    monkeypatch.setattr(EpochStore, "_short", on_one_node)
+    assert notices("no short copyset", first=41, shards=2), "it is refused"
+    monkeypatch.setattr(EpochMetadata, "_check_short", lambda self, shards: None)
+    assert notices(LOST, first=41, shards=2), "else it loses records"
 
 
 def test_an_epoch_counts_as_complete_although_records_are_left(monkeypatch: Patch) -> None:

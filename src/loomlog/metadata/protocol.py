@@ -247,9 +247,10 @@ class ProtocolKeeper(ABC):
         """Return what it costs a log if these nodes are away, for each part of this protocol."""
         return []
 
-    async def leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
-        """Move a replica away from a node; return whether it is one of this protocol that moves."""
-        return False
+    async def leave(self, node: NodeId, index: int, stored: Collection[pb.StoredReplica]) -> int:
+        """Move away what is on a volume of a node; return how many replicas are left there.
+        `stored`: the replicas of all protocols that are found there."""
+        return 0
 
     def replica_groups(self) -> list[ReplicaGroup]:
         """Return the sets of replicas of which one may be moved to another node now."""

@@ -264,7 +264,7 @@ class StorageNode:
             cluster_secret=identity.cluster_secret,
             node_secret=identity.node_secret,
             sync_mode=str(self._settings.storage.sync),
-            volumes=self._settings.volumes,
+            volumes=[volume.name for volume in self._disks.volumes],
             shards=self._disks.shards,
             known_run=self._disks.known_run.to_wire(),
             generations=self._disks.generations.numbers,

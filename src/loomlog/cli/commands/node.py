@@ -81,9 +81,12 @@ def drain(node: Node, volume: OneVolume = "", yes: Yes = False, *, how: Invocati
         if volume:
             change = client.drain_volume(node, volume)
             before = change.replicas_left
-            changes.say_and_wait(
-                change, how, lambda: _volume_emptied(client.drain_volume(node, volume), before)
-            )
+
+            def look() -> WaitProgress:
+                again = client.drain_volume(node, volume)
+                return _volume_emptied(again, client.status(), node, before)
+
+            changes.say_and_wait(change, how, look)
             return
         changes.confirm(lambda: _drain_question(client.status(), node), yes=yes)
         before = _node(client.status(), node).replicas
@@ -236,10 +239,20 @@ def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
     return WaitProgress(False, min(1.0, moved / max(before, left, 1)), text)
 
 
-def _volume_emptied(change: Change, before: int) -> WaitProgress:
+def _volume_emptied(
+    change: Change, status: ClusterStatus, node: NodeId, before: int
+) -> WaitProgress:
+    """Return how many replicas have moved away; those that are being rebuilt count in part."""
     left = change.replicas_left
-    text = f"{left} replicas left on the volume"
-    return WaitProgress(not left, 1 - left / max(before, left, 1), text)
+    if not left:
+        return WaitProgress(True, 1.0, "empty: the node can be started without it")
+    rebuilds = [each for each in status.rebuilds if each.node == node]
+    moved = max(0, before - left) + sum(each.part_done for each in rebuilds)
+    streams = _streams_on(status, node)
+    reasons = [*(each.waiting for each in rebuilds), *(stream.condition for stream in streams)]
+    waiting = next((f": {reason}" for reason in reasons if reason), "")
+    text = f"{left} replicas left on the volume{waiting}"
+    return WaitProgress(False, min(1.0, moved / max(before, left, 1)), text)
 
 
 def _others(status: ClusterStatus, node: NodeId) -> int:

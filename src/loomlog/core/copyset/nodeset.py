@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.record import Lsn
 from loomlog.core.copyset.shards import node_of, shard_name
+from loomlog.errors import InvalidArgument
 from loomlog.types import LogId, NodeId, ShardId
 
 
@@ -103,10 +104,19 @@ class EpochMetadata(NamedTuple):
 
     def with_short(self, shards: Collection[ShardId]) -> EpochMetadata:
         """Let these shards be a copyset. One that contains another says nothing more."""
+        self._check_short(shards)
         if self.can_hold_a_copyset(shards):
             return self
         kept = [short for short in self.short if not set(short).issuperset(shards)]
         return self._replace(short=tuple(sorted([*kept, tuple(sorted(shards))])))
+
+    def _check_short(self, shards: Collection[ShardId]) -> None:
+        """Refuse shards that are lost together, and those that nobody would ask."""
+        if len(set(map(node_of, shards))) < len(shards) or not {*shards} <= {*self.shards}:
+            names = ", ".join(map(shard_name, shards))
+            raise InvalidArgument(
+                f"{names} are no short copyset: it has one shard of each node, all of its nodeset"
+            )
 
     def is_f_majority(self, shards: Collection[ShardId], empty: Collection[ShardId] = ()) -> bool:
         """Return whether every record that is fully stored has a copy on one of these shards. What

@@ -62,6 +62,13 @@ class NodeRecord:
         grown = {shard: max(n, known.get(shard, 0)) for shard, n in numbers.items()}
         return replace(self, generations={**known, **grown})
 
+    @property
+    def draining_shards(self) -> frozenset[int]:
+        """The indexes of the volumes that are drained, and of all if the node is."""
+        volumes = zip(self.volumes, self.shards, strict=True)
+        wanted = self.volumes if self.draining or self.removing else self.draining_volumes
+        return frozenset(shard for volume, shard in volumes if volume in wanted)
+
     def losses_of(self, protocol: str) -> Losses:
         return self.losses.get(protocol, ())
 

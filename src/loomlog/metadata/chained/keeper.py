@@ -359,13 +359,17 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             and all(newcomer.chain != replica.chain for newcomer in record.joining)
         ]
 
-    async def leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
+    async def leave(self, node: NodeId, index: int, stored: Collection[pb.StoredReplica]) -> int:
+        return sum([await self._leave(node, replica) for replica in stored])
+
+    async def _leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
         record = self.records.get(stored.loglet_id)
         chains = record.projection.chains if record is not None else ()
         chain = chains[stored.part] if stored.part < len(chains) else ()
         replica = next((r for r in chain if r.node_id == node), None)
         if record is None or replica is None:
-            return False
+            joining = record.joining if record is not None else ()
+            return any((r.node_id, r.chain) == (node, stored.part) for r in joining)
         if not record.is_moving(replica):
             await self.records.change(record.loglet, lambda record: record.move(replica, 0))
             self.upkeep.wake(record.loglet)

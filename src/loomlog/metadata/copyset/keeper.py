@@ -315,6 +315,16 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             and not self._remover.is_abandoned(record)
         ]
 
+    async def leave(self, node: NodeId, index: int, stored: Collection[pb.StoredReplica]) -> int:
+        """Return how many loglets may have copies on the volume. Where they go, the rebuilding of
+        the shard decides."""
+        self.node_changed(node, alive=True)
+        shard = shard_of(node, index)
+        return sum(
+            shard in holders(record.state) and not self._remover.is_abandoned(record)
+            for record in self.records
+        )
+
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
         return [
             part

@@ -118,10 +118,16 @@ class CopysetNodes:
         """Return up to which epoch each shard may have lost copies of a loglet; 0: none."""
         return {shard: self.lost_through(shard, record.loglet) for shard in record.holders}
 
+    def is_drained(self, shard: ShardId) -> bool:
+        """Return whether a volume is drained, or its node."""
+        node = self._catalog.nodes.get(node_of(shard))
+        return node is not None and index_of(shard) in node.draining_shards
+
     def is_unfit(self, shard: ShardId) -> bool:
         """Return whether a shard has to leave the nodesets that it is in."""
         node = node_of(shard)
-        return self.leaves(node) or self._lost_nodes.lost(node) or not self.can_open(shard)
+        is_leaving = self.leaves(node) or self.is_drained(shard)
+        return is_leaving or self._lost_nodes.lost(node) or not self.can_open(shard)
 
     def _condition(self, shard: ShardId) -> pb.ShardCondition:
         reported = self._connected.restrictions(node_of(shard)).shards
@@ -165,7 +171,7 @@ class CopysetNodes:
                 Member(shard_of(node.node_id, index), node.location)
                 for node in self._catalog.nodes.values()
                 for index in node.shards
-                if not _leaves(node)
+                if not (_leaves(node) or index in node.draining_shards)
             }
         return choose_nodeset(loglet, there, size_of(settings))
 

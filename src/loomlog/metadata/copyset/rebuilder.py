@@ -193,7 +193,7 @@ class Rebuilder:
             shard in copies.in_use,
             loss_of(record.losses_of(losses_name(shard))),
             self._log.extents[shard].loss if shard in self._log.extents else None,
-            leaves=record.draining or record.removing,
+            leaves=record.draining or record.removing or self._nodes.is_drained(shard),
             given_up=record.removing and not self._connected.alive(node),
         )
         event = due_event(shard, status, facts, self._after_s)

@@ -111,31 +111,36 @@ class NodeOperator:
         """Move away what is on one volume. Repeated, it says what is left."""
         if not self._nodes.reachable(node):
             raise Unavailable(f"node {node} is not alive: start it first")
-        volumes = {*self._catalog.node(node).draining_volumes, volume}
-        await self._set_draining(node, sorted(volumes))
+        await self._set_draining(node, {*self._catalog.node(node).draining_volumes, volume})
         answer = await self._nodes.request(node, pb.Frame(list_stored=pb.ListStored()))
         stored = [r for r in answer.stored_list.replicas if r.volume == volume]
-        moving = [await keeper.leave(node, r) for r in stored for keeper in self._keepers.values()]
-        left = sum(moving)
-        rest = len(stored) - left
-        stays = f"; {rest} others are just deleted, or do not move by volume" if rest else ""
-        then = f"{left} replicas move to other nodes, a few at a time"
+        record = self._catalog.node(node)
+        index = record.shards[record.volumes.index(volume)]
+        leaving = [await keeper.leave(node, index, stored) for keeper in self._keepers.values()]
+        left = sum(leaving)
         return pb.Changed(
             done=f"volume {volume} of node {node} is being drained: it takes nothing new",
-            next=(then if left else "no replica is left there that moves") + stays,
+            next=f"{left} replicas move away, a few at a time"
+            if left
+            else f"it is empty: node {node} can be started without it",
             replicas_left=left,
         )
 
-    async def _set_draining(self, node: NodeId, volumes: list[str]) -> None:
-        order = pb.Frame(drain_volumes=pb.DrainVolumes(volumes=volumes))
+    async def _set_draining(self, node: NodeId, volumes: set[str]) -> None:
+        """Have the node put nothing on the volumes; a volume that is left out is not told."""
+        record = self._catalog.node(node)
+        new = volumes.difference(record.draining_volumes)
+        there = sorted(volumes.intersection(record.volumes) | new)
+        order = pb.Frame(drain_volumes=pb.DrainVolumes(volumes=there))
         await self._nodes.request(node, order)
-        await self._catalog.update_node(node, draining_volumes=tuple(volumes))
+        await self._catalog.update_node(node, draining_volumes=tuple(sorted(volumes)))
+        self._wishes_changed(node)
 
     async def _undrain(self, request: pb.ChangeNode) -> pb.Changed:
         node = request.storage_node_id
         if request.volume:
             volumes = set(self._catalog.node(node).draining_volumes) - {request.volume}
-            await self._set_draining(node, sorted(volumes))
+            await self._set_draining(node, volumes)
             return pb.Changed(
                 done=f"volume {request.volume} of node {node} is not drained any more",
                 next="replicas that have begun to move continue",

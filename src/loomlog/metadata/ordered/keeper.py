@@ -283,11 +283,14 @@ class OrderedKeeper(ProtocolKeeper):
         streams = map(self._operator.copies_of, rounds.streams.values() if rounds else ())
         return outage(streams, away, self._placement.usable_nodes(), least)
 
-    async def leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
+    async def leave(self, node: NodeId, index: int, stored: Collection[pb.StoredReplica]) -> int:
+        return sum([await self._leave(node, replica) for replica in stored])
+
+    async def _leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
         record = self.records.streams.get(stored.log_stream_id)
-        if record is None or node not in record.replicas:
+        if record is None or node not in (*record.replicas, record.joining):
             return False
-        if record.leaving is None:
+        if record.leaving is None and node in record.replicas:
             await self.records.update(record.stream_id, leaving=node)
             self.reconciler.wishes_changed(record.stream_id)
         return True

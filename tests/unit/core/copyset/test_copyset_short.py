@@ -29,6 +29,7 @@ from loomlog.core.copyset.nodeset import (
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.copyset.shards import shard_of
+from loomlog.errors import InvalidArgument
 
 NODESET = tuple(map(Member, (1, 2, 3)))
 PLAIN = EpochMetadata(1, NODESET, 3)
@@ -97,6 +98,21 @@ def test_a_recovery_names_it_for_the_one_epoch_that_it_recovers() -> None:
     assert [metadata.since for metadata in both.history] == [first, first + 1, first + 3]
     assert use_short(state, UseShort(1, state.epoch - 1, first + 1, (1, 2))) is state
     assert use_short(state, UseShort(1, state.epoch, state.last_clean, (1, 2))) is state
+
+
+def test_two_shards_of_a_node_are_refused() -> None:
+    """They are lost together: what is on both has one copy."""
+    shards = [shard_of(node, index) for node in (1, 2, 3) for index in (0, 1)]
+    nodeset = tuple(map(Member, shards))
+    state = take_epoch(first_state(nodeset, 3), 1, nodeset, least=2)
+    for pair in (shards[:2], (shards[0], shard_of(9, 0))):
+        with pytest.raises(InvalidArgument, match="no short copyset"):
+            take_epoch(state, 1, nodeset, short=pair, least=2)
+        later = take_epoch(state, 1, nodeset, least=2)
+        with pytest.raises(InvalidArgument, match="no short copyset"):
+            use_short(later, UseShort(1, later.epoch, later.epoch - 1, tuple(pair)))
+    short = take_epoch(state, 1, nodeset, short=shards[1:3], least=2)
+    assert not short.history[-1].can_hold_a_copyset(shards[:2])
 
 
 def test_it_is_forgotten_when_all_copies_are_complete() -> None:
