@@ -11,6 +11,7 @@ rounds are kept until all replicas concerned have stored their part.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Round(NamedTuple):
     log_id: LogId
     prev_high_watermark: Glsn
     high_watermark: Glsn
-    parts: tuple[RoundPart, ...]  # one for every stream of the log, in id order
+    parts: tuple[RoundPart, ...]  # one for every stream of the log, in id order: searched
 
     def encode(self) -> bytes:
         head = _ROUND.pack(
@@ -137,8 +138,10 @@ class LogRounds:
 
     def put_stream(self, stream: StreamRounds) -> None:
         """Add a stream, or put back one that was removed."""
+        is_last = stream.stream_id > next(reversed(self.streams), 0)
         self.streams[stream.stream_id] = stream
-        self.streams = dict(sorted(self.streams.items()))
+        if not is_last:
+            self.streams = dict(sorted(self.streams.items()))
 
     def restore(self, round_: Round) -> None:
         """Take a durable round that was read back at start; oldest first."""
@@ -332,10 +335,9 @@ class LogRounds:
 
 
 def _part_of(round_: Round, stream_id: StreamId) -> RoundPart | None:
-    for part in round_.parts:
-        if part.stream_id == stream_id:
-            return part
-    return None
+    parts = round_.parts
+    at = bisect_left(parts, (stream_id,))
+    return parts[at] if at < len(parts) and parts[at].stream_id == stream_id else None
 
 
 def _gives(round_: Round, stream_id: StreamId) -> bool:

@@ -109,6 +109,19 @@ def test_empty_rounds_are_folded_into_the_next_message() -> None:
     assert rounds.commits_for(1, empty=False) == []
 
 
+def test_streams_are_in_the_order_of_their_ids_however_they_are_added() -> None:
+    rounds = LogRounds(log_id=7)
+    for stream_id in (5, 9, 3, 7, 5):
+        rounds.add_stream(stream_id, NODES, 1, sealed=False)
+    for node in NODES:
+        for stream_id in (3, 5, 7, 9):
+            rounds.report(node, report(stream_id, 2))
+    assert [part.stream_id for part in run(rounds).parts] == [3, 5, 7, 9]
+    rounds.streams.pop(9)
+    commits = dict(rounds.commits_for(1, empty=False))
+    assert {stream_id: commit.glsn for stream_id, commit in commits.items()} == {3: 1, 5: 2, 7: 3}
+
+
 def test_a_silent_node_is_told_everything_when_it_is_back() -> None:
     rounds = rounds_with()
     for end in (3, 5, 8):
