@@ -11,6 +11,7 @@ from loomlog import connect, limits
 from loomlog.client.cluster import Cluster
 from loomlog.metadata.status import StatusView
 from loomlog.net.address import split_address
+from loomlog.node.copyset.copies import SHARED_BYTES_MAX
 from loomlog.testing import LocalCluster
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec, FrameWriter
@@ -127,6 +128,29 @@ async def test_answers_of_protocol_requests_that_nobody_reads_stay_few(
     unsent = await settled(node._server._connections)
     assert limits.SEND_BUFFER_BYTES < unsent < HELD_BYTES_MAX
     assert (await log.read(position.position)).value == VALUE  # others are served
+    writer.transport.abort()
+
+
+async def test_large_answers_stay_few_behind_small_ones(
+    local: tuple[LocalCluster, Cluster],
+) -> None:
+    servers, cluster = local
+    log = await cluster.create_log("events", protocol="copyset", replicas=1)
+    for _ in range(ENTRIES):
+        await log.append(VALUE)
+    described = await cluster._metadata.request(
+        pb.Frame(describe_log=pb.DescribeLog(name="events"))
+    )
+    large = request_of(described.log, 0)
+    small = pb.Frame()
+    small.CopyFrom(large)
+    small.copyset_request.without_batches = True
+    node = servers.nodes[1]
+    asked = [small] * 30 + [large] * 20  # small answers allow more look-ups at once
+    writer = await asks_and_does_not_read(node.address, asked)
+    unsent = await settled(node._server._connections)
+    shared = (limits.READS_PER_CONNECTION_MAX - 1) * (SHARED_BYTES_MAX + len(VALUE))
+    assert limits.SEND_BUFFER_BYTES < unsent < HELD_BYTES_MAX + shared
     writer.transport.abort()
 
 

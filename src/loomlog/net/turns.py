@@ -44,6 +44,11 @@ class Turns:
         self._taken -= 1
         self._go_on()
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether more than one look-up runs."""
+        return self._taken > 1
+
     async def __aenter__(self) -> None:
         if not self._waiting and self._is_free:
             self._taken += 1

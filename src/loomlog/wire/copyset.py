@@ -25,13 +25,13 @@ from loomlog.core.copyset.record import (
 )
 from loomlog.core.copyset.shards import index_of, node_of
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
-from loomlog.limits import MIB
+from loomlog.limits import SEND_BUFFER_BYTES
 from loomlog.types import Buffer, LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.payload import padded, with_batches
 from loomlog.wire.shapes import Family, Field, Parts, Shape, negated, nested, repeated
 
-READ_BYTES_MAX: Final = MIB  # of one answer; the last record goes over it
+READ_BYTES_MAX: Final = SEND_BUFFER_BYTES  # of one answer; the last record goes over it
 
 _Ask = pb.CopysetRequest
 _Tell = pb.CopysetAnswer

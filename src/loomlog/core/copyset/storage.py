@@ -135,6 +135,7 @@ class Records(Protocol):
 Decision: TypeAlias = tuple[NodeAnswer, Sequence[Change]]
 
 SCAN_RECORDS_MAX: Final = 1024  # looked at for one answer, however few of them are sent
+SCAN_STEP: Final = 64  # heads looked up at once: most answers are full long before the maximum
 
 
 def decide(request: NodeRequest, standing: LogStanding, records: Records, me: ShardId) -> Decision:
@@ -400,21 +401,24 @@ def _read(request: Read, standing: LogStanding, records: Records, me: ShardId) -
     size = 0
     next_lsn = max(request.first, standing.trimmed + 1)
     until = min(request.until, standing.released)
-    heads = records.heads(next_lsn, until, SCAN_RECORDS_MAX) if next_lsn <= until else []
-    for head in heads:
-        if size >= request.bytes_max:
-            break
-        next_lsn = max(next_lsn, head.last + 1)
-        if request.everything or is_sender(me, head.copyset, head.first, request.known_down):
-            try:
-                sent.append(records.load(head) if request.batches else head)
-            except Corrupt:
-                damaged.append((head.first, head.last))
-                continue
-            size += HEAD_BYTES + len(sent[-1].batch)
-    else:
-        if len(heads) < SCAN_RECORDS_MAX:
-            next_lsn = max(next_lsn, until + 1)
+    scanned = 0
+    while next_lsn <= until and size < request.bytes_max and scanned < SCAN_RECORDS_MAX:
+        heads = records.heads(next_lsn, until, SCAN_STEP)
+        scanned += len(heads)
+        for head in heads:
+            if size >= request.bytes_max:
+                break
+            next_lsn = max(next_lsn, head.last + 1)
+            if request.everything or is_sender(me, head.copyset, head.first, request.known_down):
+                try:
+                    sent.append(records.load(head) if request.batches else head)
+                except Corrupt:
+                    damaged.append((head.first, head.last))
+                    continue
+                size += HEAD_BYTES + len(sent[-1].batch)
+        else:
+            if len(heads) < SCAN_STEP:
+                next_lsn = until + 1
     return Delivered(sent, next_lsn, standing.trimmed, standing.released, damaged=tuple(damaged))
 
 

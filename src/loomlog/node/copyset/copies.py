@@ -54,6 +54,7 @@ from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.storage import LogStanding, epoch_to_purge, taken_epoch
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import LoomError, Unavailable
+from loomlog.limits import MIB
 from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.logs_volume import LogsVolume
 from loomlog.node.copyset.marks import MATTERS_US, Marks
@@ -69,9 +70,11 @@ logger = logging.getLogger(__name__)
 
 RETRY: Final = Backoff(0.05, 2.0)
 WAITING_READS_MAX: Final = 4096  # of one connection
+SHARED_BYTES_MAX: Final = MIB  # of one answer, if others are looked up for the same connection
 RELEASE_S: Final = 20.0  # as often as sequencers send releases to nodes that get no records
 
 Found = TypeVar("Found")
+Content = TypeVar("Content", bound=Read | Digest)
 MetDamage: TypeAlias = Callable[[LogId, Sequence[tuple[Lsn, Lsn]]], None]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -168,8 +171,11 @@ class Copies:
         if (refusal := self._refusal(read, stamp)) is not None:
             done(refusal)
             return
-        look, is_nothing = partial(self.ask_store, read), partial(_is_nothing, read)
-        done = self._with_loss(read.log, done)
+        is_nothing, done = partial(_is_nothing, read), self._with_loss(read.log, done)
+
+        def look(looked: Answered) -> None:
+            self.ask_store(bounded(connection, read), looked)
+
         self._waiting.add(connection, read.log, look, is_nothing, wait_s, done)
 
     def connection_closed(self, connection: Connection) -> None:
@@ -384,6 +390,13 @@ class LogCatchUp:
             self._look_at.pop(log, None)
             return
         self.recovered(log, known.state.last_clean)
+
+
+def bounded(connection: Connection, request: Content) -> Content:
+    """Return a request in its turn, for less if others of its connection run, too: all answers are
+    in memory until they are sent."""
+    most = SHARED_BYTES_MAX if connection.turns.is_shared else request.bytes_max
+    return request if request.bytes_max <= most else replace(request, bytes_max=most)
 
 
 async def looked_up(look: Callable[[Callable[[Found | Refused], None]], None]) -> Found:

@@ -30,7 +30,7 @@ from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.shards import node_of, shard_name, shard_of
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import InvalidArgument, LoomError, NotFound, Sealed, Unauthorized, Unavailable
-from loomlog.node.copyset.copies import looked_up
+from loomlog.node.copyset.copies import bounded, looked_up
 from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.mender import Mender
@@ -502,7 +502,10 @@ def _ask(
         done(answer)
         connection.turns.end()
 
-    connection.turns.take(partial(shard.copies.ask, request, stamp, looked))
+    def look() -> None:
+        shard.copies.ask(bounded(connection, request), stamp, looked)
+
+    connection.turns.take(look)
 
 
 def _not_open(shard: Shard) -> Unavailable:

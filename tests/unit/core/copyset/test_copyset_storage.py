@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
 import pytest
-from copyset_node import CopysetNode
+from copyset_node import CopysetNode, MemoryRecords
 
 from loomlog.core.copyset.messages import (
     Amend,
@@ -30,7 +31,12 @@ from loomlog.core.copyset.messages import (
     Trim,
 )
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Lsn, Record, make
-from loomlog.core.copyset.storage import SCAN_RECORDS_MAX, LogStanding, epoch_to_purge
+from loomlog.core.copyset.storage import (
+    SCAN_RECORDS_MAX,
+    SCAN_STEP,
+    LogStanding,
+    epoch_to_purge,
+)
 
 LOG = 1
 ME = 2
@@ -367,6 +373,27 @@ def test_a_read_looks_at_a_bounded_number_of_records() -> None:
     node.store(*(record(1, offset, copyset=(3, 4, 5)) for offset in range(1, count + 1)))
     node.answer(Release(LOG, make(1, count)))
     assert node.read(everything=False).next_lsn == make(1, SCAN_RECORDS_MAX + 1)
+
+
+def test_a_small_read_of_a_long_log_looks_at_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    node.store(*(record(1, offset) for offset in range(1, 3 * SCAN_STEP + 1)))
+    node.answer(Release(LOG, make(1, 3 * SCAN_STEP)))
+    whole = node.read()
+    assert [each.offset for each in whole.records] == [*range(1, 3 * SCAN_STEP + 1)]
+    assert whole.next_lsn == make(1, 3 * SCAN_STEP + 1)
+    looked: list[int] = []
+    records = type(node.records(LOG))
+    heads = records.heads
+
+    def counted(self: MemoryRecords, first: Lsn, last: Lsn, records_max: int) -> Sequence[Record]:
+        found = heads(self, first, last, records_max)
+        looked.append(len(found))
+        return found
+
+    monkeypatch.setattr(records, "heads", counted)
+    assert node.read(bytes_max=1).next_lsn == make(1, 2)
+    assert sum(looked) <= SCAN_STEP
 
 
 def test_what_is_trimmed_is_gone_and_does_not_come_back() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 from copyset_rig import a_batch
@@ -30,7 +31,7 @@ from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.errors import Unavailable
 from loomlog.limits import MIB
 from loomlog.net.turns import Turns
-from loomlog.node.copyset.copies import Copies, LogCatchUp
+from loomlog.node.copyset.copies import SHARED_BYTES_MAX, Copies, LogCatchUp, bounded
 from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.disks import Disks
 from loomlog.node.workers import called_back
@@ -57,6 +58,23 @@ class Attentive:
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         callback()
+
+
+def test_an_answer_is_smaller_while_others_of_its_connection_are_looked_up() -> None:
+    connection = Attentive()
+    sizes: list[int] = []
+
+    def look() -> None:
+        read = bounded(cast(Connection, connection), Read(LOG, 1, 9, 4 * MIB))
+        sizes.append(read.bytes_max)
+
+    for _ in range(3):
+        connection.turns.take(look)
+    assert sizes == [4 * MIB, SHARED_BYTES_MAX, SHARED_BYTES_MAX]
+    for _ in range(3):
+        connection.turns.end()
+    connection.turns.take(look)
+    assert sizes[-1] == 4 * MIB
 
 
 class TendedLogs(MemoryLogs):
