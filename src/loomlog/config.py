@@ -25,7 +25,7 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class VolumeLimit:
-    """How much a node may store on a volume: bytes, or a part of its file system; 0: no limit."""
+    """The most that a node may store on a volume: bytes, or a part of its file system; 0: any."""
 
     size: int = 0
     part: float = 0.0

@@ -25,6 +25,42 @@ app = typer.Typer(
 )
 
 
+Location = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default="one of its own",
+        help="What fails together with it, e.g. rack=a: replicas are spread over locations.",
+    ),
+]
+Sync = Annotated[
+    SyncMode,
+    typer.Option(
+        help="When data is forced to disk. always: before it counts as written. "
+        "interval: every 0.2 s, none: when the kernel decides; power loss may take the newest. "
+        "Chained and copyset logs: always."
+    ),
+]
+VolumeLimits = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DIR=SIZE",
+        show_default="none",
+        help="Most that this node may store on a volume: DIR=100G, or DIR=80% of its file "
+        "system. Shortly before, it takes no appends. Repeatable.",
+    ),
+]
+ScrubRate = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="MB/s",
+        help="How fast it reads all that it stores, again and again, to find and repair "
+        "damage; 0: not at all.",
+    ),
+]
+
+
 @app.callback()
 def vsn() -> None:
     """A storage node of a loomlog cluster."""
@@ -48,40 +84,10 @@ def start(
             metavar="ADDR", show_default="listen", help="The address that others connect to."
         ),
     ] = None,
-    location: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            show_default="one of its own",
-            help="What fails together with it, e.g. rack=a: replicas are spread over locations.",
-        ),
-    ] = "",
-    sync: Annotated[
-        SyncMode,
-        typer.Option(
-            help="When data is forced to disk. always: before it counts as written. "
-            "interval: every 0.2 s, none: when the kernel decides; power loss may take the newest. "
-            "Chained and copyset logs: always."
-        ),
-    ] = SyncMode.ALWAYS,
-    volume_limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DIR=SIZE",
-            show_default="none",
-            help="Most that this node may store on a volume: DIR=100G, or DIR=80% of its file "
-            "system. Shortly before, it takes no appends. Repeatable.",
-        ),
-    ] = None,
-    scrub_rate: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="MB/s",
-            help="How fast it reads all that it stores, again and again, to find and repair "
-            "damage; 0: not at all.",
-        ),
-    ] = limits.SCRUB_RATE_MB_PER_S,
+    location: Location = "",
+    sync: Sync = SyncMode.ALWAYS,
+    volume_limit: VolumeLimits = None,
+    scrub_rate: ScrubRate = limits.SCRUB_RATE_MB_PER_S,
     error_if_exists: Annotated[
         bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
     ] = False,

@@ -18,7 +18,7 @@ from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.info import ClusterStatus
-from loomlog.wire.link import Connection, Frame
+from loomlog.wire.link import OnlyAnswers
 from loomlog.wire.server_check import open_files_max, software_version
 
 OK: Final = "ok"
@@ -45,16 +45,6 @@ class Finding:
     help: str = ""  # what to do
 
 
-class _Nobody:
-    """Hears nothing but answers."""
-
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        pass
-
-    def connection_closed(self, connection: Connection, error: LoomError) -> None:
-        pass
-
-
 async def ask(addresses: Sequence[str]) -> dict[str, Checked]:
     """Ask the servers at these addresses to check themselves."""
     answers = await asyncio.gather(*map(_ask, addresses))
@@ -64,7 +54,7 @@ async def ask(addresses: Sequence[str]) -> dict[str, Checked]:
 async def _ask(address: str) -> Checked:
     try:
         async with asyncio.timeout(limits.REQUEST_TIMEOUT_S):
-            connection = await connect(address, Codec("client"), _Nobody())
+            connection = await connect(address, Codec("client"), OnlyAnswers())
             try:
                 frame, _ = await connection.request(pb.Frame(check_server=pb.CheckServer()))
                 return frame.server_check

@@ -15,7 +15,7 @@ from loomlog.types import NodeId, StreamId
 
 
 class Severity(StrEnum):
-    """How urgent a condition is, the most urgent first."""
+    """The urgency of a condition, the most urgent first."""
 
     PROBLEM = "problem"  # entries are lost or cannot be read, or appends wait
     WARNING = "warning"  # all works, with fewer copies or less safety than wanted

@@ -64,12 +64,12 @@ class ClusterConditions:
             yield Condition(Kind.RETENTION_WAITS, waits)
 
     def _of_node(self, node: NodeId) -> Iterator[Condition]:
-        replacement, drain = self._operator.replacement(node), self._operator.drain(node)
+        replacement = self._operator.replacement_condition(node)
         if replacement is not None:
             yield replacement
         elif not self._nodes.reachable(node):
             yield self._absence(node)
-        if drain is not None:
+        if (drain := self._operator.drain_condition(node)) is not None:
             yield drain
         for keeper in self._keepers.values():
             yield from keeper.node_conditions(node)

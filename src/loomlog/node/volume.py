@@ -70,14 +70,14 @@ class Room(NamedTuple):
 
     @property
     def reserves(self) -> float:
-        """How many reserves are left: of the file system, or of the limit."""
+        """The reserves that are left, of the file system or of the limit."""
         left = [(self.free, self.total)]
         left += [(self.limit - self.used, self.limit)] if self.limit else []
         return min(rest / max(1, reserve_of(whole)) for rest, whole in left)
 
     @property
     def left_bytes(self) -> int:
-        """How much can be written before it is nearly full."""
+        """The bytes that can be written before it is nearly full."""
         left = [self.free - reserve_of(self.total)]
         left += [self.limit - self.used - reserve_of(self.limit)] if self.limit else []
         return max(0, min(left))
@@ -145,7 +145,7 @@ class Volume:
 
     @property
     def refusal(self) -> str:
-        """Why nothing new should be put there; empty if it may be."""
+        """The reason to put nothing new there; empty if there is none."""
         drained = f"volume {self.name} is drained" if self.draining else ""
         return self.condition or drained
 

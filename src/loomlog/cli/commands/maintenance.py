@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from loomlog.client.operator import NodesOutage
     from loomlog.types import NodeId
 
-LOOK_EVERY_S: Final = 0.2
 HAND_OVER_S: Final = 10.0  # then it is restarted all the same: a sequencer that is gone is replaced
 NODE, REPOSITORY = "vsn", "vmr"
 
@@ -114,13 +113,14 @@ async def maintenance(
 
 def _check_command(command: str) -> None:
     try:
-        shlex.split(_filled(command, Server(NODE, 1, "")))
-    except (KeyError, IndexError, ValueError) as error:
+        if command and not _words(command, Server(NODE, 1, "")):
+            raise ValueError("it is empty")
+    except (AttributeError, KeyError, IndexError, ValueError) as error:
         raise UsageError(f"--restart-command is wrong ({error}): see --help") from None
 
 
-def _filled(command: str, server: Server) -> str:
-    return command.format(kind=server.kind, id=server.id, address=server.address)
+def _words(command: str, server: Server) -> list[str]:
+    return shlex.split(command.format(kind=server.kind, id=server.id, address=server.address))
 
 
 async def _check_ready(client: Client) -> None:
@@ -201,7 +201,7 @@ class _Restarts:
             self._say(server, "handover", f"{error}; their appends pause for a moment")
 
     async def _run_command(self, server: Server) -> None:
-        words = shlex.split(_filled(self._command, server))
+        words = _words(self._command, server)
         try:
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr
@@ -273,7 +273,7 @@ async def _until(look: Callable[[], Awaitable[WaitProgress]], limit_s: Callable[
             show(progress)
             if _now_s() - began_s >= limit_s():
                 raise Timeout(f"still under way after {seconds(_now_s() - began_s)}: {text}")
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(changes.LOOK_EVERY_S)
 
 
 def _now_s() -> float:

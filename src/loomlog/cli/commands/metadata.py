@@ -69,7 +69,7 @@ def add(
 def remove(
     member: Member, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """Have one metadata repository less."""
+    """Remove a metadata repository."""
     with connected_sync(cluster) as client:
         changes.confirm(lambda: _remove_question(client.status(), member), yes=yes)
         changes.say(client.remove_metadata(member), as_json=as_json)

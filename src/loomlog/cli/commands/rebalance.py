@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from loomlog.client.operator import PlannedMove, RebalancePlan
 
 AT_ONCE: Final = 4  # moves; more would take disks and network from appends
-LOOK_EVERY_S: Final = 0.2
 SHOWN_MAX: Final = 40  # moves in the table; --json has all
 
 
@@ -80,7 +79,7 @@ class _Work:
                         f"still under way after {seconds(timeout_s)}: {self._progress().text}; "
                         "moves that have begun continue, and `loom rebalance` plans the rest anew"
                     )
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(changes.LOOK_EVERY_S)
         return loop.time() - began_s
 
     async def _renew(self) -> None:

@@ -30,7 +30,7 @@ class Absence(NamedTuple):
 
 
 class Inquiry(Enum):
-    """How to find out about the next block."""
+    """A way to find out about the next block."""
 
     PEEK = "read it, and blocks behind it, from its tail"
     LOOK = "decide its position"

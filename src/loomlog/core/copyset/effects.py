@@ -32,7 +32,7 @@ class Acknowledge:
 
 
 class Rejection(StrEnum):
-    """Why a sequencer does not take a record."""
+    """The reason why a sequencer does not take a record."""
 
     BUSY = "too many records are under way"
     UNAVAILABLE = "too few storage nodes are there"
@@ -84,7 +84,7 @@ SequencerEffect: TypeAlias = (
 
 
 class GapKind(StrEnum):
-    """Why there is nothing to read."""
+    """The reason why there is nothing to read."""
 
     TRIM = "trim"  # records were here and are trimmed
     HOLE = "hole"  # nothing was acknowledged here

@@ -57,7 +57,8 @@ class Authority(StrEnum):
 
 
 class Trouble(StrEnum):
-    """Why a node takes no record now. Each kind keeps it out of copysets for its own time."""
+    """The reason why a shard takes no record now. Each keeps it out of copysets for its own
+    time."""
 
     NO_SPACE = "no space"
     DISABLED = "disabled"  # its disk failed, or it is being rebuilt or drained

@@ -98,7 +98,7 @@ class Situation:
 
     @cached_property
     def obstacle(self) -> str:
-        """Why the stream must not keep running as it is; "" if it may."""
+        """The reason why the stream must not keep running as it is; "" if it may."""
         stream, nodes = self.stream, self.nodes
         for node in stream.replicas:
             if nodes.connected(node) and node not in self.reports:
@@ -200,7 +200,7 @@ class Situation:
 
     @property
     def standing(self) -> str:
-        """Why the stream stays sealed."""
+        """The reason why the stream stays sealed."""
         if self.missing:
             return f"sealed: waiting for node {_names(self.missing)}"
         if self.stream.removing:

@@ -25,7 +25,7 @@ LOOK_S: Final = 0.5  # between checks while records have too few copies
 
 
 class Completion:
-    """Has nodes complete the records of recovered epochs, and notes which are complete."""
+    """Lets nodes complete the records of recovered epochs, and notes which are complete."""
 
     def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes

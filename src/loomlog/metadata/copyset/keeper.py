@@ -92,7 +92,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def start(self) -> None:
         for record in self.records:
             self._wake(record)
-        self._rebuilder.start()
+        self._rebuilder.wake()
 
     def stop(self) -> None:
         self._recoveries.stop()

@@ -209,7 +209,7 @@ class CopysetNodes:
             return False
 
     async def recover(self, node: NodeId, state: pb.CopysetState) -> None:
-        """Have a node recover all epochs before the one that was taken for it. Timeout: it is still
+        """Let a node recover all epochs before the one that was taken for it. Timeout: it is still
         recovering; ordering it again waits for the same recovery while the node is connected."""
         await self._ask(node, pb.Frame(recover_copyset=pb.RecoverCopyset(state=state)))
 
@@ -239,13 +239,13 @@ class CopysetNodes:
         return (await self._ask(node, pb.Frame(find_copyset_tail=question))).copyset_tail
 
     async def fill(self, shard: ShardId, loglet: LogId) -> int:
-        """Have a shard complete the records that it has on short copysets; return how much is left.
+        """Let a shard complete the records that it has on short copysets; return how much is left.
         Timeout: it is still at it; asking again waits for the same work."""
         order = pb.Frame(fill_copyset=pb.FillCopyset(loglet_id=loglet, shard=shard))
         return (await self._ask(node_of(shard), order)).copyset_filled.left
 
     async def finish(self, node: NodeId, loglet: LogId) -> None:
-        """Have the sequencer there end, if any, and report its end to the epoch store."""
+        """Let the sequencer there end, if any, and report its end to the epoch store."""
         question = pb.FindCopysetTail(loglet_id=loglet, finish=True)
         await self._ask(node, pb.Frame(find_copyset_tail=question))
 

@@ -47,7 +47,7 @@ _LOST: Final = (Status.LOST, Status.REFILLING)
 
 
 class Progress(NamedTuple):
-    """How far the rebuilding of a shard is."""
+    """The progress of rebuilding a shard."""
 
     status: Status
     records: int
@@ -86,13 +86,10 @@ class Rebuilder:
         self._after_s = max(settings.rebuild_after_s, settings.replace_after_s or 0.0)
         self._work = RetryLoop("rebuilding", self._step, context.background)
         self._reports: dict[ShardId, pb.DonorReport] = {}
-        self._told: pb.CopysetRebuild | None = None
+        self._sent: pb.CopysetRebuild | None = None
         self._version_at = 0, 0.0  # which version began when
         self._closed_since: dict[ShardId, float] = {}  # its copies are not there, or do not open
         self._why: dict[ShardId, str] = {}  # what each waits for
-
-    def start(self) -> None:
-        self.wake()
 
     def wake(self) -> None:
         self._work.wake(_ONLY)
@@ -381,9 +378,9 @@ class Rebuilder:
 
     def _tell(self) -> None:
         news = self.news()
-        if news == self._told or (self._told is None and not news.shards):
+        if news == self._sent or (self._sent is None and not news.shards):
             return
-        self._told = news
+        self._sent = news
         for node in self._connected.all_reachable():
             self._connected.send(node, pb.Frame(copyset_rebuild=news))
 

@@ -240,7 +240,7 @@ class NodeOperator:
             next="its copies are made from others; entries without any are reported as lost",
         )
 
-    def replacement(self, node: NodeId) -> Condition | None:
+    def replacement_condition(self, node: NodeId) -> Condition | None:
         """Return what operators should know of a node that is to be replaced."""
         kind, waiting = Kind.NODE_REPLACEMENT, self._nodes.held_back(node)
         if self._catalog.node(node).replaceable:
@@ -256,7 +256,7 @@ class NodeOperator:
             node=node,
         )
 
-    def drain(self, node: NodeId) -> Condition | None:
+    def drain_condition(self, node: NodeId) -> Condition | None:
         """Return how far the drain of a node is."""
         if not self._catalog.node(node).draining:
             return None

@@ -132,13 +132,13 @@ class ReplicaDriver:
 
     @property
     def refuses_for_space(self) -> str:
-        """Why appends that were tried are refused; "" if none was, or there is room again."""
+        """The reason why appends are refused; "" if none was tried, or there is room again."""
         self._has_refused = self._has_refused and bool(self._lacks_space)
         return self._lacks_space if self._has_refused else ""
 
     @property
     def _lacks_space(self) -> str:
-        """Why no append may begin; "" if they may."""
+        """The reason why no append may begin; "" if they may."""
         if self._volume.nearly_full:
             return f"node {self.core.node_id}: {self._volume.condition}"
         return next(iter(self._full_backups.values()), "")

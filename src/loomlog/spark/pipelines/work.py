@@ -28,7 +28,7 @@ _ROWS_PER_TASK: Final = 50_000  # fewer are not worth another task
 
 
 class Work:
-    """How the units of a pipeline are identified and published."""
+    """Identifies and publishes the units of a pipeline."""
 
     def __init__(
         self,

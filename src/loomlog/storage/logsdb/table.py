@@ -78,8 +78,8 @@ class LogsTable(Protocol):
         counts as young as a whole."""
 
     def tend(self, now_us: int) -> bool:
-        """Between commits: begin a new partition if it is time, drop what is trimmed. True: there
-        is more to be dropped; commits may come first."""
+        """Begin a new partition if it is time, and drop what is trimmed. Return whether there
+        is more to drop: commits may come first."""
 
     def compact(self) -> None:
         """Give back what was dropped out of partitions that stay. May take long; in a worker of its

@@ -345,7 +345,7 @@ class SimServer(asyncio.AbstractServer):
 
 @dataclass(frozen=True, slots=True)
 class _ListeningSocket:
-    """Just enough of a socket to ask which port was picked."""
+    """Enough of a socket to ask which port was picked."""
 
     address: Address
 

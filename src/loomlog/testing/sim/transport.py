@@ -30,7 +30,7 @@ _IO_CONTEXT = Context()  # network callbacks belong to nobody's context
 
 
 class Ending(Enum):
-    """How a pipe ends."""
+    """The end of a pipe."""
 
     FIN = "fin"
     RESET = "reset"
@@ -308,7 +308,7 @@ class SimTransport(asyncio.Transport):
         return not self.lost and (self._writing_paused or self._closing)
 
     def drained(self) -> None:
-        """Some of what was written has been received."""
+        """Called when some of what was written has been received."""
         if self.lost:
             return
         if self._writing_paused and self.outgoing.backlog_bytes <= self._low_bytes:

@@ -422,3 +422,9 @@ def test_watch_goes_on_until_ctrl_c(
         watching.communicate(timeout=30)
     assert seen == ["scripted"] * 3
     assert watching.returncode == 130
+
+
+@pytest.mark.parametrize("command", ["{id.x}", "{0}", "{host}", "'unclosed", " "])
+def test_a_restart_command_that_cannot_run_is_refused_at_once(loom: Loom, command: str) -> None:
+    code, _, err = loom.run("maintenance", "--restart-command", command)
+    assert (code, "--restart-command is wrong" in err) == (2, True)

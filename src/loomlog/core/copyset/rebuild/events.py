@@ -25,7 +25,7 @@ from loomlog.types import ShardId
 
 
 class Mode(StrEnum):
-    """Why the copies of a shard are needed elsewhere."""
+    """The reason why the copies of a shard are needed elsewhere."""
 
     RESTORE = "restore"  # it is away, or lost them
     RELOCATE = "relocate"  # it is drained: it stays readable, and is a donor itself
