@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 
+import forked_programs
 from hypothesis import settings
 
 # How long an example takes says how busy the machine is, and nothing about the code.
@@ -15,6 +16,8 @@ settings.load_profile("loomlog")
 # tests interrupt would never end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+forked_programs.install()
 
 
 def pytest_collection_finish() -> None:

@@ -89,6 +89,11 @@ class Workload:
                 pass
         return loop.time() - began_s
 
+    async def usual_s(self) -> float:
+        """Return how long the slowest of some appends takes: what a step costs on this machine now,
+        which may have more to do than this test."""
+        return max([await self.append_s() for _ in range(20)])
+
     async def running(self) -> None:
         """Wait until every stream of the active segment runs again, with all its replicas."""
         async with asyncio.timeout(HEAL_S):
