@@ -50,6 +50,7 @@ class NodeSettings:
     scrub_bytes_per_s: int = 0  # how fast all that is stored is read again and again; 0: not at all
     volume_limits: Mapping[str, VolumeLimit] = field(default_factory=dict)  # by directory
     storage: StorageSettings = field(default_factory=StorageSettings)
+    tls: str = ""  # directory or file of its certificate (net/credentials.py); empty: no TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class MetadataSettings:
     peers: Mapping[int, str] = field(default_factory=dict)  # empty: it is the only one
     leader_silence_s: float = limits.LEADER_SILENCE_S
     etcd: EtcdSettings | None = None  # the store that several of them share
+    tls: str = ""  # directory or file of its certificate (net/credentials.py); empty: no TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +108,5 @@ class ClientSettings:
     # How long readers wait for a writer that reserved a position and has not written it.
     hole_timeout_s: float = limits.HOLE_TIMEOUT_S
     token: str = field(default="", repr=False)  # a secret; empty: the environment's LOOM_TOKEN
+    # Directory or file of its certificate (net/credentials.py); empty: no TLS; None: LOOM_TLS.
+    tls: str | None = None

@@ -13,6 +13,7 @@ from loomlog.cli.commands import (
     append,
     archive,
     bench,
+    certs,
     checkpoint,
     doctor,
     log,
@@ -31,6 +32,7 @@ from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
 from loomlog.cli.console.options import Json
 from loomlog.cli.console.output import say
+from loomlog.net.credentials import VARIABLE
 
 app = typer.Typer(help="A distributed shared log.", add_completion=False)
 app.add_typer(log.app, name="log")
@@ -42,6 +44,7 @@ app.add_typer(stream.app, name="stream")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(acl.app, name="acl")
 app.add_typer(token.app, name="token")
+app.add_typer(certs.app, name="certs")
 
 
 @app.callback(invoke_without_command=True)
@@ -56,10 +59,21 @@ def loom(
             help="Present the token in this file.",
         ),
     ] = None,
+    tls: Annotated[
+        str,
+        typer.Option(
+            envvar=VARIABLE,
+            metavar="DIR|FILE",
+            show_default="plain TCP",
+            help="Connect with TLS, with a certificate that `loom certs` made.",
+        ),
+    ] = "",
 ) -> None:
     """A distributed shared log: many writers, many storage nodes, one total order."""
     if token_file is not None:  # never an argument: those are seen by others
         os.environ["LOOM_TOKEN"] = token_file.read_text().strip()
+    if tls:
+        os.environ[VARIABLE] = tls  # also for the processes that a command starts
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -22,6 +22,7 @@ from loomlog.cli.console.options import (
     parse_peers,
 )
 from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
+from loomlog.net.address import is_loopback
 
 app = typer.Typer(
     help="The metadata repository of a loomlog cluster.",
@@ -79,6 +80,9 @@ def start(
     from loomlog.metadata import MetadataRepository
 
     _check(store, etcd, peers)
+    server.check_exposed(listen, *([http] if http != "none" else []))
+    if etcd and not access.etcd_ca and not server.insecure:
+        _check_etcd(etcd)
     server.set_up(f"vmr-{member_id}")
     repository = MetadataRepository(
         MetadataSettings(
@@ -97,6 +101,7 @@ def start(
             peers=_peers(peers, member_id),
             leader_silence_s=leader_timeout,
             etcd=access.settings(etcd) if etcd else None,
+            tls=server.tls,
         )
     )
     serve(
@@ -111,6 +116,14 @@ def _check(store: StoreKind, etcd: str, peers: str) -> None:
         raise failures.UsageError("--store etcd needs --etcd and --peers, too")
     if store is StoreKind.SQLITE and (etcd or peers):
         raise failures.UsageError("--etcd and --peers are for --store etcd: give that, too")
+
+
+def _check_etcd(etcd: str) -> None:
+    for address in filter(None, etcd.split(",")):
+        if not is_loopback(address):
+            raise failures.UsageError(
+                f"etcd at {address} would be used without TLS: give --etcd-ca, or --insecure"
+            )
 
 
 def _peers(text: str, member_id: int) -> dict[int, str]:

@@ -98,6 +98,7 @@ def start(
     from loomlog.config import NodeSettings, StorageSettings
     from loomlog.node import StorageNode
 
+    server.check_exposed(listen)
     server.set_up(f"vsn-{storage_node_id}")
     node = StorageNode(
         NodeSettings(
@@ -112,6 +113,7 @@ def start(
             scrub_bytes_per_s=int(scrub_rate * 1e6),
             volume_limits=parse_volume_limits(volume_limit or [], volumes),
             storage=StorageSettings(sync=sync),
+            tls=server.tls,
         )
     )
     serve(_Registered(node), lambda: {"address": node.address}, lambda: node.failed)

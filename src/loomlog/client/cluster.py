@@ -32,6 +32,7 @@ from loomlog.client.subscribe.subscription import OpenSubscriptions
 from loomlog.config import ClientSettings
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.net.address import split_address
+from loomlog.net.credentials import Credentials
 from loomlog.staging_logs import staged_log, staging_name
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -72,9 +73,8 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         """`role` is that of the process; servers write their audit trail through a client."""
         self._rng = rng = rng or random.Random()
         loop = asyncio.get_running_loop()
-        self._connections = Connections(
-            Codec(role, token=settings.token), rng, settings.connect_timeout_s
-        )
+        codec = Codec(role, token=settings.token, credentials=Credentials.chosen(settings.tls))
+        self._connections = Connections(codec, rng, settings.connect_timeout_s)
         self._metadata = Metadata(addresses, self._connections, rng, settings.request_timeout_s)
         self._client = Client(
             metadata=self._metadata,

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from loomlog import limits
 from loomlog.errors import LoomError
+from loomlog.net.credentials import EXPIRY_NOTICE_S, Credentials, expiry
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -54,7 +55,8 @@ async def ask(addresses: Sequence[str]) -> dict[str, Checked]:
 async def _ask(address: str) -> Checked:
     try:
         async with asyncio.timeout(limits.REQUEST_TIMEOUT_S):
-            connection = await connect(address, Codec("client"), OnlyAnswers())
+            codec = Codec("client", credentials=Credentials.chosen())
+            connection = await connect(address, codec, OnlyAnswers())
             try:
                 frame, _ = await connection.request(pb.Frame(check_server=pb.CheckServer()))
                 return frame.server_check
@@ -81,6 +83,7 @@ def diagnose(status: ClusterStatus, servers: Mapping[str, Checked]) -> list[Find
         *_versions(answered),
         *_clocks(answered),
         *_open_files(answered),
+        *_certificates(answered),
         *_disks(answered),
         *_stores(answered),
         *_consistency(status),
@@ -136,6 +139,20 @@ def _open_files(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
         yield Finding(WARNING, "open files", name, f"may open {number:,} files", helps)
     if not few:
         yield Finding(OK, "open files", "all servers", f"may open {FEW_FILES:,} files or more")
+
+
+def _certificates(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    ends = {name: c.certificate_ends_s for name, c in answered.items() if c.certificate_ends_s}
+    if ends and (own := Credentials.chosen()) is not None and own.own is not None:
+        ends["this client"] = own.ends_s
+    soon = {name: text for name, end in ends.items() if (text := expiry(end, time.time()))}
+    for name, text in soon.items():
+        result = PROBLEM if ends[name] < time.time() else WARNING
+        helps = "`loom certs list` shows which, `loom certs renew` renews; no restart is needed"
+        yield Finding(result, "certificate", name, f"its certificate {text}", helps)
+    if ends and not soon:
+        days = EXPIRY_NOTICE_S // 86_400
+        yield Finding(OK, "certificate", "all servers", f"are valid for {days} days or more")
 
 
 def _disks(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:

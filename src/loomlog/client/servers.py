@@ -71,9 +71,12 @@ class Connections:
         for attempt in attempts:
             attempt.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
-        for connection in list(self._open.values()):
+        connections = list(self._open.values())
+        for connection in connections:
             connection.close(Unavailable("this client was closed"))
         self._open.clear()
+        if self._codec.credentials is not None:
+            await asyncio.gather(*(connection.wait_closed() for connection in connections))
 
     def _start(self, address: str) -> asyncio.Task[Connection]:
         loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from loomlog.errors import InvalidArgument
 class ClientOptions(TypedDict, total=False):
     """The fields of ClientSettings as keyword arguments."""
 
+    tls: str | None
     compression: Literal["none", "lz4", "zstd"]
     append_batch_bytes: int
     appends_in_flight_max: int
@@ -86,6 +87,10 @@ def checked_settings(given: ClientOptions) -> ClientSettings:
 
 
 def _check(name: str, value: object) -> None:
+    if name == "tls":
+        if value is not None and not isinstance(value, str):
+            raise InvalidArgument(f"tls must be a directory or a file, not {value!r}")
+        return
     choices = _CHOICES.get(name)
     if choices is None:
         if value not in _NUMBERS[name]:

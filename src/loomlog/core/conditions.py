@@ -50,6 +50,7 @@ class Kind(StrEnum):
     DATA_DAMAGED = "data-damaged"
     DATA_REFUSED = "data-refused"
     DATA_LEFT_OVER = "data-left-over"
+    CERTIFICATE_EXPIRES = "certificate-expires"  # also of a metadata repository
     # the metadata repository
     METADATA_WAITS = "metadata-waits"
     METADATA_ROLLED_BACK = "metadata-rolled-back"

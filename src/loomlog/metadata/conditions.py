@@ -26,15 +26,18 @@ class ClusterConditions:
         operator: NodeOperator,
         clocks: Clocks,
         of_disk: Callable[[], Iterable[str]],
+        of_process: Callable[[], Iterable[Condition]],
         gate: Gate,
     ) -> None:
-        """`of_disk` returns what is wrong with the disk of this metadata repository."""
+        """`of_disk` returns what is wrong with the disk of this metadata repository, `of_process`
+        what else is wrong with it."""
         self._catalog = catalog
         self._nodes = nodes
         self._keepers = keepers
         self._operator = operator
         self._clocks = clocks
         self._of_disk = of_disk
+        self._of_process = of_process
         self._gate = gate
 
     def all(self, members: Sequence[pb.MetadataMember]) -> list[Condition]:
@@ -51,6 +54,7 @@ class ClusterConditions:
         if gate.doubt:
             yield Condition(Kind.NODE_REFUSED, gate.doubt)
         yield from (Condition(Kind.METADATA_DISK, text) for text in self._of_disk())
+        yield from self._of_process()
         for member in members:
             if not member.reachable and not member.leaving:
                 yield Condition(

@@ -16,6 +16,7 @@ import json
 import logging
 import random
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,7 @@ from loomlog.metadata.requests import Front, Requests
 from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.metadata.term import Mandate, Term, explained
+from loomlog.net.credentials import Credentials
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -68,7 +70,11 @@ class MetadataRepository:
         round_file_bytes: int = FILE_BYTES,
     ) -> None:
         self._settings = settings
-        self._codec = Codec("vmr", cluster_id=settings.cluster_id)
+        cluster, tls = settings.cluster_id, settings.tls
+        credentials = None
+        if tls:
+            credentials = Credentials.of_server(tls, "metadata", settings.member_id, cluster)
+        self._codec = Codec("vmr", cluster_id=cluster, credentials=credentials)
         self._is_real = files is None
         self._directory = DataDirectory(settings, files, worker, store, round_file_bytes)
         self._rng = rng or random.SystemRandom()
@@ -166,6 +172,7 @@ class MetadataRepository:
         member.failed.add_done_callback(lambda failed: self._fail(failed.result()))
 
         async def seal(connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+            connection.require("metadata", frame.round_seal.leader)
             return await member.seal(frame.round_seal, partial(check_granted, store))
 
         self._routes |= {**member.routes(self._codec), "round_seal": seal}
@@ -182,6 +189,8 @@ class MetadataRepository:
 
     async def begin_term(self, mandate: Mandate) -> Term:
         """Serve nodes and clients as the leader."""
+        if (credentials := self._codec.credentials) is not None:
+            mandate = replace(mandate, certificate=credentials.conditions)
         self.term = await Term.begin(self._settings, mandate, self._new_secret)
         self._front.requests = Requests(self.term, self._codec, self._guard)
         return self.term
@@ -232,7 +241,7 @@ class MetadataRepository:
         self._at_stop.push_async_callback(http.stop)
 
     async def _check(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        checked = server_check(self._settings.cluster_id)
+        checked = server_check(self._settings.cluster_id, credentials=self._codec.credentials)
         checked.volumes.append(await self._directory.check())
         checked.store = "etcd" if self._settings.etcd else "SQLite"
         store, loop = self._store, asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from typing import Final
 
 from loomlog.config import MetadataSettings
 from loomlog.core.backoff import Backoff
+from loomlog.core.conditions import Condition
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.background import Background
@@ -65,7 +66,8 @@ class Mandate:
     confirm: Callable[[], Awaitable[None]]  # NotLeader, or this epoch still held after the call
     members: Callable[[], Sequence[pb.MetadataMember]]  # of the metadata repository, now
     change_members: ChangeMembers
-    conditions: Callable[[], Iterable[str]] = tuple  # what is wrong with this process
+    conditions: Callable[[], Iterable[str]] = tuple  # what is wrong with the disk
+    certificate: Callable[[], Iterable[Condition]] = tuple  # what is wrong with it
 
 
 class Term:
@@ -162,6 +164,7 @@ class Term:
                 self.node_operator,
                 self.clocks,
                 mandate.conditions,
+                mandate.certificate,
                 self.gate,
             ),
             gate=self.gate,

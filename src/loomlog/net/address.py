@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from loomlog.errors import InvalidArgument
 
 
@@ -11,6 +13,17 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise InvalidArgument(f"{address!r} is not host:port, e.g. 127.0.0.1:7400")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def join_address(host: str, port: int) -> str:

@@ -22,8 +22,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from loomlog import limits
-from loomlog.core.principal import ANONYMOUS, Principal
-from loomlog.errors import Corrupt, InvalidArgument, LoomError, Timeout, Unavailable, seconds
+from loomlog.core.principal import ANONYMOUS, Kind, Principal
+from loomlog.errors import (
+    Corrupt,
+    InvalidArgument,
+    LoomError,
+    Timeout,
+    Unauthorized,
+    Unavailable,
+    seconds,
+)
 from loomlog.net.credentials import Credentials, HandshakeFailed, explain_tls
 from loomlog.net.liveness import Pinger, detect_silence
 from loomlog.net.turns import Turns
@@ -143,6 +151,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._encode = codec.writer().encode
         self._transport: asyncio.Transport | None = None
         self._writelines: Callable[[Sequence[Buffer]], None]
+        self._lost: asyncio.Future[None] | None = None  # while a caller waits for the end
         self._pending: dict[int, OnReply[F]] = {}
         self._streams: set[int] = set()  # ids of pending requests with many answers
         self._last_id = 0
@@ -158,6 +167,19 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self.token = ""  # that the peer presented; a secret
         self.session: Any = None  # what the guard of a server has decided
         self._held = False
+
+    @property
+    def codec(self) -> Codec[F]:
+        return self._codec
+
+    def require(self, kind: Kind, number: int = 0) -> None:
+        """Raise Unauthorized unless the peer's certificate is of this kind, and of this number if
+        one is given. Without TLS nobody has a certificate."""
+        peer = self.principal
+        if self._codec.credentials is None or (peer.kind == kind and number in (0, peer.number)):
+            return
+        wanted = f"{kind} {number}" if number else f"a {kind}"
+        raise Unauthorized(f"this needs the certificate of {wanted}, not that of {peer}")
 
     # ---- asyncio protocol
 
@@ -221,6 +243,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
         if self.greeted.done():
             detail = f": {exc}" if exc else ""
             self._fail(Unavailable(f"the connection to {self.peer} was lost{detail}"))
@@ -413,6 +437,12 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             self._transport.close()
         self._fail(error or Unavailable(f"the connection to {self.peer} was closed"))
 
+    async def wait_closed(self) -> None:
+        """Wait until a connection that was closed is gone: the end of TLS is agreed upon."""
+        if self._transport is not None:
+            self._lost = self._lost or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._lost)
+
     def abort(self, error: LoomError) -> None:
         """Close at once and drop what was not sent."""
         if self._transport is not None:
@@ -427,6 +457,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
     def _greet(self, frame: F) -> None:
         role = self._codec.check_greeting(frame)
         self.token = self._codec.token_in(frame)
+        if self._accepted and self._codec.credentials is not None:
+            self._check_identified()
         self._reader.accept_all()
         self.said = False  # the greeting itself
         self._pinger.start()
@@ -447,6 +479,10 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         if failure is not None:
             self.forget(request_id)
         on_reply(failure or frame, payload)
+
+    def _check_identified(self) -> None:
+        if self.principal is ANONYMOUS and not self.token:
+            raise Unauthorized("show a certificate of this cluster (--tls), or a token")
 
     def _asked(self, frame: F, payload: memoryview) -> None:
         kind = self._codec.kind(frame)

@@ -15,17 +15,24 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from loomlog.core.principal import ANONYMOUS, Kind, Principal, stated_principal
+from loomlog.core import principal
+from loomlog.core.conditions import Condition, Kind
+from loomlog.core.principal import ANONYMOUS, Principal, stated_principal
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
 
 logger = logging.getLogger(__name__)
 
 AUTHORITIES: Final = "ca.pem"
 EXPIRY_NOTICE_S: Final = 30 * 86_400  # an expiry is announced this long before
+
+
+VARIABLE: Final = "LOOM_TLS"  # of the environment: a directory or file, for clients
 
 
 class _Contexts(NamedTuple):
@@ -41,11 +48,12 @@ class Credentials:
         self._authorities = authorities
         self.own = own
         self._cluster = cluster
+        self._ends_s: int | None = None
         self._signature = self._files_signature()
         self._contexts = self._load()
 
     @classmethod
-    def of_server(cls, path: str, kind: Kind, number: int, cluster: str) -> Credentials:
+    def of_server(cls, path: str, kind: principal.Kind, number: int, cluster: str) -> Credentials:
         """Load the credentials of a server from a directory, or from its own file."""
         place = Path(path)
         own = place / f"{kind}-{number}.pem" if place.is_dir() else place
@@ -74,6 +82,14 @@ class Credentials:
             raise InvalidArgument(f"{path} has several identities: name one of its files, {names}")
         return cls(place / AUTHORITIES, found[0] if found else None)
 
+    @classmethod
+    def chosen(cls, path: str | None = None) -> Credentials | None:
+        """Return the credentials that a user of this process chose, by the environment if no path
+        is given; None: no TLS."""
+        if path is None:
+            path = os.environ.get(VARIABLE, "")
+        return cls.of_client(path) if path else None
+
     # ---- handshakes
 
     def accepting(self) -> ssl.SSLContext:
@@ -99,6 +115,31 @@ class Credentials:
             )
         return stated
 
+    # ---- expiry
+
+    @property
+    def ends_s(self) -> int:
+        """When our certificate, or the newest authority, expires, in seconds since 1970; 0: we have
+        no certificate."""
+        if self._ends_s is None:
+            from loomlog.net.certificates import read_certificate
+
+            files = (self.own, self._authorities) if self.own is not None else ()
+            try:
+                ends = [read_certificate(file).ends_at.timestamp() for file in files]
+            except LoomError:
+                return 0  # they are being replaced, and looked at again
+            self._ends_s = int(min(ends, default=0))
+        return self._ends_s
+
+    def conditions(self) -> list[Condition]:
+        """Return a condition if that is soon."""
+        text = expiry(self.ends_s, time.time())
+        helps = "`loom certs list` shows which, `loom certs renew` renews; no restart is needed"
+        return (
+            [Condition(Kind.CERTIFICATE_EXPIRES, f"its certificate {text}", helps)] if text else []
+        )
+
     # ---- files
 
     def _files_signature(self) -> tuple[object, ...]:
@@ -117,6 +158,7 @@ class Credentials:
             if signature != self._signature:
                 self._signature = signature  # also if it cannot be used: to complain once
                 self._contexts = self._load()
+                self._ends_s = None
                 logger.info("uses the renewed certificates beside %s", self._authorities)
         except LoomError as error:
             logger.warning("still uses the certificates that were there before: %s", error)
@@ -148,6 +190,15 @@ def _check_private(file: Path) -> None:
         raise InvalidArgument(
             f"{file} has a private key that others may read (mode {mode:03o}): chmod 600 {file}"
         )
+
+
+def expiry(ends_s: float, now_s: float) -> str:
+    """Return when it expires if that is soon, as a part of a sentence; else an empty text."""
+    left_s = ends_s - now_s
+    if not ends_s or left_s > EXPIRY_NOTICE_S:
+        return ""
+    day = datetime.fromtimestamp(ends_s, UTC).strftime("%Y-%m-%d")
+    return f"expires on {day}, in {left_s / 86_400:.0f} days" if left_s > 0 else f"expired on {day}"
 
 
 # ---- what went wrong

@@ -134,9 +134,12 @@ class Server(Generic[F]):
 
     async def stop(self) -> None:
         await self._listener.stop()
-        for connection in list(self._connections):
+        connections = list(self._connections)
+        for connection in connections:
             connection.close()
         self._connections.clear()
+        if self._codec.credentials is not None:
+            await asyncio.gather(*(connection.wait_closed() for connection in connections))
 
     def disconnect(self, roles: Collection[str]) -> None:
         """Close the connections of peers in these roles and of those that have not greeted."""

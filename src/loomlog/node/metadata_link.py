@@ -235,7 +235,13 @@ class MetadataLink:
     async def _connect(self, address: str, timeout_s: float) -> Connection:
         """Connect; an error of whatever is at the address now is no refusal of this node."""
         try:
-            return await connect(address, self._codec, self, timeout_s)
+            connection = await connect(address, self._codec, self, timeout_s)
+            try:
+                connection.require("metadata")
+            except Unauthorized:
+                connection.close()
+                raise
+            return connection
         except _REFUSALS as error:
             raise Unavailable(f"cannot talk to {address}: {error}") from error
 

@@ -16,6 +16,7 @@ from loomlog import limits
 from loomlog.config import NodeSettings
 from loomlog.core.audit import AuditTrail
 from loomlog.errors import InvalidArgument, LoomError, NotFound
+from loomlog.net.credentials import Credentials
 from loomlog.net.notices import Notices
 from loomlog.node.access import LearnedNames
 from loomlog.node.disks import Disks, OpenStore
@@ -52,7 +53,11 @@ class StorageNode:
         rng: Random | None = None,
     ) -> None:
         self._settings = settings
-        self._codec = Codec("vsn", cluster_id=settings.cluster_id)
+        cluster, tls = settings.cluster_id, settings.tls
+        credentials = None
+        if tls:
+            credentials = Credentials.of_server(tls, "node", settings.node_id, cluster)
+        self._codec = Codec("vsn", cluster_id=cluster, credentials=credentials)
         self._disks = Disks(settings, files, new_worker, open_store, self._volume_changed)
         self._notices = Notices(logger)
         self._rng = rng or Random()
@@ -240,6 +245,7 @@ class StorageNode:
 
     def _leader_announced(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         beat = frame.leader_beat
+        connection.require("metadata", beat.leader)
         if is_signed(beat, self._disks.opened.identity.cluster_secret):
             self._link.leader_announced(beat)
         else:
@@ -302,7 +308,8 @@ class StorageNode:
         return message
 
     async def _check(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        checked = server_check(self._settings.cluster_id, self._settings.node_id)
+        settings, credentials = self._settings, self._codec.credentials
+        checked = server_check(settings.cluster_id, settings.node_id, credentials)
         for volume in self._disks.volumes:
             checked.volumes.append(volume_check(volume.name, *await volume.measure()))
         return pb.Frame(server_check=checked)
@@ -311,6 +318,8 @@ class StorageNode:
         message = pb.NodeConditions(takes_nothing=self._disks.take_nothing)
         conditions = [each for volume in self._disks.volumes for each in volume.conditions]
         conditions += self._scrubber.conditions()
+        if (credentials := self._codec.credentials) is not None:
+            conditions += credentials.conditions()
         for protocol in self.protocols.values():
             conditions += protocol.conditions()
             protocol.restrictions(message)

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Final
 
 from loomlog.errors import LoomError, Unavailable
+from loomlog.net.credentials import AUTHORITIES, Credentials
 from loomlog.testing.ports import listen_on_free_port
 
 HEARTBEAT_MS: Final = 50
@@ -61,9 +62,20 @@ def environment() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not name.startswith("ETCD_")}
 
 
-def is_healthy(address: str) -> bool:
-    """Return whether a member serves and knows a leader."""
-    return b'"true"' in (_get(address, "/health") or b"")
+def tls_options(own: Path) -> list[str]:
+    """Return the options with which etcd demands certificates; `own` is its key and certificate,
+    beside it are those of the authorities (net/credentials.py)."""
+    trusted = str(own.with_name(AUTHORITIES))
+    options = []
+    for side in ("", "peer-"):
+        options += [f"--{side}cert-file={own}", f"--{side}key-file={own}"]
+        options += [f"--{side}trusted-ca-file={trusted}", f"--{side}client-cert-auth"]
+    return options
+
+
+def is_healthy(address: str, tls: Path | None = None) -> bool:
+    """Return whether a member serves and knows a leader. `tls`: a key and certificate."""
+    return b'"true"' in (_get(address, "/health", tls) or b"")
 
 
 @contextmanager
@@ -74,9 +86,12 @@ def free_addresses(count: int) -> Iterator[list[str]]:
         yield [f"{_HOST}:{listener.getsockname()[1]}" for listener in listeners]
 
 
-def _get(address: str, path: str) -> bytes | None:
+def _get(address: str, path: str, tls: Path | None = None) -> bytes | None:
     connection = http.client.HTTPConnection(address, timeout=1)
     try:
+        if tls is not None:
+            context = Credentials.of_client(str(tls)).connecting()
+            connection = http.client.HTTPSConnection(address, timeout=1, context=context)
         connection.request("GET", path)
         return connection.getresponse().read()
     except (OSError, http.client.HTTPException):

@@ -344,7 +344,7 @@ class CheckServer(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerCheck(_message.Message):
-    __slots__ = ("software", "cluster_id", "storage_node_id", "clock_us", "open_files_max", "volumes", "store", "store_read_s", "store_error")
+    __slots__ = ("software", "cluster_id", "storage_node_id", "clock_us", "open_files_max", "volumes", "store", "store_read_s", "store_error", "certificate_ends_s")
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +354,7 @@ class ServerCheck(_message.Message):
     STORE_FIELD_NUMBER: _ClassVar[int]
     STORE_READ_S_FIELD_NUMBER: _ClassVar[int]
     STORE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_ENDS_S_FIELD_NUMBER: _ClassVar[int]
     software: str
     cluster_id: str
     storage_node_id: int
@@ -363,7 +364,8 @@ class ServerCheck(_message.Message):
     store: str
     store_read_s: float
     store_error: str
-    def __init__(self, software: _Optional[str] = ..., cluster_id: _Optional[str] = ..., storage_node_id: _Optional[int] = ..., clock_us: _Optional[int] = ..., open_files_max: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeCheck, _Mapping]]] = ..., store: _Optional[str] = ..., store_read_s: _Optional[float] = ..., store_error: _Optional[str] = ...) -> None: ...
+    certificate_ends_s: int
+    def __init__(self, software: _Optional[str] = ..., cluster_id: _Optional[str] = ..., storage_node_id: _Optional[int] = ..., clock_us: _Optional[int] = ..., open_files_max: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeCheck, _Mapping]]] = ..., store: _Optional[str] = ..., store_read_s: _Optional[float] = ..., store_error: _Optional[str] = ..., certificate_ends_s: _Optional[int] = ...) -> None: ...
 
 class VolumeCheck(_message.Message):
     __slots__ = ("path", "free_bytes", "total_bytes", "sync_s", "error")

@@ -48,7 +48,6 @@ ANYBODY: Final = Rule(is_open=True)
 NOBODY: Final = Rule()
 _NODE: Final = Rule(servers=("node",))
 _METADATA: Final = Rule(servers=("metadata",))
-_SERVER: Final = Rule(servers=("node", "metadata"))
 
 _OPERATE: Final = Rule((Verb.OPERATE,))
 _OF_METADATA: Final = Rule((Verb.METADATA,))
@@ -102,6 +101,7 @@ _COPYSET_RULES: Final[Mapping[int, Rule]] = {
 RULES: Final[Mapping[str, Rules]] = {
     # every connection
     **dict.fromkeys(("hello", "ping", "error"), ANYBODY),
+    "ask_leader": ANYBODY,  # clients ask whether a slow one is alive
     "check_server": _METRICS,
     # storage node -> metadata repository
     **dict.fromkeys(("register", "report", "epoch_store_request", "describe_loglet"), _NODE),
@@ -149,7 +149,6 @@ RULES: Final[Mapping[str, Rules]] = {
     ),
     # between metadata repositories
     **dict.fromkeys(("round_seal", "round_read", "round_install", "round_append"), _METADATA),
-    "ask_leader": _SERVER,
     # orders of the metadata repository
     **dict.fromkeys(
         (

@@ -6,6 +6,7 @@ import resource
 import time
 from importlib.metadata import PackageNotFoundError, version
 
+from loomlog.net.credentials import Credentials
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -24,13 +25,16 @@ def open_files_max() -> int:
     return 0 if soft == resource.RLIM_INFINITY else soft
 
 
-def server_check(cluster_id: str, node_id: NodeId = 0) -> pb.ServerCheck:
+def server_check(
+    cluster_id: str, node_id: NodeId = 0, credentials: Credentials | None = None
+) -> pb.ServerCheck:
     return pb.ServerCheck(
         software=software_version(),
         cluster_id=cluster_id,
         storage_node_id=node_id,
         clock_us=time.time_ns() // 1000,
         open_files_max=open_files_max(),
+        certificate_ends_s=0 if credentials is None else credentials.ends_s,
     )
 
 

@@ -103,6 +103,7 @@ async def ask(address: str, credentials: Credentials | None) -> None:
         await connection.request(pb.Frame(get_bounds=pb.GetBounds()))
     finally:
         connection.close()
+        await connection.wait_closed()
 
 
 async def ask_on(address: str, credentials: Credentials) -> None:
@@ -134,6 +135,7 @@ async def test_each_side_knows_the_other(certs: Path) -> None:
         await connection.request(pb.Frame(get_bounds=pb.GetBounds()))
         assert service.asked == [ALICE]
         connection.close()
+        await connection.wait_closed()
 
 
 @on_both_loops
@@ -157,15 +159,24 @@ async def test_large_frames_in_both_directions(certs: Path) -> None:
         )
         assert bytes(echoed) == content[:size]
     connection.close()
+    await connection.wait_closed()
     await server.stop()
     await echo.stop()
 
 
 @on_both_loops
-async def test_a_client_without_a_certificate_has_no_name(certs: Path, tmp_path: Path) -> None:
+async def test_who_has_no_certificate_needs_a_token(certs: Path, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes((certs / "ca.pem").read_bytes())
+    nobody = Credentials.of_client(str(tmp_path))
     async with serving(node_3(certs)) as (server, service):
-        await ask(server.address, Credentials.of_client(str(tmp_path)))
+        with pytest.raises(Unauthorized, match="show a certificate of this cluster"):
+            await ask(server.address, nobody)
+        codec = Codec("client", credentials=nobody)
+        codec._hello.token = "judged by who serves requests"
+        connection = await connect(server.address, codec, Service(codec, {}), PATIENCE_S)
+        await connection.request(pb.Frame(get_bounds=pb.GetBounds()))
+        connection.close()
+        await connection.wait_closed()
         assert service.asked == [ANONYMOUS]
 
 
@@ -449,6 +460,7 @@ async def test_renewed_files_are_used_without_a_restart(certs: Path, tmp_path: P
             await ask(server.address, alice(old))
         await open_all_along.request(pb.Frame(get_bounds=pb.GetBounds()))
         open_all_along.close()
+        await open_all_along.wait_closed()
         assert set(service.asked) == {ALICE}
 
 

@@ -52,7 +52,7 @@ def test_a_rule_finds_what_its_message_is_about(kind: str) -> None:
 
 def test_few_messages_are_open_to_anybody() -> None:
     assert {kind for kind in RULES if ANYBODY in all_rules(kind)} == {
-        *("hello", "ping", "error", "subscription_credit", "cancel_subscription"),
+        *("hello", "ping", "error", "ask_leader", "subscription_credit", "cancel_subscription"),
         *("list_logs", "list_registers", "list_leases"),  # they list what the peer may see
     }
 

@@ -29,6 +29,7 @@ class Target:
     up: int | None
     sync: SyncMode
     data: Path | None  # parent of the private cluster's directory; None: the system's choice
+    secure: bool = False  # the private cluster uses TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,14 @@ async def private_cluster(
     """Start a cluster and connect to it; all of it is gone at the end of the block."""
     with TemporaryDirectory(prefix="loom-bench-", dir=target.data) as scratch:
         plan = ClusterPlan(
-            directory=Path(scratch), nodes=nodes, metadata=metadata, sync=target.sync
+            directory=Path(scratch),
+            nodes=nodes,
+            metadata=metadata,
+            sync=target.sync,
+            secure=target.secure,
         )
-        async with running(plan) as processes, connected(processes.address, timeout_s) as client:
+        async with (
+            running(plan) as processes,
+            connected(processes.address, timeout_s, processes.tls) as client,
+        ):
             yield PrivateCluster(processes, client)

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loomlog.cli.bench.machine import Idle, describe, fdatasync_ms, idle, memory_mb
@@ -52,6 +52,7 @@ class LogReport:
     settings: BenchSettings
     nodes: int
     sync: list[str]  # modes found; more than one only in a mixed cluster
+    is_secure: bool = False  # with TLS, and the log to compare it with is without
     protocol: str = ""
     streams: int = 0
     replicas: int = 0
@@ -93,7 +94,8 @@ class LogReport:
             f"{self.streams} streams, {self.nodes} nodes; {facts.cores} cores, "
             f"fdatasync {facts.fdatasync_ms:.2f} ms; {versions}"
         )
-        compared = (f"{self.settings.against}: records/s", "ratio") if self.against else ()
+        other = "without TLS" if self.is_secure else self.settings.against
+        compared = (f"{other}: records/s", "ratio", "p50 ms") if self.against else ()
         columns = ("bytes", "batch", "records/s", "MB/s", "p50 ms", "p99 ms")
         table = number_table("scenario", *columns, *compared)
         for index, result in enumerate(self.results):
@@ -107,7 +109,9 @@ class LogReport:
     def _compared(self, index: int) -> tuple[str, ...]:
         if not self.against:
             return ()
-        return f"{self.against[index].records_per_s:,.0f}", f"{self.ratios[index]:.2f}"
+        other = self.against[index]
+        ratio = f"{self.ratios[index]:.2f}"
+        return f"{other.records_per_s:,.0f}", ratio, number(other.p50_ms, ".2f")
 
 
 def _cells(result: Result) -> tuple[str, ...]:
@@ -135,7 +139,10 @@ async def bench(settings: BenchSettings, target: Target, progress: Progress) -> 
             return await _measure(settings, target, cluster, {}, progress)
     async with private_cluster(target, target.up) as private:
         pids = private.processes.pids
-        return await _measure(settings, target, private.client, pids, progress)
+        if not target.secure:
+            return await _measure(settings, target, private.client, pids, progress)
+        async with private_cluster(replace(target, secure=False), target.up) as plain:
+            return await _measure(settings, target, private.client, pids, progress, plain.client)
 
 
 async def _measure(
@@ -144,10 +151,12 @@ async def _measure(
     cluster: Cluster,
     pids: dict[str, int],
     progress: Progress,
+    plain: Cluster | None = None,
 ) -> LogReport:
+    """`plain` is a cluster without TLS, whose log is measured in turn."""
     status = await cluster.status()
     modes = sorted({str(node.sync_mode) for node in status.nodes if node.alive})
-    report = LogReport(settings, len(status.nodes), modes)
+    report = LogReport(settings, len(status.nodes), modes, is_secure=plain is not None)
     if pids:
         async with _log(cluster, settings, settings.protocol):
             progress("idle", settings.seconds)
@@ -155,7 +164,7 @@ async def _measure(
     for size in settings.sizes:
         async with (
             _log(cluster, settings, settings.protocol) as log,
-            _log_against(cluster, settings) as other,
+            _log_against(plain or cluster, settings) as other,
         ):
             active = (await log.describe()).segments[-1]
             report.protocol = active.protocol

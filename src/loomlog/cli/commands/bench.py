@@ -41,13 +41,22 @@ class Where:
         Path | None,
         typer.Option(metavar="DIR", exists=True, file_okay=False, help="Disk to measure on."),
     ] = None
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="With --up: a private cluster with TLS, in turn with one without, and the ratios.",
+        ),
+    ] = False
     cluster: Cluster = CLUSTER
 
     def target(self) -> Target:
         from loomlog.cli.bench.private_cluster import Target
 
         sync = self.sync or SyncMode.ALWAYS
-        return Target(address=self.cluster, up=self.up, sync=sync, data=self.data)
+        return Target(
+            address=self.cluster, up=self.up, sync=sync, data=self.data, secure=self.secure
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +189,7 @@ def bench(
         protocol=protocol,
         streams=streams,
         replicas=replicas,
-        against=against,
+        against=protocol if where.secure else against,
     )
     target = where.target()
     jobs = instead.jobs(settings, target)
@@ -189,6 +198,10 @@ def bench(
     if where.sync is not None and where.up is None and not jobs:
         raise typer.BadParameter(
             "only with a private cluster: a running one has its own", param_hint="--sync"
+        )
+    if where.secure and (where.up is None or jobs or against is not None or log is not None):
+        raise typer.BadParameter(
+            "only with --up, and not with --against or --log", param_hint="--secure"
         )
     if against is not None and log is not None:
         raise typer.BadParameter("only with fresh logs, not with --log", param_hint="--against")

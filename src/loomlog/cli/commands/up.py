@@ -67,6 +67,10 @@ async def up(
             help="Spread the nodes over this many racks, in turn.",
         ),
     ] = 0,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Use TLS everywhere; certificates are made in DIR/certs."),
+    ] = False,
     sync: Sync = SyncMode.ALWAYS,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
@@ -94,6 +98,7 @@ async def up(
         rebuild_rate_mb_s=rebuild_rate,
         sync_rate_mb_s=sync_rate,
         locations=locations,
+        secure=secure,
     )
     await _run(plan, as_json=as_json)
 
@@ -135,7 +140,8 @@ def _say_held_back(processes: LocalProcesses) -> None:
 def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) -> None:
     if as_json:
         line = {"mr": processes.address, "http": processes.http, "pids": processes.pids}
-        print(json.dumps(line), flush=True)
+        tls = {"tls": processes.tls} if processes.tls else {}
+        print(json.dumps({**line, **tls}), flush=True)
         return
     from rich.console import Console
     from rich.panel import Panel
@@ -143,12 +149,15 @@ def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) ->
 
     facts = Table.grid(padding=(0, 2))
     facts.add_row("cluster", processes.address)
-    facts.add_row("status", f"http://{processes.http}/status")
+    scheme = "https" if processes.tls else "http"
+    facts.add_row("status", f"{scheme}://{processes.http}/status")
     facts.add_row("servers", " ".join(f"{name}:{pid}" for name, pid in processes.pids.items()))
     facts.add_row("sync", plan.sync)
     facts.add_row("data", str(plan.directory))
     facts.add_row("", "")
     facts.add_row("try", f"export LOOM_CLUSTER={processes.address}")
+    if processes.tls:
+        facts.add_row("", f"export LOOM_TLS={Path(processes.tls).resolve()}")
     facts.add_row("", "loom log create hello && echo world | loom append hello && loom tail hello")
     console = Console()
     console.print(Panel(facts, title="loomlog is up", subtitle="Ctrl-C stops it", expand=False))

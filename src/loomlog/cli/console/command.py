@@ -14,6 +14,8 @@ import typer
 from loomlog import limits
 from loomlog.cli.console import options
 from loomlog.errors import Timeout, Unavailable
+from loomlog.net.connection import Damaged
+from loomlog.net.credentials import HandshakeFailed
 
 if TYPE_CHECKING:
     from loomlog import BlockingCluster, Cluster
@@ -100,13 +102,15 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @asynccontextmanager
 async def connected(
-    address: str, request_timeout_s: float = limits.REQUEST_TIMEOUT_S
+    address: str, request_timeout_s: float = limits.REQUEST_TIMEOUT_S, tls: str | None = None
 ) -> AsyncIterator[Cluster]:
     """Connect to the cluster at `address`; Unavailable says what to do if there is none."""
     import loomlog
 
     try:
-        cluster = await loomlog.connect(address, request_timeout_s=request_timeout_s)
+        cluster = await loomlog.connect(address, request_timeout_s=request_timeout_s, tls=tls)
+    except (HandshakeFailed, Damaged):
+        raise
     except (Unavailable, Timeout, OSError):
         raise _unreachable(address) from None
     async with cluster:
@@ -120,6 +124,8 @@ def connected_sync(address: str) -> Iterator[BlockingCluster]:
 
     try:
         cluster = loomlog.connect_sync(address)
+    except (HandshakeFailed, Damaged):
+        raise
     except (Unavailable, Timeout, OSError):
         raise _unreachable(address) from None
     with cluster:

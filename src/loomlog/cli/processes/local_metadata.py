@@ -60,13 +60,16 @@ def addresses_for(directory: Path, members: int, port: int) -> Addresses | None:
     return chosen
 
 
-def etcd_command(directory: Path, addresses: Addresses) -> list[str]:
-    """Return the command of an etcd that ends with its parent, as the other servers do."""
-    client, peer = f"http://{addresses.etcd}", f"http://{addresses.etcd_peer}"
+def etcd_command(directory: Path, addresses: Addresses, tls: Path | None) -> list[str]:
+    """Return the command of an etcd that ends with its parent, as the other servers do. `tls`: the
+    file with its certificate."""
+    scheme = "http" if tls is None else "https"
+    client, peer = f"{scheme}://{addresses.etcd}", f"{scheme}://{addresses.etcd_peer}"
     with_parent = [sys.executable, "-m", "loomlog.cli.processes.server_process"]
     cluster = f"etcd-1={peer}"
     binary = etcd.require_etcd()
-    return with_parent + etcd.member_command(binary, "etcd-1", directory, client, peer, cluster)
+    command = etcd.member_command(binary, "etcd-1", directory, client, peer, cluster)
+    return with_parent + command + ([] if tls is None else etcd.tls_options(tls))
 
 
 # ---- addresses

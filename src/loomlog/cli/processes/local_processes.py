@@ -16,12 +16,18 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from loomlog import limits
+from loomlog.cli.processes.local_certificates import (
+    is_secure,
+    make_certificates,
+    metadata_file,
+    operator_file,
+)
 from loomlog.cli.processes.local_metadata import (
     HOST,
     Addresses,
@@ -29,6 +35,7 @@ from loomlog.cli.processes.local_metadata import (
     etcd_command,
 )
 from loomlog.errors import InvalidArgument, LoomError
+from loomlog.net.credentials import AUTHORITIES
 from loomlog.storage.disk import DIRECTORY_MODE
 from loomlog.testing.etcd import environment, is_healthy
 from loomlog.types import SyncMode
@@ -56,6 +63,7 @@ class ClusterPlan:
     rebuild_after_s: float = limits.REBUILD_AFTER_S
     rebuild_rate_mb_s: float = limits.REBUILD_BYTES_PER_S / 1e6  # 0: no limit
     locations: int = 0  # of the nodes, in turn; 0: each is in one of its own
+    secure: bool = False  # TLS, with certificates in the directory; once so, always so
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,8 @@ class LocalProcesses:
     """Some vmr and some vsn as children of this process."""
 
     def __init__(self, plan: ClusterPlan) -> None:
-        self.plan = plan
+        self._is_secure = plan.secure or is_secure(plan.directory)
+        self.plan = replace(plan, secure=self._is_secure)
         self._spawned: list[asyncio.subprocess.Process] = []
         self._arguments: dict[str, list[str]] = {}
         self.children: list[Child] = []
@@ -87,6 +96,11 @@ class LocalProcesses:
     def address(self) -> str:
         """The address for clients: all metadata repositories, separated by commas."""
         return ",".join(child.address for child in self._metadata())
+
+    @property
+    def tls(self) -> str:
+        """The file with the certificate of an operator; empty without TLS."""
+        return str(operator_file(self.plan.directory)) if self._is_secure else ""
 
     @property
     def http(self) -> str:
@@ -102,6 +116,8 @@ class LocalProcesses:
     async def start(self) -> None:
         """Start all and wait until they are ready; on failure none is left running."""
         _prepare(self.plan)
+        if self._is_secure:
+            make_certificates(self.plan.directory, CLUSTER_ID, self.plan.metadata, self.plan.nodes)
         try:
             addresses = addresses_for(self.plan.directory, self.plan.metadata, self.plan.port)
             if addresses is not None:
@@ -121,11 +137,12 @@ class LocalProcesses:
 
     async def _start_etcd(self, addresses: Addresses) -> Child:
         log_file = self._log_file("etcd-1")
-        command = etcd_command(self.plan.directory, addresses)
+        tls = metadata_file(self.plan.directory, 1) if self._is_secure else None
+        command = etcd_command(self.plan.directory, addresses, tls)
         process = await _spawn(command, log_file, environment())
         self._spawned.append(process)
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not await asyncio.to_thread(is_healthy, addresses.etcd):
+        while not await asyncio.to_thread(is_healthy, addresses.etcd, tls):
             if process.returncode is not None or time.monotonic() > deadline:
                 raise LoomError(f"etcd-1 did not start: {_last_words(log_file)}")
             await asyncio.sleep(POLL_S)
@@ -224,6 +241,10 @@ def _vmr_arguments(addresses: Addresses | None, plan: ClusterPlan, number: int) 
             *("--store", "etcd", "--etcd", addresses.etcd),
             *("--peers", addresses.peers, "--member-id", str(number)),
         ]
+        if plan.secure:
+            own = str(metadata_file(plan.directory, number))
+            authorities = str(metadata_file(plan.directory, number).with_name(AUTHORITIES))
+            several += ["--etcd-ca", authorities, "--etcd-cert", own, "--etcd-key", own]
     http_port = plan.http_port + number - 1 if plan.http_port else 0
     return [
         *("loomlog.cli.vmr", "start", "--cluster-id", CLUSTER_ID),
@@ -232,7 +253,7 @@ def _vmr_arguments(addresses: Addresses | None, plan: ClusterPlan, number: int) 
         *("--heartbeat-timeout", str(plan.heartbeat_timeout_s)),
         *("--rebuild-after", str(plan.rebuild_after_s)),
         *("--rebuild-rate", str(plan.rebuild_rate_mb_s)),
-        *("--sync-rate", str(plan.sync_rate_mb_s), *after),
+        *("--sync-rate", str(plan.sync_rate_mb_s), *after, *_tls_arguments(plan)),
     ]
 
 
@@ -242,8 +263,12 @@ def _vsn_arguments(metadata: str, plan: ClusterPlan, number: int) -> list[str]:
         *("loomlog.cli.vsn", "start", "--cluster-id", CLUSTER_ID),
         *("--storage-node-id", str(number), "--volumes", str(plan.directory / f"vsn-{number}")),
         *("--mr", metadata, "--listen", f"{HOST}:0", "--sync", plan.sync),
-        *("--location", location),
+        *("--location", location, *_tls_arguments(plan)),
     ]
+
+
+def _tls_arguments(plan: ClusterPlan) -> list[str]:
+    return ["--tls", str(operator_file(plan.directory).parent)] if plan.secure else []
 
 
 async def _spawn(

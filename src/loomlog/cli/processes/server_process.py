@@ -27,8 +27,10 @@ from typing import Annotated, Any, Final, Protocol
 import typer
 
 from loomlog.cli.console.command import run_async
+from loomlog.cli.console.failures import UsageError
 from loomlog.errors import LoomError
 from loomlog.limits import MIB
+from loomlog.net.address import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,17 @@ Listen = Annotated[
 ]
 LogFormat = Annotated[Format, typer.Option(help="On stderr.")]
 LogLevel = Annotated[Level, typer.Option()]
+Tls = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR|FILE",
+        show_default="plain TCP",
+        help="Speak TLS with the certificates that `loom certs` made.",
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow plain TCP on networks, where anybody can listen.")
+]
 EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
 
 
@@ -81,7 +94,18 @@ class ServerOptions:
 
     log_format: LogFormat = Format.JSON
     log_level: LogLevel = Level.INFO
+    tls: Tls = ""
+    insecure: Insecure = False
     end_with_parent: EndWithParent = False
+
+    def check_exposed(self, *addresses: str) -> None:
+        """Raise an error if a network would see what is sent without TLS."""
+        for address in addresses:
+            if not (self.tls or self.insecure or is_loopback(address)):
+                raise UsageError(
+                    f"{address} is on a network, which could read and change everything: give "
+                    "--tls (`loom certs` makes certificates), or --insecure if you trust it"
+                )
 
     def set_up(self, server: str) -> None:
         if self.end_with_parent:

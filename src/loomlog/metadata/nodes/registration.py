@@ -28,8 +28,7 @@ from loomlog.net.endpoints import connect
 from loomlog.storage.identity import fingerprint
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
-from loomlog.wire.link import Connection, OnlyAnswers
+from loomlog.wire.link import Codec, Connection, OnlyAnswers
 from loomlog.wire.proofs import is_node_proof
 
 logger = logging.getLogger(__name__)
@@ -57,16 +56,16 @@ class Registration:
         self._heartbeat_s = heartbeat_s
         self._metadata_addresses = metadata_addresses
         self._new_secret = new_secret
-        self._codec = Codec("vmr", cluster_id=catalog.cluster.cluster_id)
         self._visits = 0  # under way
         self._one_by_one = asyncio.Lock()
 
     async def register(self, connection: Connection, request: pb.Register) -> pb.Registered:
+        connection.require("node", request.storage_node_id)
         verdict = self._judge(request)
         if verdict is Verdict.HELD_BACK:
             return self._hold_back(request)
         if verdict is not Verdict.KNOWN:
-            await self._visit(request)
+            await self._visit(request, connection.codec)
         # Only a node that is known by its secret may say something about the past.
         known_run = request.known_run if verdict is Verdict.KNOWN else pb.NoteRun()
         await self._gate.admit(request.storage_node_id, connection, known_run)
@@ -183,14 +182,14 @@ class Registration:
             _compare("node secret", known.node_secret, request.node_secret, node, fingerprint)
         return verdict
 
-    async def _visit(self, request: pb.Register) -> None:
+    async def _visit(self, request: pb.Register, codec: Codec) -> None:
         """Raise unless the node answers at its address: other nodes and clients go there."""
         if self._visits >= limits.NEWCOMERS_MAX:
             raise Unavailable("too many new nodes register at once: try again")
         self._visits += 1
         try:
             async with asyncio.timeout(limits.VISIT_S):
-                proven = await self._is_proven_there(request)
+                proven = await self._is_proven_there(request, codec)
         except TimeoutError:
             raise _not_reached(request, f"it did not answer within {limits.VISIT_S:g} s") from None
         except LoomError as error:
@@ -200,10 +199,11 @@ class Registration:
         if not proven:
             raise _not_reached(request, "something else answers there")
 
-    async def _is_proven_there(self, request: pb.Register) -> bool:
+    async def _is_proven_there(self, request: pb.Register, codec: Codec) -> bool:
         challenge = self._new_secret().encode()
-        connection = await connect(request.address, self._codec, OnlyAnswers(), limits.VISIT_S)
+        connection = await connect(request.address, codec, OnlyAnswers(), limits.VISIT_S)
         try:
+            connection.require("node", request.storage_node_id)
             question = pb.Frame(prove_node=pb.ProveNode(challenge=challenge))
             answer, _ = await connection.request(question, timeout_s=limits.VISIT_S)
         finally:

@@ -15,6 +15,7 @@ from typing import Final
 
 from loomlog.errors import LoomError, Unavailable
 from loomlog.metadata.catalog.records import ClusterRecord, NodeRecord
+from loomlog.net.credentials import Credentials
 from loomlog.types import CommitContext, Glsn, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -63,7 +64,7 @@ class Collector(Service):
     def __init__(
         self, cluster: ClusterRecord, nodes: dict[NodeId, NodeRecord] | None = None
     ) -> None:
-        codec = Codec("vmr", cluster_id=cluster.cluster_id)
+        codec = Codec("vmr", cluster_id=cluster.cluster_id, credentials=Credentials.chosen())
         refused = dict.fromkeys(_MESSAGES, self._refuse)
         super().__init__(
             codec,

@@ -24,6 +24,7 @@ from loomlog.metadata.rounds import imported_rounds
 from loomlog.metadata.rounds.member_disk import MemberDisk, member_in
 from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.etcd import EtcdStore
+from loomlog.net.credentials import Credentials
 from loomlog.storage.disk import RealFiles, lock_directory
 from loomlog.wire.codec import Codec
 
@@ -66,7 +67,8 @@ async def begin_again(store: EtcdStore, records: Sequence[bytes]) -> None:
 async def check_stopped(store: EtcdStore, settings: EtcdSettings) -> None:
     """Raise if a metadata repository still runs: it would continue with what it has."""
     known = await membership.known_membership(store)
-    codec = Codec("vmr", cluster_id=await transfer.cluster_id(store, _where(settings)))
+    cluster_id = await transfer.cluster_id(store, _where(settings))
+    codec = Codec("vmr", cluster_id=cluster_id, credentials=Credentials.chosen())
     peers = Peers(NOBODY.member, codec, lambda: None)
     try:
         running = await peers.ask_all(known.addresses, ASKED_S)

@@ -96,6 +96,8 @@ class QuorumMember:
         """Return the requests that the service of the metadata repository hands over."""
 
         def route(connection: Connection, frame: Frame, payload: memoryview) -> None:
+            connection.require("metadata")
+
             def answer(reply: pb.Frame | LoomError, records: Sequence[bytes]) -> None:
                 if isinstance(reply, LoomError):
                     reply = codec.failure_frame(reply)
