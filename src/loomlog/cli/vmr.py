@@ -21,6 +21,7 @@ from loomlog.cli.console.options import (
     SyncRate,
     parse_peers,
 )
+from loomlog.cli.processes.audit_writer import Audited
 from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
 from loomlog.net.address import is_loopback
 
@@ -104,8 +105,11 @@ def start(
             tls=server.tls,
         )
     )
+    audited = Audited(
+        repository, f"vmr-{member_id}", repository.audit, lambda: [repository.address]
+    )
     serve(
-        repository,
+        audited,
         lambda: {"address": repository.address, "http": repository.http_address},
         lambda: repository.failed,
     )

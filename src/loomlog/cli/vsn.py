@@ -12,6 +12,7 @@ from loomlog import limits
 from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
 from loomlog.cli.console.options import parse_volume_limits
+from loomlog.cli.processes.audit_writer import Audited
 from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
 from loomlog.types import SyncMode
 
@@ -100,12 +101,13 @@ def start(
 
     server.check_exposed(listen)
     server.set_up(f"vsn-{storage_node_id}")
+    metadata = tuple(address.strip() for address in mr.split(","))
     node = StorageNode(
         NodeSettings(
             node_id=storage_node_id,
             cluster_id=cluster_id,
             volumes=tuple(volumes),
-            metadata=tuple(address.strip() for address in mr.split(",")),
+            metadata=metadata,
             listen=listen,
             advertise=advertise,
             location=location,
@@ -116,7 +118,8 @@ def start(
             tls=server.tls,
         )
     )
-    serve(_Registered(node), lambda: {"address": node.address}, lambda: node.failed)
+    audited = Audited(_Registered(node), f"vsn-{storage_node_id}", node.audit, lambda: metadata)
+    serve(audited, lambda: {"address": node.address}, lambda: node.failed)
 
 
 class _Registered:

@@ -104,9 +104,6 @@ class _Peer:
             return any(self.token.permits(verb, need.name, now_s) for verb in need.verbs)
         return any(allows(self.permissions, verb, need.name) for verb in need.verbs)
 
-    def has_any(self, verbs: tuple[Verb, ...]) -> bool:
-        return any(permission.verb in verbs for permission in self.permissions)
-
 
 _Key: TypeAlias = tuple[Rule, int | str]
 
@@ -262,7 +259,7 @@ class Guard:
                 return register_need(str(target), change=change)
             case Target.LOGLET | Target.STREAM:
                 assert isinstance(target, int)
-                if not peer.has_any(rule.verbs):  # nobody asks for names without any permission
+                if not peer.permissions:  # who may do nothing at all makes nobody learn names
                     raise _denied(peer, _unnamed(rule))
                 name = self._names.log_of(self._loglet(rule, target))
                 return None if name is None else of_staging(Need(rule.verbs, name))
@@ -321,8 +318,11 @@ class Guard:
         return _Peer(f"token {token.name}", "client", token.permissions, token)
 
     def name_of(self, connection: Connection) -> str:
-        session = connection.session
-        return str(connection.principal) if session is None else session.peer.name
+        """Return who is at the other end, for the audit log."""
+        try:
+            return self._identify(connection).name
+        except PermissionDenied:
+            return str(connection.principal)
 
     def may_after(self, connection: Connection, access: Access, verb: Verb) -> bool:
         """Return whether a peer would have a permission about the cluster under other rules."""

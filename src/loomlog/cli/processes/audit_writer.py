@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from loomlog.config import ClientSettings
 from loomlog.core.audit import AuditEntry, AuditTrail
 from loomlog.core.backoff import Backoff
 from loomlog.core.permissions import AUDIT_LOG
@@ -36,12 +38,13 @@ class Audited:
         server: RunnableServer,
         name: str,
         trail: AuditTrail,
-        client: Callable[[], Cluster],
+        metadata: Callable[[], Sequence[str]],
     ) -> None:
+        """`metadata` are the addresses of the metadata repositories; `name` is as vsn-1."""
         self._server = server
         self._name = name
         self._trail = trail
-        self._new_client = client
+        self._metadata = metadata
         self._noted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         trail.noted = self._noted.set
@@ -58,7 +61,8 @@ class Audited:
 
     async def _run(self) -> None:
         await self._noted.wait()  # nobody connects before there is something to write
-        client = self._new_client()
+        await asyncio.to_thread(import_module, "loomlog.columns")  # Arrow takes a while
+        client = self._client()
         try:
             while True:
                 await self._noted.wait()
@@ -69,6 +73,12 @@ class Audited:
                 await self._write(client, lines)
         finally:
             await client.close()
+
+    def _client(self) -> Cluster:
+        from loomlog.client.cluster import Cluster
+
+        # Without TLS servers are known by how they greet.
+        return Cluster(list(self._metadata()), ClientSettings(), role="vsn")
 
     def _line(self, entry: AuditEntry) -> str:
         return json.dumps({"server": self._name, **asdict(entry)})
