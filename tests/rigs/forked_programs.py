@@ -3,7 +3,8 @@
 Importing takes half a second of CPU, and tests start hundreds. `install` lets `subprocess` (and
 asyncio, which uses it) ask that process, the nursery, for `python -m loomlog.cli.…`; the new
 process is a child of the caller as usual, with files, environment and directory as they were asked
-for. What `loom up` starts, and whatever is started with other PYTHON… variables, is executed as ever.
+for. What `loom up` starts, and whatever is started with other PYTHON… variables, is executed as
+ever.
 
 Run as a program, this is the nursery.
 """
