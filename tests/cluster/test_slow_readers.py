@@ -158,12 +158,13 @@ async def test_large_answers_stay_few_behind_small_ones(
 async def test_many_reads_at_once_of_one_that_reads_are_all_answered(
     local: tuple[LocalCluster, Cluster], protocol: str
 ) -> None:
-    _, cluster = local
-    log = await cluster.create_log("events", replicas=1, protocol=protocol)
-    positions = [(await log.append(VALUE)).position for _ in range(4)]
-    reads = asyncio.gather(*(log.read(positions[number % 4]) for number in range(150)))
-    await asyncio.gather(*(log.append(b"in between") for _ in range(20)))
-    assert all(entry.value == VALUE for entry in await reads)
+    servers, _ = local
+    async with await connect(servers.address, request_timeout_s=60) as cluster:
+        log = await cluster.create_log("events", replicas=1, protocol=protocol)
+        positions = [(await log.append(VALUE)).position for _ in range(4)]
+        reads = asyncio.gather(*(log.read(positions[number % 4]) for number in range(150)))
+        await asyncio.gather(*(log.append(b"in between") for _ in range(20)))
+        assert all(entry.value == VALUE for entry in await reads)
 
 
 @pytest.mark.parametrize("kind", ["get", "list"])
