@@ -20,7 +20,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def findings(loom: Loom, code: int) -> dict[str, list[dict[str, Any]]]:
-    """What the doctor found, by the check."""
+    """Return what the doctor found, by check."""
     ended = loom.run("doctor", "--json")
     assert ended.returncode == code, ended
     found: dict[str, list[dict[str, Any]]] = {}

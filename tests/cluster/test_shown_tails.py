@@ -1,4 +1,4 @@
-"""How far logs reach, as lists of logs show it and as it is asked for."""
+"""The tails of logs, as lists of logs show them and as clients ask for them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class QuorumRig:
         configuration: Configuration | None = None,
         connect: Connect = connect_member,
     ) -> QuorumRoundLog:
-        """In the next epoch."""
+        """Lead in the next epoch."""
         self._epoch += 1
         log = await QuorumRoundLog.open(
             Leader(self._epoch, member_id, self.addresses[member_id]),

@@ -42,7 +42,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def direct(etcd: LocalEtcd, prefix: str) -> AsyncIterator[EtcdStore]:
-    """Another way to the same metadata: shows what really is in etcd."""
+    """A second store on the same metadata, which shows what really is in etcd."""
     async with opened(EtcdSettings(etcd.endpoints, prefix)) as store:
         yield store
 

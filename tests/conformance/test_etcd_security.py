@@ -25,7 +25,7 @@ USER, PASSWORD, PREFIX = "loomlog", "a secret", "clusters/mine"
 
 @pytest.fixture(scope="session")
 def etcd() -> Iterator[LocalEtcd]:
-    """With users: ours may use what is under PREFIX, and nothing else."""
+    """An etcd with users: ours may use what is under PREFIX, and nothing else."""
     with LocalEtcd() as etcd:
         asyncio.run(add_users(etcd.endpoints[0]))
         yield etcd

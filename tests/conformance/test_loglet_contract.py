@@ -112,7 +112,7 @@ async def test_the_tail_covers_all_that_was_acknowledged_and_never_falls(
 async def test_the_tail_does_not_fall_when_somebody_takes_over(
     rig: LogletRig, segment: Segment
 ) -> None:
-    """Among appends, of which some are given up on the way."""
+    """Appends continue meanwhile, and some are given up on the way."""
     acknowledged: list[Glsn] = [0]
     writers = [await rig.another_client() for _ in range(3)]
     writing = [asyncio.ensure_future(_append_on(writer, acknowledged)) for writer in writers]

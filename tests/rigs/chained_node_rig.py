@@ -70,7 +70,7 @@ class ChainNodes(Nodes):
     async def ask(
         self, request: Request, target: Replica | None = None, *, wait_ms: int = 0
     ) -> Answer:
-        """As a client."""
+        """Ask as a client does."""
         target = target or replica()
         return await ask(await self.client(target.node_id), target, request, wait_ms=wait_ms)
 
@@ -83,7 +83,7 @@ class ChainNodes(Nodes):
         *,
         epoch: int = EPOCH,
     ) -> Answer:
-        """As the metadata repository, which knows where the source is."""
+        """Pull as the metadata repository orders it: it knows where the source is."""
         message, _ = request_to_wire(newcomer, Pull(epoch, source, position, bytes_max))
         message.source.address = self.replica(source.node_id).address
         connection = self.metadata.nodes[newcomer.node_id]

@@ -196,7 +196,7 @@ class CopysetRig:
         repeated: bool = False,
         epoch: Epoch = 0,
     ) -> Lsn:
-        """To the node that sequences, or to this one. 0: it was not taken."""
+        """Append at the node that sequences, or at this one. Return 0 if it was not taken."""
         order = pb.CopysetAppend(loglet_id=LOG, repeated=repeated, epoch=epoch)
         batch = a_batch(count, producer_id, sequence)
         target = node or next(n for n in self.favourites if n not in self.epochs.dead)

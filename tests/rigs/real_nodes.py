@@ -72,8 +72,8 @@ class RealNodes:
         return heal
 
     def fail_disk(self, node: int) -> Callable[[], None]:
-        """As after a commit that failed: all that it is asked about chains is refused from now on,
-        until the result is called."""
+        """Refuse all that the node is asked about chains, as after a commit that failed, until
+        the result is called."""
         heal = self.refuse_chains(node)
         (volume,) = chained_on(self.storage[node])._volumes._volumes
         assert volume.store is not None

@@ -349,7 +349,7 @@ class ScriptedNode(Peer):
         return pb.Frame(scrub_response=self.scrubs.get(stream_id, pb.ScrubResponse()))
 
     def _find_time(self, question: pb.FindTime) -> pb.Frame:
-        """As if the entries from `young_from` on were young enough."""
+        """Answer as if the entries from `young_from` on were young enough."""
         self.questions.append((question.log_stream_id, question.timestamp_us, question.first_glsn))
         high = self._replica(question.log_stream_id).context.high_watermark
         young = max(self.young_from.get(question.log_stream_id, high + 1), question.first_glsn)

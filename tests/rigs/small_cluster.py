@@ -185,7 +185,7 @@ class SmallCluster(ClusterRequests, RealNodes):
         return self.nodes[node_id - 1]
 
     async def rejoin(self, *nodes: ScriptedNode) -> None:
-        """After a restart of the repository, or of the nodes' processes."""
+        """Let nodes join again, after a restart of the repository or of their processes."""
         away = [node for node in nodes if node.connection is None]
         await asyncio.gather(*(node.join(self.address) for node in away))
         for node in nodes:

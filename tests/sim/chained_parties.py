@@ -57,7 +57,7 @@ POSITIONS_MAX = 300  # more than a world hands out
 
 
 class SimulatedWorker:
-    """Does a job when the world says so."""
+    """A worker that does a job when the world says so."""
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Sequence[Step], Finished]] = deque()

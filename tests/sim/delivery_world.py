@@ -37,7 +37,7 @@ Step: TypeAlias = tuple[str, Callable[[], None]]
 
 
 class Shape(NamedTuple):
-    """How much may happen in one exploration."""
+    """The bounds of one exploration."""
 
     batches: int = 1
     streams: int = 1

@@ -1,5 +1,5 @@
-"""How a client uses a log that is switched, as an oracle: every append, read, tail and trim goes to
-the right segment, whatever layout the client believes in."""
+"""An oracle for a client that uses a log while it is switched: every append, read, tail and
+trim goes to the right segment, whatever layout the client believes in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def certainly(request: Any) -> UseSteps[Any]:
 
 
 class Tail(NamedTuple):
-    """How far a loglet reaches."""
+    """The tail of a loglet."""
 
     position: Glsn  # the last one that is decided; below the loglet's start if there is none
     sealed: bool  # nothing will follow

@@ -1,4 +1,4 @@
-"""Who may import whom: the layers of ARCHITECTURE.md, checked in the source itself."""
+"""The layers of ARCHITECTURE.md, checked in the source: who may import whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `loom doctor` concludes from the status and from what servers say of themselves."""
+"""`loom doctor` draws conclusions from the status and from what servers say of themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def status() -> pb.Status:
 
 
 def answers() -> tuple[pb.ServerCheck, pb.ServerCheck]:
-    """Of a metadata repository and a node that are well."""
+    """Return answers of a metadata repository and a node that are well."""
     vmr, vsn = server_check("prod"), server_check("prod", 1)
     vmr.store, vmr.store_read_s = "SQLite", 0.001
     for server in (vmr, vsn):
@@ -37,7 +37,7 @@ def answers() -> tuple[pb.ServerCheck, pb.ServerCheck]:
 
 
 def found_by(status: pb.Status, vmr: Checked, vsn: Checked) -> list[Finding]:
-    """What is not ok, without the limits of the machine that runs this test."""
+    """Return what is not ok, without the limits of the machine that runs this test."""
     found = diagnose(cluster_status(status), {"m:1": vmr, "n:1": vsn})
     assert found
     return [f for f in found if f.result != "ok" and f.subject != "this machine"]

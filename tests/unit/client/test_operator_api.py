@@ -1,4 +1,4 @@
-"""What operators do, from Python."""
+"""Operators' changes, from Python."""
 
 from __future__ import annotations
 

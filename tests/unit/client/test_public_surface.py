@@ -1,4 +1,4 @@
-"""What users see of a log in a notebook, after a dot and the tab key."""
+"""The names that users see in a notebook after a dot and the tab key."""
 
 from __future__ import annotations
 

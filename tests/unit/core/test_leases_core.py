@@ -1,4 +1,4 @@
-"""Who may acquire a lease, and when."""
+"""The right to acquire a lease, and when it begins."""
 
 from __future__ import annotations
 

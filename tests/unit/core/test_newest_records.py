@@ -1,4 +1,4 @@
-"""What metadata becomes when it is brought up to date with the storage nodes."""
+"""Metadata is brought up to date with the storage nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs a log if nodes are away."""
+"""The cost for a log if nodes are away."""
 
 from __future__ import annotations
 

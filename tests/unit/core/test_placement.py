@@ -1,4 +1,4 @@
-"""Which node gets one more replica, and why another does not."""
+"""The choice of a node for one more replica, and why another is not chosen."""
 
 from __future__ import annotations
 

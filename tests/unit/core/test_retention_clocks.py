@@ -1,4 +1,4 @@
-"""Which time it is when clocks are wrong."""
+"""The time when clocks are wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a log may be trimmed because of its retention."""
+"""The position up to which a log may be trimmed because of its retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not belong to a node is neither served nor deleted, and the node serves the rest."""
+"""A node neither serves nor deletes what does not belong to it, and serves the rest."""
 
 from __future__ import annotations
 

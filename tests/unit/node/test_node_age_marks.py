@@ -78,7 +78,7 @@ def test_what_cannot_be_kept_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_on_a_full_disk_small_files_are_overwritten(tmp_path: Path) -> None:
-    """Or the node could not take part, and nobody could delete anything there."""
+    """Else the node could not take part, and nobody could delete anything there."""
     full, files, path = FullDisk(), RealFiles(), str(tmp_path)
     age_marks.save_generation(files, path, 9)
     age_marks.save_generation(full, path, 10)

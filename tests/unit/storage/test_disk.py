@@ -144,7 +144,7 @@ def test_one_process_per_directory(tmp_path: Path) -> None:
 
 
 class Thread:
-    """Does what was handed in when it is told to."""
+    """A thread that does what was handed in when it is told to."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Sequence[Step], Finished]] = []

@@ -1,4 +1,4 @@
-"""What is said when etcd, or the package for it, is missing; members that come back."""
+"""Errors when etcd, or the package for it, is missing; members that come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes in as lines and comes out as text."""
+"""Lines become values, and values become lines of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `loom metadata rebuild` prints, of a cluster in this process."""
+"""The output of `loom metadata rebuild`, for a cluster in this process."""
 
 from __future__ import annotations
 

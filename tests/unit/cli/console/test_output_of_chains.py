@@ -1,4 +1,4 @@
-"""What people are shown of chained segments."""
+"""The output for people about chained segments."""
 
 from __future__ import annotations
 

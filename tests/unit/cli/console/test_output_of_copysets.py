@@ -1,4 +1,4 @@
-"""What people are shown of copyset segments."""
+"""The output for people about copyset segments."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def copyset() -> CopysetInfo:
 
 
 def cells(table: Table) -> dict[str, str]:
-    """Of its only row."""
+    """Return the cells of the only row."""
     return {str(column.header): str(next(iter(column.cells))) for column in table.columns}

@@ -1,4 +1,4 @@
-"""Which parts of a log a reader passes, and what it knows of their streams."""
+"""The parts of a log that a reader passes, and what it knows of their streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class Traits:
-    """As the registry has them."""
+    """Traits as the registry has them."""
 
     def joins_neighbours(self, protocol: str) -> bool:
         return OrderedLoglet.joins_neighbours if protocol == "ordered" else False

@@ -25,7 +25,7 @@ REPLICA = Replica(4, LOG, 0, 77)
 
 
 class Interruptions(Chains):
-    """Only so many parts are copied; then no copy is answered."""
+    """Answers a number of copies, and then none."""
 
     parts = 1000
 

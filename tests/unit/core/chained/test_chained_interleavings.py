@@ -27,7 +27,7 @@ Begin = Callable[[Chains], Steps[object]]
 
 
 class Role:
-    """Who takes part, and which node it cannot reach."""
+    """A participant, and the node that it cannot reach."""
 
     def __init__(self, name: str, begin: Begin, cut_off: NodeId = 0) -> None:
         self.name = name

@@ -80,7 +80,7 @@ def test_a_block_in_doubt_is_acknowledged_when_it_has_enough_copies() -> None:
 
 
 class Overtaken(Chains):
-    """While a newcomer joins, another one does, and a block is written to the head."""
+    """Lets another newcomer join, and a block be written to the head, while one joins."""
 
     rival: Admission | None = None
 

@@ -1,4 +1,4 @@
-"""Where a time begins in chains: never behind an entry that is young enough to stay."""
+"""The position where a time begins in chains is never behind an entry that is to stay."""
 
 from __future__ import annotations
 

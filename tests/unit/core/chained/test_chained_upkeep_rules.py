@@ -1,4 +1,4 @@
-"""What a chained loglet needs next: who leaves, who joins, who is waited for."""
+"""The next step of a chained loglet: who leaves, who joins, who is waited for."""
 
 from __future__ import annotations
 

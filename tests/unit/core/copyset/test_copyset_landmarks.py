@@ -1,4 +1,4 @@
-"""Where a time begins, whether a log is empty, where it ends: from answers of nodes."""
+"""Answers of nodes tell where a time begins, whether a log is empty, and where it ends."""
 
 from __future__ import annotations
 

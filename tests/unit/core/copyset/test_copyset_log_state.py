@@ -1,4 +1,4 @@
-"""How the state of a copyset log changes in the epoch store."""
+"""Changes of the state of a copyset log in the epoch store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def members(*nodes: int) -> tuple[Member, ...]:
 
 
 def started(epochs: int = 1, *, start: int = 1) -> LogState:
-    """On nodes 1 to 3, two copies of everything."""
+    """Return a log on nodes 1 to 3, with two copies of everything."""
     state = first_state(members(1, 2, 3), 2, start)
     for _ in range(epochs):
         state = take_epoch(state, 1, state.history[-1].nodeset)

@@ -1,4 +1,4 @@
-"""Where logs, epochs and records go, and who is left out for a while."""
+"""The placement of logs, epochs and records, and who is left out for a while."""
 
 from __future__ import annotations
 

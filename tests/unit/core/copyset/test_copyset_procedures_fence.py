@@ -24,7 +24,7 @@ def run(
     silent: Collection[int] = (),
     authority: Mapping[int, Authority] | None = None,
 ) -> dict[int, int] | Preempted | None:
-    """By a sequencer of epoch 5; epochs from 4 on have another nodeset."""
+    """Fence as a sequencer of epoch 5; epochs from 4 on have another nodeset."""
 
     def answer(ask: CopysetAsk) -> Answer:
         assert isinstance(ask.target, int)

@@ -1,4 +1,4 @@
-"""What a node does that was away while an epoch was recovered."""
+"""A node that was away while an epoch was recovered deletes its leftovers."""
 
 from __future__ import annotations
 

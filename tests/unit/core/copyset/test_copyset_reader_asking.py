@@ -1,4 +1,4 @@
-"""Who a reader asks for what: order, room, single copy delivery, nodes that fail, epochs."""
+"""The questions of a reader: order, room, single copy delivery, nodes that fail, epochs."""
 
 from __future__ import annotations
 

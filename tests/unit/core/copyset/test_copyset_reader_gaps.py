@@ -1,4 +1,4 @@
-"""What a reader concludes when nothing comes, from whom, and what kind of gap it is."""
+"""The conclusions of a reader when nothing comes, and the kinds of gaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def at(offset: int) -> int:
 
 
 def sources(*passed: int, **authorities: Authority) -> list[ReadSource]:
-    """Of nodes 1 to 5 those have looked up to 9, and the others have not answered."""
+    """Return nodes 1 to 5, of which those have looked up to 9 and the others have not answered."""
     made = [ReadSource(node, at(10) if node in passed else START) for node in range(1, 6)]
     for source in made:
         source.authority = authorities.get(f"node{source.shard}", Authority.FULL)

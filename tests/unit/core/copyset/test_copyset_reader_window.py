@@ -15,7 +15,7 @@ def window_of(room: Room | None = None) -> ReadWindow:
 
 
 def drain(window: ReadWindow) -> list[tuple[int, int, Kind]]:
-    """What stands where, as offsets."""
+    """Return what stands where, as offsets."""
     pieces = []
     while window.first is not None:
         piece = window.pop(window.first)

@@ -1,4 +1,4 @@
-"""Which epochs are rebuilt, who restores a record, where, and in which nodesets."""
+"""The plan of a rebuilding: its epochs, donors, targets and nodesets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which event of rebuilding is due, and when."""
+"""The events of rebuilding that are due, and when."""
 
 from __future__ import annotations
 

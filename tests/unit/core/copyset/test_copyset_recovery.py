@@ -1,4 +1,4 @@
-"""What a new sequencer makes of the epochs before its own."""
+"""A new sequencer recovers the epochs before its own."""
 
 from __future__ import annotations
 
@@ -430,7 +430,7 @@ def test_what_is_trimmed_is_not_recovered() -> None:
 
 
 def trimmed_between_seal_and_digest() -> RecoveryRig:
-    """Up to offset 7, which is where the epoch ends."""
+    """Trim up to offset 7, which is where the epoch ends."""
     rig = RecoveryRig()
     story(rig)
 

@@ -74,7 +74,7 @@ class SequencerRig:
             self.released.clear()
 
     def heed(self, effects: list[SequencerEffect]) -> list[SequencerEffect]:
-        """What remains besides sending."""
+        """Return the effects that remain besides sending."""
         for send in of_kind(Send, effects):
             if isinstance(send.request, Release):
                 self.released.append((send.shard, send.request.lsn))

@@ -1,4 +1,4 @@
-"""What becomes of the last part of an epoch, and how the nodes come to have it."""
+"""The end of an epoch is settled, and brought to the nodes."""
 
 from __future__ import annotations
 

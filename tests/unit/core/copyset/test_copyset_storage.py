@@ -1,4 +1,4 @@
-"""What a storage node takes, keeps, shows and deletes."""
+"""The records that a storage node takes, keeps, shows and deletes."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Log:
         self.rounds.begin_at(first + count)
 
     def restart(self, node: NodeId, keeping: int = 1_000_000) -> None:
-        """Only so many commits were stored, and what the node did not hear again is forgotten."""
+        """Restart with this many commits: what the node did not hear again is forgotten."""
         for (stream, where), replica in list(self.replicas.items()):
             if where == node:
                 kept = self.commits[stream, node][:keeping]

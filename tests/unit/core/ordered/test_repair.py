@@ -1,4 +1,4 @@
-"""What the metadata repository does about a stream that does not run as it should."""
+"""The metadata repository repairs a stream that does not run as it should."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_dead_replica_is_replaced_before_one_that_is_to_leave() -> None:
 
 
 def test_a_stream_that_stays_sealed_is_moved_all_the_same() -> None:
-    """Of a segment that has ended, or as an operator wants it: else its node is never empty."""
+    """Its segment has ended, or an operator wants it so: else its node is never empty."""
     found = stream(*ALL_SEALED)
     found.wanted_running = False
     found.leaving = 2
@@ -512,7 +512,7 @@ def test_a_stream_without_entries_goes_when_a_replica_confirms_it() -> None:
 
 
 def test_replicas_are_sealed_before_the_stream_goes() -> None:
-    """So that waiting appends are answered."""
+    """Waiting appends are answered by that."""
     found = going(says(SEALING), *MOST_SEALED, sealed_at=12, trimmed=12)
     assert decide(found) == SendSeal((1,))
 

@@ -235,7 +235,7 @@ def test_a_replica_that_lost_commits_which_are_not_kept_any_more() -> None:
 
 @pytest.mark.parametrize("known", [0, 1, 2, 4])
 def test_forgotten_rounds_that_are_still_known_are_sent_again(known: int) -> None:
-    """Of two streams; without them nobody can tell the positions of one from those of the other."""
+    """Without them nobody can tell the positions of one stream from those of the other."""
     log, all_rounds = forgetful(2)
     stream = log.streams[2]
     log.report(1, report(2, 5, offset=2, high=2))
@@ -258,7 +258,7 @@ def test_forgotten_rounds_that_are_still_known_are_sent_again(known: int) -> Non
 def test_positions_that_only_one_stream_can_have_had_follow_from_their_number(
     end: int, lengths: list[int]
 ) -> None:
-    """As far as the entries are there."""
+    """This holds as far as the entries are there."""
     log, _ = forgetful(1)
     stream = log.streams[1]
     log.report(1, report(1, end, offset=2, high=1))

@@ -1,4 +1,4 @@
-"""Who may take over the leadership of the metadata repositories."""
+"""The right to take over the leadership of the metadata repositories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a metadata repository left half done with chained segments, the next one finishes."""
+"""A new leader finishes what another left half done with chained segments."""
 
 from __future__ import annotations
 

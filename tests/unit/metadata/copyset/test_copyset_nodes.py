@@ -1,4 +1,4 @@
-"""What becomes of copyset logs when nodes are lost, come, are drained or removed."""
+"""Copyset logs when nodes are lost, come, are drained or removed."""
 
 from __future__ import annotations
 

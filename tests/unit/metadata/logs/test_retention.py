@@ -84,7 +84,7 @@ async def test_an_idle_log_becomes_empty(tmp_path: Path) -> None:
 
 
 class Changed:
-    """While it looks for what is too old, somebody wants to keep everything."""
+    """A log that somebody wants to keep whole while old entries are searched."""
 
     def __init__(self) -> None:
         self.keeper: RetentionTrimmer | None = None

@@ -1,4 +1,4 @@
-"""Who counts as alive, and who is told when that changes."""
+"""The nodes that count as alive, and who is told when that changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may join (docs/design/ordered.md, "Volumes and start")."""
+"""The nodes that may join (docs/design/ordered.md, "Volumes and start")."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_what_no_node_sends_is_refused(
 
 
 class Liar(ScriptedNode):
-    """Does not know the secret that it registers with."""
+    """A node that does not know the secret that it registers with."""
 
     def _prove_node(self, question: pb.ProveNode) -> pb.Frame:
         return pb.Frame(node_proof=pb.NodeProof(proof=b"x" * 32))

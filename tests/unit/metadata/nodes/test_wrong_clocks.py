@@ -1,4 +1,4 @@
-"""Whose clock is wrong, and what the metadata repository does by the clock then."""
+"""The metadata repository finds wrong clocks, and deletes nothing because of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def with_a_log(cluster: SmallCluster) -> list[ScriptedNode]:
 
 
 def asked_us(nodes: list[ScriptedNode]) -> list[int]:
-    """From which times on entries were to be kept."""
+    """Return the times from which on entries were to be kept."""
     return [timestamp_us for node in nodes for _, timestamp_us, _ in node.questions]
 
 

@@ -42,7 +42,7 @@ async def started(cluster: SmallCluster, nodes: int, entries: int = 3) -> list[S
 
 
 async def goes_on(cluster: SmallCluster, nodes: list[ScriptedNode]) -> None:
-    """What is appended now gets the next positions, on all these nodes."""
+    """Check that what is appended now gets the next positions, on all these nodes."""
     _, tail = await cluster.bounds()
     write_all(nodes, 1, 2)
     for node in nodes:

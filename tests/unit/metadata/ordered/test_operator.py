@@ -1,4 +1,4 @@
-"""What operators do with streams and nodes, and what they are told."""
+"""Operators' changes of streams and nodes, and what they are told."""
 
 from __future__ import annotations
 
@@ -501,7 +501,7 @@ async def test_an_unregistered_replica_is_not_taken_up_again_after_a_restart(
 
 
 async def test_a_newcomer_that_is_given_up_keeps_what_it_had_before(tmp_path: Path) -> None:
-    """Only what was made for this attempt is deleted."""
+    """Nothing is deleted but what was made for this attempt."""
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 3, replicas=3)
         await cluster.change(CHANGE.UNREGISTER, from_node=2)

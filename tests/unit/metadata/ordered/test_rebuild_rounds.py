@@ -55,7 +55,7 @@ async def append(log: loomlog.Log, values: range) -> dict[bytes, Position]:
 
 
 async def written_beyond(cluster: LocalCluster, entries: int) -> None:
-    """Until all replicas have so many entries that no round has reached."""
+    """Wait until all replicas have this many entries that no round has reached."""
     streams = [held for node in cluster.nodes.values() for held in ordered_on(node).held.values()]
     replicas = [held.driver for held in streams]
     async with asyncio.timeout(PATIENCE_S):

@@ -1,4 +1,4 @@
-"""What is asked for while the metadata store is slow, or fails, to write it."""
+"""Requests while the metadata store is slow, or fails, to write."""
 
 from __future__ import annotations
 

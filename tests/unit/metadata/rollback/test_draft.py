@@ -53,7 +53,7 @@ def stream(node: int, epoch: int, stamp: int = 77) -> HeldReplica:
 
 
 class Held:
-    """What the nodes hold, of all protocols."""
+    """The data that nodes hold, of all protocols."""
 
     def __init__(self) -> None:
         ordered, chained, copyset = OrderedDraft(), ChainedDraft(), CopysetDraft()

@@ -51,7 +51,7 @@ class RollbackCluster(SmallCluster):
         return int(answer.register_value.version)
 
     async def condition(self) -> str:
-        """What is wrong with the metadata itself."""
+        """Return what is wrong with the metadata itself."""
         conditions = (await self.status()).conditions
         return " ".join(c.text for c in conditions if not c.storage_node_id and not c.log)
 
@@ -364,7 +364,7 @@ async def test_commands_fail_at_once_when_no_nodes_are_coming(
 
 
 async def test_streams_say_what_is_waited_for(cluster: RollbackCluster) -> None:
-    """So that appends which time out say it, too."""
+    """Appends that time out then say it, too."""
     await cluster.create()
     await cluster.restart()
     assert "0 of 3 storage nodes" in (await cluster.describe()).streams[0].condition

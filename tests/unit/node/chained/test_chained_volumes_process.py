@@ -103,7 +103,7 @@ class Writing:
 
 @asynccontextmanager
 async def a_node(tmp_path: Path) -> AsyncIterator[tuple[Process, Connection]]:
-    """With an empty replica; whoever starts another life of it ends that."""
+    """Return a node with an empty replica; who starts it once more ends it."""
     volume = tmp_path / "volume"
     volume.mkdir()
     metadata = PlayedMetadata()

@@ -1,4 +1,4 @@
-"""What the copies on a storage node do besides answering."""
+"""The copies on a storage node, besides their answers."""
 
 from __future__ import annotations
 

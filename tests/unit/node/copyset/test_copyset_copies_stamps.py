@@ -27,7 +27,7 @@ READ = Read(LOG, 1, LSN_MAX, 1 << 24, everything=True)
 
 
 async def order(rig: CopysetRig, node: int, request: Forget | Trim, stamp: int) -> NodeAnswer:
-    """As the metadata repository."""
+    """Ask as the metadata repository."""
     message, _ = request_to_wire(0, request, stamp)
     frame = pb.Frame(copyset_request=message)
     answer, payload = await rig.epochs.connections[node].request(frame)

@@ -1,4 +1,4 @@
-"""Which batches a node was asked to store."""
+"""The batches that a node was asked to store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node still did for a log that is deleted comes to an end."""
+"""A node ends all that it still did for a log that is deleted."""
 
 from __future__ import annotations
 

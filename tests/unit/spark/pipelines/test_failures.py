@@ -1,4 +1,4 @@
-"""Whose fault a failure is: only records that fail by themselves may be put away."""
+"""Only records that fail by themselves may be put aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody sees who looks while others write: all of it is synced, and of one state."""
+"""Whoever looks while others write sees synced data of one state."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_who_reads_while_a_partition_goes_learns_of_the_trim(rig: RocksRig) -> N
 
 
 def test_who_reads_a_file_that_goes_learns_of_the_trim(rig: RocksRig) -> None:
-    """And does not take it for damage."""
+    """It is not taken for damage."""
     rig.put(record(1), record(2))
     rig.ask(Release(LOG, LSN_MAX))
     asked: list[LogReader] = []
@@ -474,7 +474,7 @@ def test_a_missing_partition_is_noticed(tmp_path: Path) -> None:
 
 
 def reopen_damaged(rig: RocksRig, files: str, at: int) -> LogsRig:
-    """After a bit flipped in the file of the newest partition that has its batches or heads."""
+    """Open it after a bit flipped in the file of the newest partition with batches or heads."""
     rig.logs.close()
     newest = max(rig.path.glob(files))
     content = bytearray(newest.read_bytes())

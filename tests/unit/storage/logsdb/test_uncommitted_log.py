@@ -17,7 +17,7 @@ from loomlog.storage.logsdb.table import MemoryLog
 
 
 def change_of(log: MemoryLog, random: Random) -> Change:
-    """Any that may come next: copies never overlap."""
+    """Return any change that may come next: copies never overlap."""
     offset = random.randint(1, 60)
     copies = log.heads(0, LSN_MAX, 100)
     match random.randint(0, 11):

@@ -249,7 +249,7 @@ def test_a_lost_commit_that_can_only_have_been_one_is_written_again(
 
 
 def test_a_lost_commit_whose_positions_are_unknown_hides_what_is_behind_it(tmp_path: Path) -> None:
-    """Until the commits are sent again; the file stays as a copy."""
+    """It shows again when the commits are sent again; the file stays as a copy."""
     rig = StorageRig(str(tmp_path / "lsid=7"))
     rig.append(40, 40, 40, 40)
     glsns = (1, 11, 21, 31)  # the log has other streams

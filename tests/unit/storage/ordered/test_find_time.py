@@ -1,4 +1,4 @@
-"""Where a time begins in a replica: found by headers, whatever order timestamps are in."""
+"""The beginning of a time in a replica is found by headers, in any order of timestamps."""
 
 from __future__ import annotations
 

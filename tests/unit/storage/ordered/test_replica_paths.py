@@ -1,4 +1,4 @@
-"""Where replicas of log streams live on the volumes of a node."""
+"""The paths of replicas on the volumes of a node."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ HOLE = Record(make(1, 10), 3, Kind.HOLE, 1, (1, 2, 3), 1, 9)
 
 
 class PlayedNode(Service):
-    """Has one record, or none."""
+    """A node with one record, or none."""
 
     def __init__(self) -> None:
         super().__init__(Codec("vsn"), {"copyset_request": self._read})
