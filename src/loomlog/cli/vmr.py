@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,8 +23,9 @@ from loomlog.cli.console.options import (
     parse_peers,
 )
 from loomlog.cli.processes.audit_writer import Audited
-from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
+from loomlog.cli.processes.server_process import Listen, ServerOptions, keep_private, serve
 from loomlog.net.address import is_loopback
+from loomlog.net.credentials import server_file
 
 app = typer.Typer(
     help="The metadata repository of a loomlog cluster.",
@@ -85,6 +87,7 @@ def start(
     if etcd and not access.etcd_ca and not server.insecure:
         _check_etcd(etcd)
     server.set_up(f"vmr-{member_id}")
+    keep_private(Path(data).glob("*"))
     repository = MetadataRepository(
         MetadataSettings(
             cluster_id=cluster_id,
@@ -106,7 +109,11 @@ def start(
         )
     )
     audited = Audited(
-        repository, f"vmr-{member_id}", repository.audit, lambda: [repository.address]
+        repository,
+        f"vmr-{member_id}",
+        repository.audit,
+        lambda: [repository.address],
+        str(server_file(server.tls, "metadata", member_id)) if server.tls else "",
     )
     serve(
         audited,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,8 @@ from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
 from loomlog.cli.console.options import parse_volume_limits
 from loomlog.cli.processes.audit_writer import Audited
-from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
+from loomlog.cli.processes.server_process import Listen, ServerOptions, keep_private, serve
+from loomlog.net.credentials import server_file
 from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ def start(
     server.check_exposed(listen)
     server.set_up(f"vsn-{storage_node_id}")
     metadata = tuple(address.strip() for address in mr.split(","))
+    keep_private(found for volume in volumes for found in Path(volume).glob("cid=*"))
     node = StorageNode(
         NodeSettings(
             node_id=storage_node_id,
@@ -118,7 +121,9 @@ def start(
             tls=server.tls,
         )
     )
-    audited = Audited(_Registered(node), f"vsn-{storage_node_id}", node.audit, lambda: metadata)
+    tls = str(server_file(server.tls, "node", storage_node_id)) if server.tls else ""
+    name = f"vsn-{storage_node_id}"
+    audited = Audited(_Registered(node), name, node.audit, lambda: metadata, tls)
     serve(audited, lambda: {"address": node.address}, lambda: node.failed)
 
 

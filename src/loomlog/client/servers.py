@@ -50,6 +50,7 @@ class Connections:
         self._open: dict[str, Connection] = {}
         self._attempts: dict[str, asyncio.Task[Connection]] = {}
         self._failures: dict[str, _Failure] = {}
+        self._closing: list[Connection] = []  # with TLS: both sides have to say goodbye
         self.closed = False
 
     def get(self, address: str) -> Connection | None:
@@ -71,12 +72,10 @@ class Connections:
         for attempt in attempts:
             attempt.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
-        connections = list(self._open.values())
-        for connection in connections:
+        for connection in list(self._open.values()):
             connection.close(Unavailable("this client was closed"))
         self._open.clear()
-        if self._codec.credentials is not None:
-            await asyncio.gather(*(connection.wait_closed() for connection in connections))
+        await asyncio.gather(*(connection.wait_closed() for connection in self._closing))
 
     def _start(self, address: str) -> asyncio.Task[Connection]:
         loop = asyncio.get_running_loop()
@@ -118,6 +117,9 @@ class Connections:
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
+        if self._codec.credentials is not None:
+            closing = (*self._closing, connection)
+            self._closing = [each for each in closing if not each.is_gone]
 
 
 class Metadata:

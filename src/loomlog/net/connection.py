@@ -437,9 +437,14 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             self._transport.close()
         self._fail(error or Unavailable(f"the connection to {self.peer} was closed"))
 
+    @property
+    def is_gone(self) -> bool:
+        """Return whether nothing is left of it; with TLS that is later than `closed`."""
+        return self._transport is None
+
     async def wait_closed(self) -> None:
-        """Wait until a connection that was closed is gone: the end of TLS is agreed upon."""
-        if self._transport is not None:
+        """Wait until a connection that was closed is gone."""
+        if not self.is_gone:
             self._lost = self._lost or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._lost)
 

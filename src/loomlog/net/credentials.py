@@ -40,6 +40,12 @@ class _Contexts(NamedTuple):
     connecting: ssl.SSLContext
 
 
+def server_file(path: str, kind: principal.Kind, number: int) -> Path:
+    """Return the file of a server, given its directory or itself."""
+    place = Path(path)
+    return place / f"{kind}-{number}.pem" if place.is_dir() else place
+
+
 class Credentials:
     """The credentials of one process. `cluster` is that of its peers; empty: not known."""
 
@@ -55,8 +61,7 @@ class Credentials:
     @classmethod
     def of_server(cls, path: str, kind: principal.Kind, number: int, cluster: str) -> Credentials:
         """Load the credentials of a server from a directory, or from its own file."""
-        place = Path(path)
-        own = place / f"{kind}-{number}.pem" if place.is_dir() else place
+        own = server_file(path, kind, number)
         credentials = cls(own.parent / AUTHORITIES, own, cluster)
         from loomlog.net.certificates import read_certificate
 

@@ -39,6 +39,7 @@ _NAMES: Final = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "readTimeoutMs",
+    "tls",
 )
 _STREAM_ONLY: Final = "maxRecordsPerTrigger"
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,6 +60,7 @@ class ReadOptions:
     records_per_partition_max: int | None
     fail_on_data_loss: bool
     read_timeout_s: float
+    tls: str | None  # as of `connect`
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -85,6 +87,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         records_per_partition_max=_count(options, "maxRecordsPerPartition"),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         read_timeout_s=(_count(options, "readTimeoutMs") or READ_TIMEOUT_MS) / 1000,
+        tls=options.get("tls"),
     )
 
 

@@ -33,7 +33,7 @@ from loomlog.errors import InvalidArgument, LoomError
 from loomlog.spark.options import named, number, required
 
 _QUERY: Final = "sql.streaming.queryId"  # where Spark tells a task to which query it belongs
-_OPTIONS: Final = ("cluster", "log", "writer", "sequence")
+_OPTIONS: Final = ("cluster", "log", "writer", "sequence", "tls")
 _OF_SPARK: Final = ("checkpointlocation",)  # it hands its own on
 
 _BYTES: Final = (BinaryType, StringType)
@@ -56,6 +56,7 @@ class WriteOptions:
     log: str
     writer: str | None  # of a batch: None for one that is written but once
     sequence: int
+    tls: str | None  # as of `connect`
 
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -74,6 +75,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         log=required(options, "log", "the name of the log to write to"),
         writer=writer,
         sequence=1 if sequence is None else number("sequence", sequence, "a number from 1 on"),
+        tls=options.get("tls"),
     )
 
 
@@ -146,7 +148,7 @@ class BatchWriter(DataSourceArrowWriter):
     def _forget(self) -> None:
         """Forget a writer that was made for this batch alone."""
         if self._options.writer is None:
-            with connect_sync(self._options.cluster) as cluster:
+            with connect_sync(self._options.cluster, tls=self._options.tls) as cluster:
                 cluster.log(self._options.log).writer(self._writer).forget()
 
 
@@ -169,7 +171,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _stage(options: WriteOptions, writer: str, batches: Iterator[Any]) -> TaskStaged:
     """Stage rows in a task. The writer is created first, so that no trim removes them."""
-    with connect_sync(options.cluster) as cluster:
+    with connect_sync(options.cluster, tls=options.tls) as cluster:
         log = cluster.log(options.log)
         log.writer(writer)
         return TaskStaged(log.stage(batches), writer)
@@ -182,7 +184,7 @@ def _publish(
     writers = [message.writer for message in messages if isinstance(message, TaskStaged)]
     if not writers:
         return  # Spark had no task for it: there was nothing to write
-    with connect_sync(options.cluster) as cluster:
+    with connect_sync(options.cluster, tls=options.tls) as cluster:
         writer = cluster.log(options.log).writer(writers[0])
         writer.publish(sequence, all_staged(messages, options.log))
 

@@ -39,12 +39,15 @@ class Audited:
         name: str,
         trail: AuditTrail,
         metadata: Callable[[], Sequence[str]],
+        tls: str,
     ) -> None:
-        """`metadata` are the addresses of the metadata repositories; `name` is as vsn-1."""
+        """`metadata` are the addresses of the metadata repositories; `name` is as vsn-1; `tls` is
+        the file of the server's certificate, if any."""
         self._server = server
         self._name = name
         self._trail = trail
         self._metadata = metadata
+        self._tls = tls
         self._noted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         trail.noted = self._noted.set
@@ -78,7 +81,7 @@ class Audited:
         from loomlog.client.cluster import Cluster
 
         # Without TLS servers are known by how they greet.
-        return Cluster(list(self._metadata()), ClientSettings(), role="vsn")
+        return Cluster(list(self._metadata()), ClientSettings(tls=self._tls), role="vsn")
 
     def _line(self, entry: AuditEntry) -> str:
         return json.dumps({"server": self._name, **asdict(entry)})

@@ -17,18 +17,20 @@ import logging
 import os
 import resource
 import signal
+import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final, Protocol
 
 import typer
 
 from loomlog.cli.console.command import run_async
 from loomlog.cli.console.failures import UsageError
-from loomlog.errors import LoomError
+from loomlog.errors import InvalidArgument, LoomError
 from loomlog.limits import MIB
 from loomlog.net.address import is_loopback
 
@@ -111,6 +113,26 @@ class ServerOptions:
         if self.end_with_parent:
             end_with_parent()
         set_up_logs(self.log_format, self.log_level, server=server)
+
+
+def keep_private(files: Iterable[Path]) -> None:
+    """Take away from others what they may do with files and directories of a server, such as copies
+    from a backup. Raise InvalidArgument where that is not possible."""
+    for file in files:
+        try:
+            mode = stat.S_IMODE(file.stat().st_mode)
+        except OSError:
+            continue  # the server says what is wrong with its disk
+        if not mode & PRIVATE_UMASK:
+            continue
+        try:
+            file.chmod(mode & ~PRIVATE_UMASK)
+            log.warning("others could use %s, and cannot any more: it had mode %03o", file, mode)
+        except OSError as error:
+            raise InvalidArgument(
+                f"{file} may be used by others: {error.strerror}; give it to the user that runs "
+                "this server"
+            ) from error
 
 
 # ---- life

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from loomlog.cli.processes.server_process import Format, LogLines
+from loomlog.cli.processes.server_process import Format, LogLines, keep_private
 
 TOY = """
 import asyncio, sys
@@ -121,3 +122,17 @@ def test_log_lines_carry_their_fields() -> None:
     }
     text = LogLines("vsn-1", Format.TEXT).format(record(stream=3))
     assert text == "1970-01-01T00:00:00.500+00:00 INFO    vsn-1 sealed stream=3"
+
+
+def test_what_others_may_use_becomes_private(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    restored, private = tmp_path / "cid=x", tmp_path / "metadata.sqlite"
+    restored.mkdir(mode=0o755)
+    private.touch(mode=0o600)
+    keep_private([restored, private, tmp_path / "gone"])
+    assert restored.stat().st_mode & 0o777 == 0o700
+    assert private.stat().st_mode & 0o777 == 0o600
+    (line,) = caplog.messages
+    assert "cid=x" in line
+    assert "755" in line
