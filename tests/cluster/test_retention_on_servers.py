@@ -151,7 +151,7 @@ async def are_over(servers: LocalCluster) -> bool:
 
 
 def set_sequencer_clock(node: StorageNode, now_us: Callable[[], int]) -> None:
-    object.__setattr__(copyset_on(node)._context, "now_us", now_us)
+    object.__setattr__(copyset_on(node)._sequencers._context, "now_us", now_us)
 
 
 async def test_nodes_with_slow_clocks_keep_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:

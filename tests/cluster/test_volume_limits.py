@@ -51,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "VOLUME_MEASURE_S", 0.01)
     monkeypatch.setattr("loomlog.node.chained.volumes.RECLAIM_AFTER_S", 0.1)
     monkeypatch.setattr("loomlog.node.copyset.logs_volume.TEND_S", 0.1)
-    monkeypatch.setattr("loomlog.node.copyset.service.REFRESH_S", 0.02)
+    monkeypatch.setattr("loomlog.node.copyset.sequencers.REFRESH_S", 0.02)
 
 
 async def volume_of(cluster: Cluster, node: NodeId) -> VolumeInfo:

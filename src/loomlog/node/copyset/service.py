@@ -27,24 +27,24 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import Exclusions
 from loomlog.core.copyset.record import Epoch, Lsn, make
 from loomlog.core.copyset.recovery import Recovered
-from loomlog.core.copyset.shards import node_of, shard_name, shard_of
+from loomlog.core.copyset.shards import shard_name
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
-from loomlog.errors import InvalidArgument, LoomError, NotFound, Sealed, Unauthorized, Unavailable
+from loomlog.errors import NotFound, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.copies import bounded, looked_up
 from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.mender import Mender
 from loomlog.node.copyset.peers import PeerNodes
 from loomlog.node.copyset.procedures import Asker, recover
-from loomlog.node.copyset.sequencer import OpenAppend, RunningSequencer, SequencerContext
-from loomlog.node.copyset.sequencer_slot import SequencerSlot
+from loomlog.node.copyset.sequencer import OpenAppend, SequencerContext
+from loomlog.node.copyset.sequencers import LocalSequencers
 from loomlog.node.copyset.shards import LocalShards, Shard
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
 from loomlog.storage.logsdb.store import Answered
-from loomlog.types import LogId, NodeId
+from loomlog.types import LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import (
     answer_to_wire,
@@ -60,7 +60,6 @@ Result = TypeVar("Result")
 
 TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
 FINISH_S: Final = 2.0  # for the metadata repository to note where epochs end, when a node stops
-REFRESH_S: Final = 1.0  # between questions which nodes are alive
 WAIT_S_MAX: Final = 30.0  # the longest that a read waits for more records
 _ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
 
@@ -72,15 +71,13 @@ class CopysetService(NodeProtocol):
         self._me = context.node_id
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._refreshing = False
-        self._slots: dict[LogId, SequencerSlot] = {}
         # Of closed logs. One that is not here any more ends: its log was deleted.
         self._recoveries: dict[tuple[LogId, Epoch], asyncio.Task[bool]] = {}
-        self._dead: set[NodeId] = set()  # as the metadata repository sees it
-        self._exclusions = Exclusions()
         self._reported_tails: dict[LogId, Lsn] = {}
-        self._peers = PeerNodes(context.codec, self._connected)
-        self._epochs = EpochStoreClient(context.link.request, self._learned)
+        self._peers = PeerNodes(context.codec, lambda node: self._sequencers.connected(node))
+        self._epochs = EpochStoreClient(
+            context.link.request, lambda known: self._sequencers.learned(known)
+        )
         self._shards = LocalShards(self._me, context.disks, self._epochs, _now_us, self._spawn)
         self._asker = Asker(self._me, self._shards, self._peers, self._epochs)
         self._donors = [
@@ -93,15 +90,16 @@ class CopysetService(NodeProtocol):
         ]
         self._restoring: asyncio.Task[None] | None = None
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)
-        self._context = SequencerContext(
+        sequencers = SequencerContext(
             me=context.node_id,
             asker=self._asker,
             epochs=self._epochs,
-            exclusions=self._exclusions,
+            exclusions=Exclusions(),
             chance=context.random,
             now_us=_now_us,
             spawn=self._spawn,
         )
+        self._sequencers = LocalSequencers(sequencers, self._peers)
 
     def routes(self) -> dict[str, Route]:
         return {
@@ -133,12 +131,11 @@ class CopysetService(NodeProtocol):
         """Report to the epoch store how far the logs that are sequenced here were acknowledged."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_S):
-                await asyncio.gather(*(slot.finish() for slot in self._slots.values()))
+                await self._sequencers.finish()
 
     async def stop(self) -> None:
         self._tidying.cancel()
-        for slot in self._slots.values():
-            slot.stop()
+        self._sequencers.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -174,13 +171,12 @@ class CopysetService(NodeProtocol):
         """Return how far each log is known to reach: as far as it is released here, or given away
         by a sequencer here."""
         tails = self._shards.released()
-        for log, slot in self._slots.items():
-            if slot.sequencer is not None:
-                tails[log] = max(tails.get(log, 0), slot.sequencer.tail().tail)
+        for log, tail in self._sequencers.tails().items():
+            tails[log] = max(tails.get(log, 0), tail)
         return tails
 
     def conditions(self) -> list[Condition]:
-        avoided = self._exclusions.conditions(self._me, self._loop.time())
+        avoided = self._sequencers.conditions()
         return [*(each for shard in self._shards for each in shard.volume.conditions), *avoided]
 
     def restrictions(self, message: pb.NodeConditions) -> None:
@@ -221,30 +217,20 @@ class CopysetService(NodeProtocol):
 
     def _append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         append = OpenAppend.of(connection, frame, payload)
-        self._slot(frame.copyset_append.loglet_id).append(append)
+        self._sequencers.slot(frame.copyset_append.loglet_id).append(append)
 
     async def _find_tail(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        tail = await self._slot(frame.find_copyset_tail.loglet_id).tail()
+        tail = await self._sequencers.slot(frame.find_copyset_tail.loglet_id).tail()
         return pb.Frame(copyset_tail=tail)
 
     async def _order_tail(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         """Handle the same request of the metadata repository, which may also end a sequencer."""
-        slot = self._slots.get(frame.find_copyset_tail.loglet_id)
+        slot = self._sequencers.get(frame.find_copyset_tail.loglet_id)
         if not frame.find_copyset_tail.finish:
             return await self._find_tail(connection, frame, payload)
         if slot is not None and slot.sequencer is not None:
             await slot.sequencer.finish()
         return pb.Frame(copyset_tail=pb.CopysetTail())
-
-    def _slot(self, log: LogId) -> SequencerSlot:
-        if log not in self._slots:
-            if not log:
-                raise InvalidArgument("loglets have ids above 0")
-            self._slots[log] = SequencerSlot(log, self._context)
-            if not self._refreshing:
-                self._refreshing = True
-                self._spawn(self._refresh())
-        return self._slots[log]
 
     # ---- requests to the copies here
 
@@ -351,7 +337,7 @@ class CopysetService(NodeProtocol):
         if state.closed:
             is_recovered = await self._recovered(known)
         else:
-            sequencer = self._slot(known.log).begin(known)
+            sequencer = self._sequencers.slot(known.log).begin(known)
             is_recovered = sequencer is not None and await sequencer.recovered()
         if not is_recovered:
             raise Sealed(f"loglet {known.log}: epoch {state.epoch} is over: a later one has begun")
@@ -396,7 +382,7 @@ class CopysetService(NodeProtocol):
                 self._asker,
                 _now_us,
                 lambda: key not in self._recoveries,
-                lambda: self._exclusions.down,
+                lambda: self._sequencers.exclusions.down,
             )
         finally:
             self._recoveries.pop(key, None)
@@ -408,70 +394,13 @@ class CopysetService(NodeProtocol):
 
     def _forget(self, shard: Shard, log: LogId) -> None:
         """Called when the log is deleted."""
-        slot = self._slots.pop(log, None)
-        if slot is not None:
-            slot.stop()
+        self._sequencers.forget(log)
         for key in [key for key in self._recoveries if key[0] == log]:
             del self._recoveries[key]
         for part in (self._epochs, shard.copies, shard.catch_up):
             part.forget(log)
 
-    # ---- the other nodes
-
-    def _connected(self, node: NodeId) -> None:
-        self._exclusions.returned(node)
-        for sequencer in self._sequencers():
-            sequencer.returned(node)
-            sequencer.retry()
-
-    def _sequencers(self) -> list[RunningSequencer]:
-        return [slot.sequencer for slot in self._slots.values() if slot.sequencer is not None]
-
-    def _learned(self, known: Known) -> None:
-        others = [node for node in known.nodes.values() if node.node_id != self._me]
-        self._peers.learn(others)
-        before, self._dead = self._dead, {node.node_id for node in others if not node.alive}
-        self._exclusions.down = frozenset(
-            node for node in self._dead if not self._peers.is_connected(node)
-        )
-        was_full = self._exclusions.full.keys()
-        self._exclusions.full = {
-            shard_of(node.node_id, index): node.full
-            for node in known.nodes.values()
-            for index in node.full_shards
-        }
-        slot = self._slots.get(known.log)
-        if slot is not None and slot.sequencer is not None:
-            slot.sequencer.learned(known.state)
-        with_room = set(map(node_of, was_full - self._exclusions.full.keys()))
-        if back := (before - self._dead) | with_room:
-            for node in sorted(back):
-                self._exclusions.returned(node)
-            for sequencer in self._sequencers():
-                sequencer.retry()
-
-    async def _refresh(self) -> None:
-        """Learn which nodes are alive, once for all logs: the logs are asked for in turn."""
-        turn = 0
-        while self._slots:
-            turn += 1
-            await asyncio.sleep(REFRESH_S)
-            try:
-                self._drop_needless()
-                active = [log for log, slot in self._slots.items() if slot.sequencer is not None]
-                if active:
-                    await self._epochs.get(active[turn % len(active)], REFRESH_S / 2)
-            except LoomError as error:
-                logger.debug("which nodes are alive is not known: %s", error)
-            except Exception:  # or this node would never learn it again
-                logger.exception("which nodes are alive could not be learned")
-        self._refreshing = False
-
-    def _drop_needless(self) -> None:
-        """Drop slots without use: any client may ask any node about any log."""
-        for log in [log for log, slot in self._slots.items() if not slot.is_needed]:
-            del self._slots[log]
-            self._epochs.expire(log)
+    # ---- parts
 
     def _tidy(self) -> None:
         self._tidying = self._loop.call_later(TIDY_S, self._tidy)

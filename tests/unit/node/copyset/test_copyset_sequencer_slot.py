@@ -113,7 +113,7 @@ async def test_an_append_that_too_few_nodes_are_there_for_says_whom_to_start(
         await rig.append()
         for node in (second, third):
             await rig.stop(node)
-        exclusions = copyset_on(rig.nodes[first])._exclusions
+        exclusions = copyset_on(rig.nodes[first])._sequencers.exclusions
         async with asyncio.timeout(10):
             while exclusions.down != {second, third}:  # noqa: ASYNC110 - it asks once a second
                 await asyncio.sleep(0.01)
@@ -179,9 +179,10 @@ async def test_an_order_that_is_late_begins_no_epoch_again(tmp_path: Path) -> No
         rig.epochs.state = replace(rig.epochs.state, epoch=3, sequencer=third)
         service = copyset_on(rig.nodes[second])
         async with asyncio.timeout(10):
-            while service._slots[LOG].sequencer is not None:  # noqa: ASYNC110 - it asks who sequences, once a second
+            slot = service._sequencers.slot(LOG)
+            while slot.sequencer is not None:  # noqa: ASYNC110 - it asks once a second
                 await asyncio.sleep(0.01)
-        assert service._slot(LOG).begin(Known(LOG, STREAM, taken, {}, 0.0)) is None
+        assert service._sequencers.slot(LOG).begin(Known(LOG, STREAM, taken, {}, 0.0)) is None
         with pytest.raises(Sealed):
             await connection.request(order)
         assert await rig.append(second) == make(4, 1)

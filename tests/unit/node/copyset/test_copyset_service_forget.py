@@ -69,7 +69,7 @@ async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(
         service = copyset_on(rig.nodes[second])
         assert LOG + 1 not in service._shards.get(0).copies.marks._logs
         async with asyncio.timeout(PATIENCE_S):
-            while service._slots:  # noqa: ASYNC110 - nobody tells
+            while service._sequencers._slots:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         assert copyset_on(rig.nodes[first]).tails() == {LOG: make(1, 1)}
 
