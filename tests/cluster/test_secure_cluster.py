@@ -17,6 +17,7 @@ from cli_rig import Loom, environment, program
 
 import loomlog
 from loomlog.config import NodeSettings
+from loomlog.core.permissions import Grant
 from loomlog.core.principal import Kind, Principal
 from loomlog.errors import InvalidArgument, PermissionDenied, Unauthorized, Unavailable
 from loomlog.net.certificates import (
@@ -300,3 +301,33 @@ def test_it_shows_up_in_doctor_when_a_certificate_expires_soon(secure: Secure) -
         assert "in 12 days" in soon["text"]
     finally:
         renew_certificate(secure.certs, found)
+
+
+# ---- permissions
+
+
+async def test_certificates_and_tokens_have_the_permissions_that_were_granted(
+    secure: Secure,
+) -> None:
+    alice = str(secure.certs / made(secure, "client", name="alice"))
+    nobody = secure.certs / "nobody"  # trusts the authority, and has no certificate
+    nobody.mkdir()
+    (nobody / "ca.pem").write_bytes((secure.certs / "ca.pem").read_bytes())
+    operator_file = str(secure.certs / "operator-admin.pem")
+    async with await loomlog.connect(secure.address, tls=operator_file) as operator:
+        await operator.enforce_access(True)
+        async with await loomlog.connect(secure.address, tls=alice) as client:
+            with pytest.raises(PermissionDenied, match="client alice has no permission"):
+                await client.log("orders").append(b"no")
+            await operator.grant(Grant("alice", "writer", "orders"))
+            position = (await client.log("orders").append(b"yes")).position
+            with pytest.raises(PermissionDenied, match="read:orders"):
+                await client.log("orders").read(position)
+        token = (await operator.create_token("reader", ["read:orders"])).text
+        async with await loomlog.connect(secure.address, tls=str(nobody), token=token) as reader:
+            assert (await reader.log("orders").read(position)).value == b"yes"
+            with pytest.raises(PermissionDenied, match="append:orders"):
+                await reader.log("orders").append(b"no")
+        status = await operator.status()
+        assert all(node.alive for node in status.nodes)
+        await operator.enforce_access(False)

@@ -1,6 +1,7 @@
 """Judges requests where they are served, before their handlers: may this peer do that?
 
-A peer is whom its certificate or its token names. A decision is made once per connection, rule and
+A peer is whom its certificate or its token names; with TLS, a token counts even if no rules are
+enforced, because it stands for a certificate. A decision is made once per connection, rule and
 target and kept while the access rules stay the same, so an append costs one look into a set.
 When they change, or a minute is over for tokens, what was allowed on each connection is judged
 again; a connection on which something is not allowed any more is closed, which ends subscriptions.
@@ -203,7 +204,9 @@ class Guard:
         if not self.is_on and not connection.is_encrypted:
             return None
         rule = rule_of(kind, frame, payload)
-        if rule.is_open or not (self.is_on or (rule.servers and not rule.verbs)):
+        if rule.is_open:
+            return None
+        if not (self.is_on or connection.token or (rule.servers and not rule.verbs)):
             return None  # without rules, certificates still tell servers from others
         name = rule.target.field
         target: int | str = getattr(getattr(frame, kind), name) if name else ""
@@ -287,7 +290,7 @@ class Guard:
 
     def sees(self, connection: Connection, need: Need) -> bool:
         """Return whether a list may show something to a peer, by what looking at it needs."""
-        if not self.is_on:
+        if not self.is_on and not (connection.is_encrypted and connection.token):
             return True
         try:
             session = connection.session

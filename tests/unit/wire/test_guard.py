@@ -218,6 +218,17 @@ async def test_a_token_gives_what_it_states_and_nothing_that_is_granted_to_its_n
             await rig.ask(peer, frame_of(kind))
 
 
+async def test_with_tls_a_token_counts_even_without_rules() -> None:
+    rig = Rig(enforced=False)
+    await rig.ask(Peer(token=token_for("append:orders").text), frame_of("append"))
+    for token, kind in ((token_for("append:orders").text, "delete_log"), ("junk", "append")):
+        with pytest.raises(PermissionDenied):
+            await rig.ask(Peer(token=token), frame_of(kind))
+    sees: Any = rig.guard.sees
+    assert not sees(Peer(token="junk"), Need((Verb.READ,), "orders"))
+    assert sees(Peer(ALICE), Need((Verb.READ,), "orders"))
+
+
 async def test_a_token_is_not_accepted_over_plain_tcp_from_elsewhere() -> None:
     peer = Peer(token=token_for("*:*").text, encrypted=False, private=False)
     with pytest.raises(PermissionDenied, match="over TLS and on the same machine only"):

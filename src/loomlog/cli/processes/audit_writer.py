@@ -18,7 +18,7 @@ from loomlog.config import ClientSettings
 from loomlog.core.audit import AuditEntry, AuditTrail
 from loomlog.core.backoff import Backoff
 from loomlog.core.permissions import AUDIT_LOG
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, NotFound
 
 if TYPE_CHECKING:
     from loomlog.cli.processes.server_process import RunnableServer
@@ -91,6 +91,8 @@ class Audited:
             try:
                 await client.log(AUDIT_LOG).append_many([line.encode() for line in lines])
                 return
+            except NotFound:
+                return  # nobody made an audit log: permissions were never enforced
             except LoomError as error:
                 log.debug("the audit log is not written yet: %s", error)
                 await asyncio.sleep(_RETRY.delay_s(attempt))
