@@ -44,9 +44,13 @@ def test_lines_come_back_in_order(loom: Loom) -> None:
     lines = [f"line {n}" for n in range(3000)]
     done = loom.json("append", "lines", given="\n".join(lines))
     assert done == {"log": "lines", "count": 3000, "first": 1, "last": 3000}
-    assert loom.says("tail", "lines").splitlines() == lines
+    assert loom.says("tail", "lines", "--from", "earliest").splitlines() == lines
+    assert loom.says("tail", "lines").splitlines() == lines[-10:]
     assert loom.says("tail", "lines", "--from", "2999").splitlines() == lines[2998:]
-    assert loom.says("tail", "lines", "--max", "2").splitlines() == lines[:2]
+    assert loom.says("tail", "lines", "-n", "2").splitlines() == lines[-2:]
+    assert loom.says("tail", "lines", "-n", "0") == ""
+    assert loom.says("tail", "lines", "--since", "1h", "-n", "2").splitlines() == lines[:2]
+    assert loom.says("tail", "lines", "--from", "2999-01-01") == ""
     assert loom.says("tail", "lines", "--from", "9999") == ""
 
 
@@ -55,11 +59,11 @@ def test_gaps_are_told_where_they_are_asked_for(loom: Loom) -> None:
     loom.says("append", "gappy", given="a\nb\n")
     assert loom.says("tail", "gappy").splitlines() == ["a", "b"]
     first = (1 << 32) + 1
-    lines = loom.says("tail", "gappy", "--gaps", "--json").splitlines()
+    lines = loom.says("tail", "gappy", "--from", "1", "--gaps", "--json").splitlines()
     gap, *entries = map(json.loads, lines)
     assert gap == {"gap": "bridge", "first": 1, "last": first - 1}
     assert [entry["position"] for entry in entries] == [first, first + 1]
-    told = loom.run("tail", "gappy", "--gaps", "--max", "1")
+    told = loom.run("tail", "gappy", "--from", "1", "--gaps", "--max", "1")
     assert told.stdout == b"a\n"
     assert told.stderr.decode() == f"positions 1 to {first - 1:,} have no entry: bridge\n"
 
@@ -105,11 +109,35 @@ def test_closed_descriptors_and_names_that_are_not_utf_8(loom: Loom) -> None:
 def test_keys_and_bytes_that_are_not_text(loom: Loom) -> None:
     loom.says("log", "create", "keyed")
     loom.says("append", "keyed", "--key-separator", "=", given=b"user-1=hi\nuser-2=\xff\x01\n")
-    assert loom.says("tail", "keyed") == "hi\n\\xff\\x01\n"
+    assert loom.says("tail", "keyed") == "user-1\thi\nuser-2\t\\xff\\x01\n"
+    assert loom.run("tail", "keyed", "--raw").stdout == b"user-1\thi\nuser-2\t\xff\x01\n"
+    template = r"{position}: {key}\t{value}"
+    shown = loom.run("tail", "keyed", "--format", template, "--raw").stdout
+    assert shown == b"1: user-1\thi\n2: user-2\t\xff\x01\n"
+    refused = loom.run("tail", "keyed", "--format", "{offset}")
+    assert (refused.returncode, b"{position}, {time}" in refused.stderr) == (2, True)
     entries = [json.loads(line) for line in loom.says("tail", "keyed", "--json").splitlines()]
     assert [entry["key"] for entry in entries] == ["user-1", "user-2"]
     assert [entry["position"] for entry in entries] == [1, 2]
     assert entries[1]["value_base64"] == "/wE="
+
+
+def test_what_tail_prints_as_json_is_a_file_to_append(loom: Loom, tmp_path: Path) -> None:
+    loom.says("log", "create", "source")
+    loom.says("log", "create", "target")
+    loom.says("append", "source", "--key-separator", "=", given=b"a=1\nb=\xff\n")
+    entries = loom.says("tail", "source", "--json")
+    (tmp_path / "entries").write_text(entries)
+    done = loom.json("append", "target", str(tmp_path / "entries"), "--format", "json")
+    assert done["count"] == 2
+    fields = ("key", "value", "value_base64", "timestamp")
+    shown = [
+        [json.loads(line).get(name) for name in fields]
+        for line in [*entries.splitlines(), *loom.says("tail", "target", "--json").splitlines()]
+    ]
+    assert shown[:2] == shown[2:]
+    refused = loom.run("append", "target", str(tmp_path / "no such file"))
+    assert (refused.returncode, b"no such file" in refused.stderr) == (2, True)
 
 
 def test_a_line_without_a_key_fails_and_says_what_went_before(loom: Loom) -> None:
@@ -182,7 +210,8 @@ def test_follow_shows_new_entries_and_ctrl_c_is_quiet(loom: Loom) -> None:
 def test_a_reader_that_goes_away_is_quiet(loom: Loom) -> None:
     loom.says("log", "create", "piped")
     loom.says("append", "piped", given="x" * 99 + "\n" + ("y" * 99 + "\n") * 20_000)
-    tail = " ".join(program("loom", "tail", "piped", "--cluster", loom.cluster))
+    command = ("loom", "tail", "piped", "--from", "earliest", "--cluster", loom.cluster)
+    tail = " ".join(program(*command))
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"{tail} | head -n 1"], capture_output=True, text=True
     )

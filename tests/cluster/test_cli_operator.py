@@ -61,7 +61,7 @@ def node(loom: Loom, number: int) -> dict[str, Any]:
 
 
 def is_whole(loom: Loom, name: str, lines: list[str] = LINES) -> bool:
-    return loom.says("tail", name).splitlines() == lines
+    return loom.says("tail", name, "--from", "earliest").splitlines() == lines
 
 
 def watch_until(loom: Loom, seen: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

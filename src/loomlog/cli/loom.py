@@ -30,11 +30,13 @@ from loomlog.cli.commands import (
 )
 from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
-from loomlog.cli.console.options import Json
+from loomlog.cli.console.options import CLUSTER, CLUSTER_VARIABLE, Json
 from loomlog.cli.console.output import say
 from loomlog.net.credentials import VARIABLE
 
-app = typer.Typer(help="A distributed shared log.", add_completion=False)
+app = typer.Typer(
+    help="A distributed shared log.", context_settings={"help_option_names": ["-h", "--help"]}
+)
 app.add_typer(log.app, name="log")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(archive.app, name="archive")
@@ -50,6 +52,15 @@ app.add_typer(certs.app, name="certs")
 @app.callback(invoke_without_command=True)
 def loom(
     context: typer.Context,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDR",
+            show_default=f"${CLUSTER_VARIABLE}, or {CLUSTER}",
+            help="The metadata repository of the cluster, for any command.",
+        ),
+    ] = None,
+    show_version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -74,7 +85,11 @@ def loom(
         os.environ["LOOM_TOKEN"] = token_file.read_text().strip()
     if tls:
         os.environ[VARIABLE] = tls  # also for the processes that a command starts
-    if context.invoked_subcommand is None:
+    if cluster is not None:
+        os.environ[CLUSTER_VARIABLE] = cluster  # the default of the command's own --cluster
+    if show_version:
+        version()
+    elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 

@@ -42,7 +42,7 @@ def is_int(value: object) -> TypeGuard[int]:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_MAX: Final = 1e12  # far beyond any calendar, and within 64 bits as microseconds
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+DURATION_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def timestamp_us(moment: datetime | float) -> int:
@@ -73,7 +73,7 @@ def duration_s(text: str) -> float:
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if parts is None:
         raise InvalidArgument(f"{text!r} is not a duration: write a number with s, m, h, d or w")
-    return float(parts[1]) * _UNITS[parts[2]]
+    return float(parts[1]) * DURATION_UNITS[parts[2]]
 
 
 def _is_number(value: object) -> bool:

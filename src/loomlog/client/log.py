@@ -12,6 +12,7 @@ from loomlog.client.append.appender import positions
 from loomlog.client.arguments import check_number, retention_s, timestamp_us
 from loomlog.client.kv.checkpoints import Checkpoint, CheckpointInfo
 from loomlog.client.kv.leases import Lease
+from loomlog.client.last_entries import find_last
 from loomlog.client.log_parts import LogParts
 from loomlog.client.publish.publications import Publications
 from loomlog.client.publish.stager import Staged, Stager, portions
@@ -214,6 +215,14 @@ class Log:
         Timestamps are set by writers. If they do not grow with positions, the result is still the
         first such entry of an `ordered` log; with other protocols it may be a later one."""
         return await self._parts.times.find(timestamp_us(moment), self._rows_from)
+
+    async def find_last(self, count: int, stop: Glsn | None = None) -> Glsn:
+        """Return the position where the last `count` entries up to `stop` begin, or one past it if
+        there are none; without `stop`, up to the tail. Archived entries count."""
+        check_number("count", count)
+        last = await self.tail() if stop is None else stop
+        rows = partial(self.subscribe, gaps=True, payloads=False)
+        return await find_last(count, await self.earliest(), last, rows)
 
     def checkpoint(self, name: str) -> Checkpoint:
         """Return a handle for the checkpoint of this name, which exists once it is set."""

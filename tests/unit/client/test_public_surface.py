@@ -9,7 +9,7 @@ from loomlog import connect
 LOG = {
     *("append", "append_many", "append_arrow", "stage", "writer", "trim", "name"),
     *("read", "subscribe", "subscribe_arrow", "subscribe_stream", "subscribe_stream_arrow"),
-    *("head", "tail", "earliest", "is_empty", "find_time", "locate", "describe"),
+    *("head", "tail", "earliest", "is_empty", "find_time", "find_last", "locate", "describe"),
     *("archive", "checkpoint", "checkpoints", "set_retention"),
 }
 

@@ -1,4 +1,4 @@
-"""`loom append`: every line of standard input becomes an entry, in the order of the lines.
+"""`loom append`: every line of the input becomes an entry, in the order of the lines.
 
 One batch is under way at a time, because only an awaited append is before the next one.
 """
@@ -11,22 +11,25 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from loomlog import limits
 from loomlog.cli.console.command import connected
+from loomlog.cli.console.entry_input import FORMATS, Parse, Record, as_arrow, parser
+from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
 from loomlog.cli.console.output import say, span
-from loomlog.errors import InvalidArgument, LoomError
+from loomlog.errors import LoomError
 
 if TYPE_CHECKING:
     from loomlog import Log
     from loomlog.types import Position
 
 
-CHUNK_BYTES: Final = 256 * 1024  # of one read of standard input
+CHUNK_BYTES: Final = 256 * 1024  # of one read
 
 Advance = Callable[[int, int], None]  # by lines and bytes
 
@@ -46,13 +49,32 @@ class Tally:
 
     def __str__(self) -> str:
         if self.lines == 0:
-            return "nothing to append: no lines on standard input"
+            return "nothing to append: there are no lines"
         entries = "1 entry" if self.lines == 1 else f"{self.lines:,} entries"
         return f"appended {entries} at {span(self.first, self.last)}"
 
 
 async def append(
     log: LogName,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            show_default="standard input",
+            help="Where the lines are.",
+        ),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="What a line is: the value as text or base64, or a JSON object with value, key "
+            "and timestamp, as `loom tail --json` prints it.",
+        ),
+    ] = "text",
     key_separator: Annotated[
         str | None,
         typer.Option(
@@ -63,23 +85,39 @@ async def append(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Append each line of standard input, in order."""
+    """Append each line of a file or of standard input, in order."""
+    if form not in FORMATS:
+        raise UsageError(f"--format: {form!r} is none of {', '.join(FORMATS)}")
     if key_separator == "":
         raise typer.BadParameter("must not be empty", param_hint="--key-separator")
+    if key_separator is not None and form == "json":
+        raise UsageError("--key-separator: JSON lines have their keys in them")
+    parse = parser(form, None if key_separator is None else os.fsencode(key_separator))
     tally = Tally()
-    async with connected(cluster) as client:
-        await client.log(log).earliest()  # raises NotFound before anything is read
-        try:
-            with _progress() as progress:
-                await _append_lines(client.log(log), tally, progress, batch, key_separator)
-        except LoomError as error:
-            if tally.lines:
-                raise type(error)(f"{error} (before that: {tally})") from None
-            raise
-        except asyncio.CancelledError:  # Ctrl-C: the usual end of a pipe that never ends
-            _say(log, tally, as_json=as_json)
-            raise
+    with _opened(file) as source:
+        async with connected(cluster) as client:
+            await client.log(log).earliest()  # raises NotFound before anything is read
+            try:
+                with _progress(source) as progress:
+                    await _append_lines(client.log(log), source, tally, progress, batch, parse)
+            except LoomError as error:
+                if tally.lines:
+                    raise type(error)(f"{error} (before that: {tally})") from None
+                raise
+            except asyncio.CancelledError:  # Ctrl-C: the usual end of a pipe that never ends
+                _say(log, tally, as_json=as_json)
+                raise
     _say(log, tally, as_json=as_json)
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[int]:
+    """Yield the descriptor to read."""
+    if file is None:
+        yield sys.stdin.fileno()
+        return
+    with file.open("rb") as opened:
+        yield opened.fileno()
 
 
 def _say(name: str, tally: Tally, *, as_json: bool) -> None:
@@ -88,24 +126,21 @@ def _say(name: str, tally: Tally, *, as_json: bool) -> None:
 
 
 async def _append_lines(
-    log: Log, tally: Tally, progress: Advance, batch: int, key_separator: str | None
+    log: Log, source: int, tally: Tally, progress: Advance, batch: int, parse: Parse
 ) -> None:
-    separator = None if key_separator is None else os.fsencode(key_separator)
-    async for lines in lines_as_they_come(sys.stdin.fileno()):
-        for values in batches(lines, batch):
-            await _append_batch(log, tally, values, separator)
-            progress(len(values), sum(map(len, values)))
+    async for lines in lines_as_they_come(source):
+        for some in batches(lines, batch):
+            records = [parse(line, tally.lines + n) for n, line in enumerate(some, 1)]
+            tally.add(await _append_records(log, records))
+            progress(len(some), sum(map(len, some)))
 
 
-async def _append_batch(
-    log: Log, tally: Tally, lines: list[bytes], separator: bytes | None
-) -> None:
-    if separator is None:
-        tally.add(await log.append_many(lines))
-        return
-    pairs = [split_key(line, separator, tally.lines + n) for n, line in enumerate(lines, 1)]
-    keys, values = zip(*pairs, strict=True)
-    tally.add(await log.append_many(list(values), keys=list(keys)))
+async def _append_records(log: Log, records: list[Record]) -> list[Position]:
+    if any(record.timestamp for record in records):
+        return await log.append_arrow(as_arrow(records))
+    values = [record.value for record in records]
+    keys = [record.key for record in records]
+    return await log.append_many(values, keys if any(key is not None for key in keys) else None)
 
 
 def batches(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
@@ -123,16 +158,7 @@ def batches(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
         yield batch
 
 
-def split_key(line: bytes, separator: bytes, number: int) -> tuple[bytes, bytes]:
-    """Split a line into key and value."""
-    key, found, value = line.partition(separator)
-    if not found:
-        shown = separator.decode(errors="backslashreplace")
-        raise InvalidArgument(f"line {number} has no key: there is no {shown!r} in it")
-    return key, value
-
-
-# ---- standard input, read without a thread and without blocking the loop
+# ---- input, read without a thread and without blocking the loop
 
 
 async def lines_as_they_come(fd: int) -> AsyncIterator[list[bytes]]:
@@ -180,9 +206,9 @@ async def _readable(fd: int) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Advance]:
-    """Show a progress line on a terminal, unless standard input is typed by hand."""
-    if not sys.stderr.isatty() or sys.stdin.isatty():
+def _progress(source: int) -> Iterator[Advance]:
+    """Show a progress line on a terminal, unless the lines are typed by hand."""
+    if not sys.stderr.isatty() or os.isatty(source):
         yield lambda lines, count_bytes: None
         return
     from rich.console import Console
@@ -196,7 +222,7 @@ def _progress() -> Iterator[Advance]:
         TransferSpeedColumn(),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as rich:
-        input_bytes = os.fstat(sys.stdin.fileno()).st_size or None  # if it is a file
+        input_bytes = os.fstat(source).st_size or None  # if it is a file
         task = rich.add_task("append", total=input_bytes, lines=0)
         shown = 0
 

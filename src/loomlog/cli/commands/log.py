@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,6 @@ from loomlog import protocol_names
 from loomlog.cli.commands.archive import print_archives
 from loomlog.cli.console import changes
 from loomlog.cli.console.command import Invocation, command, connected_sync
-from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import (
     CLUSTER,
     Cluster,
@@ -23,6 +21,7 @@ from loomlog.cli.console.options import (
     Nodeset,
     Retention,
     Yes,
+    parse_moment,
     read_position,
 )
 from loomlog.cli.console.output import (
@@ -170,7 +169,11 @@ def set_retention(
 def find_time(
     log: LogName,
     moment: Annotated[
-        str, typer.Argument(metavar="TIME", help="As 2026-11-16T03:00, in UTC unless it says so.")
+        str,
+        typer.Argument(
+            metavar="TIME",
+            help="As 2026-11-16T03:00, in UTC unless it says so; or 1h (ago).",
+        ),
     ],
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
@@ -222,15 +225,6 @@ def delete(
     with connected_sync(cluster) as client:
         client.delete_log(log)
     say({"deleted": log}, f"deleted {log}", as_json=as_json)
-
-
-def parse_moment(text: str) -> datetime:
-    """Parse an ISO 8601 time; UTC unless it names a zone."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a time: write it as 2026-11-16T03:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @command(app)

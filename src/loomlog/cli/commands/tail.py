@@ -1,29 +1,38 @@
-"""`loom tail`: the entries of a log, in order, one a line."""
+"""`loom tail`: the last entries of a log, in order, one a line."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from loomlog import limits
+from loomlog.cli.console import entry_format
 from loomlog.cli.console.command import connected
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, read_start
-from loomlog.cli.console.output import entry_fields, span, visible
+from loomlog.cli.console.entry_format import Show
+from loomlog.cli.console.failures import UsageError
+from loomlog.cli.console.options import (
+    CLUSTER,
+    Cluster,
+    Json,
+    LogName,
+    parse_moment,
+    read_start,
+)
+from loomlog.cli.console.output import span
 from loomlog.errors import LoomError, Unavailable
 
 if TYPE_CHECKING:
     import loomlog
     from loomlog.types import Entry, Gap, Glsn
 
-Show = Callable[["Entry"], str]
-ShowGap = Callable[["Gap"], None]
-
+LAST: Final = 10  # entries, unless --count says how many
 SAVE_S: Final = 1.0  # how often a checkpoint is saved
 NOTICE_S: Final = 3.0  # without an entry, until stderr says what is waited for
 SILENCE_S: Final = limits.REQUEST_TIMEOUT_S  # without an entry, until the command fails
@@ -36,19 +45,47 @@ async def tail(
         typer.Option(
             "--from",
             parser=read_start,
-            metavar="N",
-            show_default="the first",
-            help="First position, as 4200 or e3n17; or earliest, or latest for new entries only.",
+            metavar="WHERE",
+            show_default="the last ten",
+            help="First position, as 4200 or e3n17; a time, as 2026-11-16T03:00; or earliest, or "
+            "latest for new entries only.",
+        ),
+    ] = None,
+    since: Annotated[
+        Any,
+        typer.Option(
+            parser=parse_moment, metavar="TIME", help="From this time on: 1h (ago), 2026-11-16."
         ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue with new entries, until Ctrl-C.")
     ] = False,
-    count_max: Annotated[
-        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="At most this many.")
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count",
+            "--max",
+            "-n",
+            min=0,
+            metavar="N",
+            show_default="10",
+            help="The last N entries; with --from, --since or --checkpoint: at most N.",
+        ),
     ] = None,
     positions: Annotated[
         bool, typer.Option("--positions", "-p", help="Begin each line with the position.")
+    ] = False,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="TEXT",
+            show_default="key, tab, value",
+            help="Each line, as '{position} {time} {key} {value} {stream}'.",
+        ),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write keys and values as they are, nothing escaped.")
     ] = False,
     checkpoint: Annotated[
         str | None,
@@ -69,35 +106,46 @@ async def tail(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Print entries in order, one a line."""
+    """Print the last entries of a log in order, one a line; or all of it, with --from earliest."""
     from loomlog.types import Gap
 
-    if start is not None and checkpoint is not None:
-        raise typer.BadParameter("give --from or --checkpoint, not both", param_hint="--from")
-    show: Show = _as_text_with_position if positions else _as_text
-    show_gap: ShowGap = _print_gap
-    if as_json:
-        show, show_gap = _as_json, _print_gap_as_json
+    if sum(given is not None for given in (start, since, checkpoint)) > 1:
+        raise UsageError("give one of --from, --since and --checkpoint")
+    show = _shown_as(template, positions=positions, raw=raw, as_json=as_json)
+    show_gap = _print_gap_as_json if as_json else _print_gap
     async with connected(cluster) as client:
         source = client.log(log)
         saver = _CheckpointSaver(source.checkpoint(checkpoint) if checkpoint else None)
         silence = Silence(source, follow=follow)
         async with silence.watched():
-            first = await _first(source, start, saver)
+            last, doubt = await _last(client, log)
+            if start is None and since is None and checkpoint is None:
+                wanted_count = LAST if count is None else count
+                first = await source.find_last(wanted_count, last) if wanted_count else last + 1
+                count = None
+            else:
+                first = await _first(source, since or start, saver)
             silence.position = first - 1
-            last, doubt = (None, None) if follow else await _last(client, log)
-            wanted = _wanted(source, first, last, count_max, gaps=gaps)
+            wanted = _wanted(source, first, None if follow else last, count, gaps=gaps)
             async with saver.on(), aclosing(wanted) as entries:
                 async for entry in entries:
                     if isinstance(entry, Gap):
                         show_gap(entry)
                         silence.position = entry.last
                     else:
-                        sys.stdout.write(show(entry) + "\n")
+                        sys.stdout.buffer.write(show(entry) + b"\n")
                         silence.position = entry.position
                     saver.show(silence.position, at_once=follow)
-        if doubt is not None:
+        if doubt is not None and not follow:
             raise Unavailable(f"{log} may have more entries: {doubt}")
+
+
+def _shown_as(template: str | None, *, positions: bool, raw: bool, as_json: bool) -> Show:
+    if as_json and (raw or template is not None):
+        raise UsageError("--json has its own format: leave out --format and --raw")
+    if template is not None:
+        return entry_format.as_template(template, raw=raw)
+    return entry_format.as_json if as_json else entry_format.as_text(positions=positions, raw=raw)
 
 
 async def _last(client: loomlog.Cluster, name: str) -> tuple[Glsn, LoomError | None]:
@@ -109,7 +157,11 @@ async def _last(client: loomlog.Cluster, name: str) -> tuple[Glsn, LoomError | N
         return (reached[0], error) if reached else (0, error)
 
 
-async def _first(log: loomlog.Log, start: int | str | None, saver: _CheckpointSaver) -> Glsn:
+async def _first(
+    log: loomlog.Log, start: int | str | datetime | None, saver: _CheckpointSaver
+) -> Glsn:
+    if isinstance(start, datetime):
+        return await log.find_time(start)
     if start == "latest":
         return await log.tail() + 1
     if start == "earliest":
@@ -240,18 +292,6 @@ async def _wanted(
                 return
 
 
-def _as_text(entry: Entry) -> str:
-    return visible(entry.value)
-
-
-def _as_text_with_position(entry: Entry) -> str:
-    return f"{entry.position}\t{visible(entry.value)}"
-
-
-def _as_json(entry: Entry) -> str:
-    return json.dumps(entry_fields(entry))
-
-
 def _print_gap(gap: Gap) -> None:
     """Print to stderr: other programs may read the entries."""
     sys.stdout.flush()
@@ -260,4 +300,5 @@ def _print_gap(gap: Gap) -> None:
 
 
 def _print_gap_as_json(gap: Gap) -> None:
-    print(json.dumps({"gap": gap.kind, "first": gap.first, "last": gap.last}))
+    line = json.dumps({"gap": gap.kind, "first": gap.first, "last": gap.last})
+    sys.stdout.buffer.write(line.encode() + b"\n")

@@ -1,4 +1,5 @@
-"""Ends failed commands with one line on stderr and an exit code, never a traceback.
+"""Ends failed commands with one line on stderr and an exit code, never a traceback; with --json
+the line is a JSON object.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A reader that goes away
 (`loom tail … | head`) is no failure.
@@ -6,6 +7,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A reader that goes
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -43,7 +45,7 @@ def _outcome(app: typer.Typer, name: str) -> int:
         code = app(prog_name=name, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except TyperException as error:
-        return _say(name, f"{_usage(error)}", WRONG_USAGE)
+        return _say(name, "UsageError", _usage(error), WRONG_USAGE)
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
     except SystemExit as end:
@@ -52,11 +54,11 @@ def _outcome(app: typer.Typer, name: str) -> int:
             return 0
         return end.code if isinstance(end.code, int) else FAILED
     except UsageError as error:
-        return _say(name, describe(error), WRONG_USAGE)
+        return _say(name, "UsageError", describe(error), WRONG_USAGE)
     except Exception as error:
         if os.environ.get("LOOM_DEBUG"):
             raise
-        return _say(name, describe(error), FAILED)
+        return _say(name, type(error).__name__, describe(error), FAILED)
 
 
 def describe(error: BaseException) -> str:
@@ -87,8 +89,12 @@ def _usage(error: Exception) -> str:
     return f"{text} {see.capitalize()}" if text.endswith("?") else f"{text}; {see}"
 
 
-def _say(name: str, text: str, code: int) -> int:
-    print(f"{name}: {text}", file=sys.stderr)
+def _say(name: str, kind: str, text: str, code: int) -> int:
+    """Print the failure on stderr, as JSON if the output would have been JSON."""
+    line = f"{name}: {text}"
+    if "--json" in sys.argv[1:]:
+        line = json.dumps({"error": kind, "message": text})
+    print(line, file=sys.stderr)
     return code
 
 

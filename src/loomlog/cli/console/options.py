@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Final
 
@@ -18,11 +19,12 @@ from loomlog.errors import LoomError
 from loomlog.net.address import split_address
 
 CLUSTER: Final = "127.0.0.1:7400"  # where a command looks for a cluster by default
+CLUSTER_VARIABLE: Final = "LOOM_CLUSTER"
 
 Cluster = Annotated[
     str,
     typer.Option(
-        envvar="LOOM_CLUSTER", metavar="ADDR", help="The metadata repository of the cluster."
+        envvar=CLUSTER_VARIABLE, metavar="ADDR", help="The metadata repository of the cluster."
     ),
 ]
 SPARK_MASTER: Final = "local[*,4]"  # without the second number a task is not tried again
@@ -115,13 +117,13 @@ _COPYSET = re.compile(r"e(\d+)n(\d+)", re.ASCII)
 _NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+", re.ASCII)
 
 
-def parse_position(text: str, least: int, otherwise: str = "") -> int:
+def parse_position(text: str, least: int) -> int:
     """Parse 4200, 4,200 or, of copyset logs, e3n17."""
     position = _position(text.strip())
     if position is None or not least <= position <= LSN_MAX:
         raise typer.BadParameter(
             f"{text!r} is not a position: write a number from {least} on, "
-            f"or as positions of copyset logs are shown, e3n17{otherwise}"
+            "or as positions of copyset logs are shown, e3n17"
         )
     return position
 
@@ -133,9 +135,32 @@ def _position(text: str) -> int | None:
     return int(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
-def read_start(text: str) -> int | str:
-    """Parse where a reader begins: a position, or the name of one end of the log."""
-    return text if text in STARTS else parse_position(text, 1, f", {' or '.join(STARTS)}")
+def read_start(text: str) -> int | str | datetime:
+    """Parse where a reader begins: a position, a time, or the name of one end of the log."""
+    if text in STARTS:
+        return text
+    try:
+        return parse_moment(text) if "-" in text else parse_position(text, 1)
+    except (UsageError, typer.BadParameter):
+        raise typer.BadParameter(
+            f"{text!r} is not where a log can begin: write a position such as 4200 or e3n17, "
+            f"a time such as 2026-11-16T03:00, {' or '.join(STARTS)}"
+        ) from None
+
+
+def parse_moment(text: str) -> datetime:
+    """Parse an ISO 8601 time, UTC unless it names a zone; or how long ago it was, such as 1h."""
+    from loomlog.client.arguments import DURATION_UNITS, duration_s
+
+    if text.strip()[-1:] in DURATION_UNITS:
+        return datetime.now(UTC) - timedelta(seconds=duration_s(text))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not a time: write 2026-11-16T03:00, or 1h for an hour ago"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 read_position = partial(parse_position, least=1)

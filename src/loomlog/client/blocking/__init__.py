@@ -112,6 +112,7 @@ class BlockingLog(BlockingFace[Log]):
     earliest = blocking(Log.earliest)
     locate = blocking(Log.locate)
     find_time = blocking(Log.find_time)
+    find_last = blocking(Log.find_last)
     checkpoints = blocking(Log.checkpoints)
     archive = blocking(Log.archive)
     set_retention = blocking(Log.set_retention)
