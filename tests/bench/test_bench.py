@@ -224,3 +224,14 @@ def test_several_metadata_repositories_are_compared_with_one(tmp_path: Path) -> 
     assert report["rounds"]["streams"] == 50
     assert report["rounds"]["rounds"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_with_tls_is_compared_with_one_without(tmp_path: Path) -> None:
+    few = ("--batch", "1", "--seconds", "0.1")
+    done = bench(
+        "--up", "1", "--replicas", "1", "--secure", *few, "--data", str(tmp_path), "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert len(report["results"]) == len(report["against"]) == len(report["ratios"]) > 0
+    assert bench("--secure").returncode == 2
