@@ -138,6 +138,7 @@ def test_what_a_killed_node_costs_is_measured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long  # the same measurement as of a killed node, above
 def test_what_a_killed_link_of_a_chain_costs_is_measured(tmp_path: Path) -> None:
     arguments = ("--failover", "--protocol", "chained", "--fill-megabytes", "2")
     done = bench(*arguments, "--data", str(tmp_path), "--json")
@@ -150,6 +151,7 @@ def test_what_a_killed_link_of_a_chain_costs_is_measured(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long  # the same measurement as of a killed node, above
 def test_what_a_killed_sequencer_costs_is_measured(tmp_path: Path) -> None:
     arguments = ("--failover", "--protocol", "copyset", "--fill-megabytes", "2")
     done = bench(*arguments, "--data", str(tmp_path), "--json")

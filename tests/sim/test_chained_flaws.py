@@ -110,7 +110,7 @@ def test_a_node_that_comes_back_keeps_what_it_had(monkeypatch: Patch) -> None:
         return Newcomer(newcomer._replace(birth=first_birth), projection.first)
 
     monkeypatch.setattr(chained_parties, "create", found_again)
-    assert notices("different blocks|showed .* now")
+    assert notices("different blocks|showed .* now", first=8)
 
 
 def test_a_newcomer_joins_empty(monkeypatch: Patch) -> None:
