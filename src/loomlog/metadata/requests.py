@@ -175,7 +175,8 @@ class Requests(Service):
             return
         for take in self._report_handlers:
             take(node, report)
-        self._term.note_generations(node, report.generations)
+        if generations := report.generations:
+            self._term.note_generations(node, generations)
 
     # ---- clients: logs
 

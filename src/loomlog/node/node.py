@@ -294,15 +294,16 @@ class StorageNode:
             protocol.registered(answer)
 
     def _report(self, full: bool) -> pb.GetReportResponse:
-        message = pb.GetReportResponse(
-            storage_node_id=self._settings.node_id,
-            clock_us=_now_us(),
-            generations=self._disks.generations.numbers,
-            conditions=self._conditions() if full else None,
-            volumes=map(_space_of, self._disks.volumes, self._disks.shards) if full else None,
-            scrub=self._scrubber.status() if full and self._settings.scrub_bytes_per_s else None,
-            denials=self._guard.denials,
-        )
+        """Return what changed in replicas; with `full` also the rest, which heartbeats report."""
+        message = pb.GetReportResponse(storage_node_id=self._settings.node_id)
+        if full:
+            message.clock_us = _now_us()
+            message.generations.extend(self._disks.generations.numbers)
+            message.conditions.CopyFrom(self._conditions())
+            message.volumes.extend(map(_space_of, self._disks.volumes, self._disks.shards))
+            message.denials = self._guard.denials
+            if self._settings.scrub_bytes_per_s:
+                message.scrub.CopyFrom(self._scrubber.status())
         for protocol in self.protocols.values():
             protocol.report(message, full=full)
         return message

@@ -232,11 +232,11 @@ class ConnectedNodes:
     def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
         """Called with every report of a node that registered."""
         known = self.heard(node)
-        known.stored_bytes_total += report.loglet_bytes - known.loglet_bytes
-        known.loglet_bytes = report.loglet_bytes
         if report.clock_us:
             known.clock = ClockReading(report.clock_us / MICROSECONDS, known.presence.heard_at)
-        if report.HasField("conditions"):
+        if report.HasField("conditions"):  # a heartbeat
+            known.stored_bytes_total += report.loglet_bytes - known.loglet_bytes
+            known.loglet_bytes = report.loglet_bytes
             known.volumes = tuple(report.volumes[: limits.VOLUMES_MAX])
             known.scrub = report.scrub if report.HasField("scrub") else None
             known.denials = report.denials

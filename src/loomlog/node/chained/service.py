@@ -115,7 +115,8 @@ class ChainedService(NodeProtocol):
         )
 
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
-        message.loglet_bytes += self.stored_bytes
+        if full:
+            message.loglet_bytes += self.stored_bytes
 
     def conditions(self) -> list[Condition]:
         return [Condition(Kind.STORE_CLOSED, text) for text in self._volumes.problems]

@@ -157,8 +157,8 @@ class CopysetService(NodeProtocol):
             donor.learn(answer.rebuild, registered=True)
 
     def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
-        message.loglet_bytes += self.stored_bytes
         if full:
+            message.loglet_bytes += self.stored_bytes
             message.rebuild.extend(filter(None, (donor.report() for donor in self._donors)))
             before, self._reported_tails = self._reported_tails, self.tails()
             message.tails.extend(

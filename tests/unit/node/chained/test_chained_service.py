@@ -303,7 +303,6 @@ async def test_what_chains_take_is_reported(tmp_path: Path) -> None:
         await nodes.create()
         for first in range(1, 11):
             await nodes.ask(Write(EPOCH, block(first, size=100_000)))
-        await nodes.add(1)  # a report comes with that
         await nodes.metadata.until(lambda: nodes.metadata.loglet_bytes)
         assert nodes.metadata.loglet_bytes >= MIB * 9 // 10
 
