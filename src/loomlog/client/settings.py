@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from loomlog import limits
@@ -78,12 +79,24 @@ def checked_settings(given: ClientOptions) -> ClientSettings:
         raise InvalidArgument(
             f"no setting {', '.join(unknown)}; there are {', '.join(sorted(_NAMES))}"
         )
-    token = options.pop("token", "") or os.environ.get("LOOM_TOKEN", "")
+    token = options.pop("token", "") or _environment_token()
     if not isinstance(token, str) or not token.isascii():
         raise InvalidArgument("token must be the text that `loom token create` printed")
     for name, value in options.items():
         _check(name, value)
     return ClientSettings(**options, token=token.strip())
+
+
+def _environment_token() -> str:
+    """Return the token that LOOM_TOKEN is, or that is in the file LOOM_TOKEN_FILE."""
+    if token := os.environ.get("LOOM_TOKEN"):
+        return token
+    if not (path := os.environ.get("LOOM_TOKEN_FILE")):
+        return ""
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeError):
+        raise InvalidArgument(f"the token file {path} cannot be read") from None
 
 
 def _check(name: str, value: object) -> None:

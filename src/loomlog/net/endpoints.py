@@ -142,9 +142,15 @@ class Server(Generic[F]):
             await asyncio.gather(*(connection.wait_closed() for connection in connections))
 
     def disconnect(self, roles: Collection[str]) -> None:
-        """Close the connections of peers in these roles and of those that have not greeted."""
+        """Close the connections of peers in these roles, of those that have not greeted, and of
+        those whose certificate is not a server's, whatever they greeted as."""
         for connection in list(self._connections):
-            if connection in self._ungreeted or connection.greeted.result() in roles:
+            is_server = connection.principal.kind in ("node", "metadata")
+            if (
+                connection in self._ungreeted
+                or connection.greeted.result() in roles
+                or (connection.is_encrypted and not is_server)
+            ):
                 connection.close()
 
     # ---- new connections

@@ -99,8 +99,11 @@ class _Peer:
     kind: str  # of principals
     permissions: tuple[Permission, ...]
     token: VerifiedToken | None = None
+    refusal: PermissionDenied | None = None  # its token is not accepted
 
     def permits(self, need: Need, now_s: float) -> bool:
+        if self.refusal is not None:
+            return False
         if self.token is not None:
             return any(self.token.permits(verb, need.name, now_s) for verb in need.verbs)
         return any(allows(self.permissions, verb, need.name) for verb in need.verbs)
@@ -177,6 +180,8 @@ class Guard:
     def _check_all(self, again: Session, before: Session) -> None:
         now_s = self._clock()
         for key, need in before.admitted.items():
+            if again.peer.refusal is not None:
+                raise PermissionDenied(str(again.peer.refusal))
             if need is None and again.peer.kind not in key[0].servers:
                 raise PermissionDenied(f"{again.peer.name} is no server of this cluster any more")
             if need is not None and not again.peer.permits(need, now_s):
@@ -232,6 +237,8 @@ class Guard:
                 peer = self._identify(connection)
                 session = self._begin(connection, peer)
             peer = session.peer
+            if peer.refusal is not None:
+                raise PermissionDenied(str(peer.refusal))
             if rule.servers and peer.kind in rule.servers:
                 session.admitted[rule, target] = None
                 return None
@@ -317,7 +324,10 @@ class Guard:
         if not connection.is_private:
             raise PermissionDenied("tokens are accepted over TLS and on the same machine only")
         access = self.access
-        token = verify(connection.token, access.keys, access.revoked, self._clock())
+        try:
+            token = verify(connection.token, access.keys, access.revoked, self._clock())
+        except PermissionDenied as refusal:  # remembered: it costs more to verify than to send
+            return _Peer("a token that is not accepted", "client", (), refusal=refusal)
         return _Peer(f"token {token.name}", "client", token.permissions, token)
 
     def name_of(self, connection: Connection) -> str:
@@ -332,7 +342,7 @@ class Guard:
         before, self.access = self.access, access
         try:
             return self._identify(connection).permits(Need((verb,)), self._clock())
-        except PermissionDenied:
+        except PermissionDenied:  # a token over plain TCP
             return False
         finally:
             self.access = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,3 +39,28 @@ def test_every_setting_is_an_option_and_its_default_is_valid() -> None:
 async def test_a_wrong_setting_is_refused_in_one_line(given: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         await connect("127.0.0.1:1", **given)
+
+
+def test_a_token_comes_from_an_argument_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    monkeypatch.setenv("LOOM_TOKEN_FILE", str(file))
+    assert checked_settings({}).token == "from-file"
+    monkeypatch.setenv("LOOM_TOKEN", "from-environment")
+    assert checked_settings({}).token == "from-environment"
+    settings = checked_settings({"token": "given"})
+    assert settings.token == "given"
+    assert "given" not in repr(settings)
+
+
+def test_errors_about_tokens_do_not_show_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        checked_settings({"token": "sécret"})
+    assert "cret" not in str(error.value)
+    monkeypatch.setenv("LOOM_TOKEN_FILE", str(tmp_path / "none"))
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        checked_settings({})

@@ -12,8 +12,8 @@ from loomlog.core.audit import AuditTrail
 from loomlog.core.permissions import AccessRules, Grant, Need, Verb, parse_permissions
 from loomlog.core.principal import ANONYMOUS, Principal
 from loomlog.errors import LoomError, NotFound, PermissionDenied
+from loomlog.wire import guard, tokens
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire import tokens
 from loomlog.wire.guard import RECHECK_S, Access, Guard
 from loomlog.wire.permissions import RULES, Rule, Target
 
@@ -233,6 +233,23 @@ async def test_a_token_is_not_accepted_over_plain_tcp_from_elsewhere() -> None:
     peer = Peer(token=token_for("*:*").text, encrypted=False, private=False)
     with pytest.raises(PermissionDenied, match="over TLS and on the same machine only"):
         await Rig().ask(peer, frame_of("append"))
+
+
+async def test_a_token_that_is_not_accepted_is_verified_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, peer, verified = Rig(), Peer(token="junk"), 0
+
+    def verify(*arguments: Any) -> Any:
+        nonlocal verified
+        verified += 1
+        return tokens.verify(*arguments)
+
+    monkeypatch.setattr(guard, "verify", verify)
+    for _ in range(10):
+        with pytest.raises(PermissionDenied, match="not signed"):
+            await rig.ask(peer, frame_of("append"))
+    assert verified == 1
 
 
 async def test_a_revoked_token_ends_its_connections() -> None:
