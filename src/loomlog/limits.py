@@ -74,6 +74,7 @@ FAILURE_DETECTION_S: Final = 3.0  # silence after which a storage node counts as
 REBUILD_AFTER_S: Final = 60.0  # of silence until copies are made elsewhere: a restart takes less
 LEADER_SILENCE_S: Final = 2.0  # after this another metadata repository takes over
 CONNECT_TIMEOUT_S: Final = 5.0
+HAND_OVER_S: Final = 1.0  # a node that stops waits this long for others to do its part
 VISIT_S: Final = 1.5  # for a new storage node to answer at its address; below LEADER_SILENCE_S
 GREETING_S: Final = 5.0  # a new peer has to greet within this time
 PING_S: Final = 2.0  # between two pings; a silent peer is disconnected after about 8 s

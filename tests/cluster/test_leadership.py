@@ -47,6 +47,33 @@ async def test_takeover_after_takeover_keeps_every_entry_and_its_place() -> None
         assert [member.id for member in status.members] == [1, 2, 3]
 
 
+async def test_a_leader_that_stops_resigns_before_its_term_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others do not wait until they would look again, which here is 5 s later."""
+    local = LocalCluster(nodes=1, metadata=3, leader_silence_s=20.0)
+    async with local as cluster:
+        leader = local.leader
+        assert leader is not None
+        ended = asyncio.Event()
+        end_term = MetadataRepository.end_term
+        stopped = local.repositories[leader]
+
+        async def late(self: MetadataRepository) -> None:
+            if self is stopped:
+                await ended.wait()
+            await end_term(self)
+
+        assert stopped._leadership is not None
+        monkeypatch.setattr(stopped._leadership, "_end_term", lambda: late(stopped))
+        stopping = asyncio.ensure_future(local.stop_metadata(leader))
+        async with asyncio.timeout(4.0):
+            await until(lambda: local.leader not in (None, leader))
+        ended.set()
+        await stopping
+        await cluster.create_log("events", replicas=1)
+
+
 async def test_any_of_them_may_be_asked() -> None:
     local = LocalCluster(nodes=1, metadata=3)
     async with local as cluster:

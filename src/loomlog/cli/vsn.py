@@ -143,6 +143,7 @@ class _Registered:
             raise
 
     async def stop(self) -> None:
+        await self._node.hand_over()
         await self._node.stop()
 
     def _say_held_back(self, why: asyncio.Future[str]) -> None:

@@ -34,7 +34,8 @@ class Presence:
     heard_at: float  # also when its connection was lost, or it was first expected
     silence_s: float  # that makes it silent, from `heard_at` on
     connected: bool = False
-    ended: bool = False  # its process: its connection was lost, and its address refuses others
+    ended: bool = False  # its process: its connection was lost, and its address refuses others; or
+    # it said so beforehand
     asked_at: float = inf  # whether it is there, since it was heard
     trusted_until: float = -inf  # silence_s alone counts
 
@@ -66,6 +67,7 @@ class Presence:
         self.heard_at = now_s
         self.silence_s = grace_s
 
-    def refused(self) -> None:
-        """Note that nothing listens at its address since its connection was lost."""
+    def process_ends(self) -> None:
+        """Note that nothing listens at its address since its connection was lost, or that it said
+        that it stops."""
         self.ended = True

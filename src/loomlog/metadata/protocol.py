@@ -282,6 +282,11 @@ class ProtocolKeeper(ABC):
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
         """Called when a node fell silent, is back, or an operator's wishes for it changed."""
 
+    def is_needed(self, node: NodeId) -> bool:
+        """Return whether appends would wait for a node that stops, though others can do its part
+        in a moment."""
+        return False
+
     # ---- news from nodes
 
     def has_data(self, request: pb.Register) -> bool:

@@ -83,6 +83,7 @@ class Requests(Service):
         routes |= {
             "register": self._register_or_turn_away,
             "report": self._report,
+            "node_stops": self._node_stops,
             "get_status": self._get_status,
         }
         self._report_handlers: list[TakeReport] = [term.nodes.take_report]
@@ -177,6 +178,11 @@ class Requests(Service):
             take(node, report)
         if generations := report.generations:
             self._term.note_generations(node, generations)
+
+    async def _node_stops(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        if (node := self._term.nodes.node_of(connection)) is not None:
+            await self._term.node_operator.hand_over(node)
+        return pb.Frame(done=pb.Done())
 
     # ---- clients: logs
 

@@ -167,6 +167,7 @@ class MetadataRepository:
             begin_term=self.begin_term,
             end_term=self.end_term,
             failed=self._fail,
+            resigned=lambda: self._server.disconnect({"vmr"}),
             file_bytes=self._round_file_bytes,
         )
         member.failed.add_done_callback(lambda failed: self._fail(failed.result()))

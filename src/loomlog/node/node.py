@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from random import Random
 
 from loomlog import limits
@@ -107,6 +108,12 @@ class StorageNode:
             waiting.cancel()
         if self._link.refused.done():
             raise self._link.refused.result()
+
+    async def hand_over(self) -> None:
+        """Say that this node is about to stop, and wait a moment until others do its part."""
+        with suppress(LoomError, TimeoutError):
+            async with asyncio.timeout(limits.HAND_OVER_S):
+                await self._link.request(pb.Frame(node_stops=pb.NodeStops()))
 
     async def stop(self) -> None:
         self._guard.stop()

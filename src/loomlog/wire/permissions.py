@@ -104,7 +104,8 @@ RULES: Final[Mapping[str, Rules]] = {
     "ask_leader": ANYBODY,  # clients ask whether a slow one is alive
     "check_server": _METRICS,
     # storage node -> metadata repository
-    **dict.fromkeys(("register", "report", "epoch_store_request", "describe_loglet"), _NODE),
+    **dict.fromkeys(("register", "report", "node_stops"), _NODE),
+    **dict.fromkeys(("epoch_store_request", "describe_loglet"), _NODE),
     # metadata repository -> storage node, at its own address
     **dict.fromkeys(("prove_node", "leader_beat"), _METADATA),
     # between replicas of a stream

@@ -25,7 +25,7 @@ def test_a_lost_connection_alone_is_waited_for() -> None:
 def test_a_node_whose_address_refuses_is_missed_at_once_and_silent_no_sooner() -> None:
     node = Presence(10.0, DETECTION_S)
     node.disconnected(12.0, GRACE_S)
-    node.refused()
+    node.process_ends()
     assert node.standing(12.0) is Standing.MISSED
     assert node.standing(12.9) is Standing.MISSED
     assert node.standing(13.0) is Standing.SILENT
@@ -81,3 +81,10 @@ def test_only_a_connected_node_is_asked() -> None:
     node = Presence(10.0, DETECTION_S)
     assert not node.ask(12.0)
     assert node.standing(12.0) is Standing.HERE
+
+
+def test_a_node_that_says_that_it_stops_is_missed_while_it_is_there() -> None:
+    node = Presence(0.0, DETECTION_S, connected=True)
+    node.process_ends()
+    node.heard(1.0)
+    assert node.standing(1.0) is Standing.MISSED

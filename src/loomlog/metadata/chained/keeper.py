@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -421,10 +421,25 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         count = await self.upkeep.remover.clean_up(node)
         return Cleanup(f"{count} replicas of chains that nobody knows" if count else "")
 
+    def is_needed(self, node: NodeId) -> bool:
+        return any(True for _ in self._used_on(node))
+
+    def _used_on(self, node: NodeId) -> Iterator[ChainedRecord]:
+        """Return the loglets with chains on a node that took appends in their newest epoch. Others
+        keep the node: it may be back before anybody needs it, and would have to be filled."""
+        for record in self.records:
+            projection = record.projection
+            is_used = self.sequencers.end_of(record.loglet) > projection.start
+            if is_used and any(replica.node_id == node for replica in projection.replicas):
+                yield record
+
     def node_joined(self, node: NodeId) -> None:
         self.upkeep.node_joined(node)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
+        if self._nodes.is_stopping(node):
+            for record in self._used_on(node):
+                self._nodes.reported(record.loglet, node)  # before clients do
         self.upkeep.node_changed(node, alive=alive)
 
     # ---- news from nodes

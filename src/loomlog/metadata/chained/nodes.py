@@ -28,6 +28,7 @@ class ChainNodes:
         self._connected = connected
         self._lost_nodes = lost_nodes
         self.reachable = connected.reachable
+        self.is_stopping = connected.is_stopping
         self._reported: set[tuple[LogId, NodeId]] = set()  # clients cannot reach them
         self._voids: dict[NodeId, tuple[Losses, frozenset[tuple[int, ...]]]] = {}
         self._registered: dict[NodeId, set[Replica]] = {}
@@ -37,10 +38,12 @@ class ChainNodes:
     # ---- reachable nodes
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
-        """Return whether it was silent for long, or is disconnected and no client reaches it."""
+        """Return whether it was silent for long, or is disconnected or stops and no client reaches
+        it."""
         if self._connected.silent(node):
             return True
-        return self._connected.was_lost(node) and (loglet, node) in self._reported
+        is_gone = self._connected.was_lost(node) or self._connected.is_stopping(node)
+        return is_gone and (loglet, node) in self._reported
 
     def refusing(self) -> dict[NodeId, str]:
         """Return the nodes that cannot take a replica because of their disks, and why."""

@@ -390,6 +390,10 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             and len(usable) < record.state.history[-1].replication
         ]
 
+    def is_needed(self, node: NodeId) -> bool:
+        states = (record.state for record in self.records)
+        return any(state.sequencer == node and not state.closed for state in states)
+
     def node_joined(self, node: NodeId) -> None:
         self._rebuilder.wake()
         self._trimmer.node_joined(node)

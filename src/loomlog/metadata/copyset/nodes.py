@@ -46,6 +46,7 @@ class CopysetNodes:
         self.alive = connected.alive
         self.silent = connected.silent
         self.reachable = connected.reachable
+        self.is_stopping = connected.is_stopping
 
     def known(self) -> list[KnownNode]:
         """Return all nodes of the cluster, in the form sent to nodes and clients."""

@@ -75,7 +75,8 @@ class Recoveries:
             self.look_at_all()
         else:
             self._look_at_copies()
-            self._look_later(node, 0.0 if self._nodes.silent(node) else SEQUENCER_LOST_S)
+            is_certain = self._nodes.silent(node) or self._nodes.is_stopping(node)
+            self._look_later(node, 0.0 if is_certain else SEQUENCER_LOST_S)
 
     def node_joined(self, node: NodeId) -> None:
         """Check the loglets that a node sequenced: it may have restarted."""

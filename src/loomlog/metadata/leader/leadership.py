@@ -54,8 +54,10 @@ class Leadership:
         begin_term: Callable[[Mandate], Awaitable[Term]],
         end_term: Callable[[], Awaitable[None]],
         failed: Callable[[LoomError], None],
+        resigned: Callable[[], None],
         file_bytes: int,
     ) -> None:
+        """`resigned` is called first when a leader stops: it has to make the others look."""
         self._me: MemberId = settings.member_id
         self._silence_s = settings.leader_silence_s
         self._beat_s = settings.leader_silence_s / BEATS_PER_SILENCE
@@ -63,6 +65,7 @@ class Leadership:
         self._member = member
         self._end_term = end_term
         self._failed = failed
+        self._resigned = resigned
         self._known = member.leader  # the newest one known
         self._leading: Leader | None = None  # from taking an epoch to its end
         self._hears = False  # the leader, as its follower
@@ -81,6 +84,9 @@ class Leadership:
         self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
+        if self._leading is not None:
+            self._leading = None  # the others learn it while this process ends its term
+            self._resigned()
         if self._task is not None:
             self._unwatch()
             self._task.cancel()

@@ -147,6 +147,11 @@ class ConnectedNodes:
         known = self._nodes.get(node)
         return known is not None and known.was_lost
 
+    def is_stopping(self, node: NodeId) -> bool:
+        """Return whether a node said that it stops, and is still connected."""
+        known = self._nodes.get(node)
+        return known is not None and known.connection is not None and known.presence.ended
+
     def expected(self, node: NodeId) -> bool:
         """Return whether a node has not registered here yet, but may still do so in time."""
         known = self._nodes.get(node)
@@ -216,7 +221,13 @@ class ConnectedNodes:
 
     def refused(self, known: ConnectedNode) -> None:
         """Note that nothing listens at the address of a node that may come back."""
-        known.presence.refused()
+        known.presence.process_ends()
+        self._check(known)
+
+    def stops(self, node: NodeId) -> None:
+        """Note that a node is about to stop: others carry on without it while it is still there."""
+        known = self._nodes[node]
+        known.presence.process_ends()
         self._check(known)
 
     def heard(self, node: NodeId) -> ConnectedNode:
@@ -224,7 +235,9 @@ class ConnectedNodes:
         now = self._loop.time()
         was_here = {known.told, known.presence.standing(now)} == {Standing.HERE}
         known.presence.heard(now)
-        if not was_here:  # listeners may not know yet, but the state may have been queried
+        if (
+            not was_here and not known.presence.ended
+        ):  # listeners may not know yet, but the state may have been queried
             known.told = Standing.HERE
             self._changed(node, True)
         return known

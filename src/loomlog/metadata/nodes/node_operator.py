@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
+from loomlog import limits
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.outage import LogOutage, of_log
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
@@ -20,6 +22,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
+LOOK_S: Final = 0.01  # while others take over from a node that stops
 RESTART_S_MAX: Final = 86_400.0  # a day; replicas that are away longer should be replaced
 
 
@@ -170,6 +173,18 @@ class NodeOperator:
             done=f"node {node} hands over what it sequences",
             next=f"restart it within {for_s:g} s; until then its replicas are not replaced",
         )
+
+    async def hand_over(self, node: NodeId) -> None:
+        """Have others take over from a node that stops; return when they have, or soon."""
+        self._nodes.stops(node)
+        logger.info("node %d stops", node)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.HAND_OVER_S):
+                while self._nodes.all_reachable() and self._is_needed(node):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+
+    def _is_needed(self, node: NodeId) -> bool:
+        return any(keeper.is_needed(node) for keeper in self._keepers.values())
 
     # ---- replace
 

@@ -295,6 +295,15 @@ class OrderedKeeper(ProtocolKeeper):
             self.reconciler.wishes_changed(record.stream_id)
         return True
 
+    def is_needed(self, node: NodeId) -> bool:
+        logs = (log.streams.values() for log in self.committer.logs.values())
+        in_use = ([s for s in streams if not s.closed and not s.removing] for streams in logs)
+        return any(
+            any(node in s.replicas for s in streams)
+            and all(s.sealed or node in s.replicas for s in streams)
+            for streams in in_use
+        )
+
     def replica_groups(self) -> list[ReplicaGroup]:
         return [
             ReplicaGroup(
