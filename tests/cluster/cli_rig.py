@@ -41,6 +41,29 @@ def loom_up(data: Path, *arguments: str) -> Iterator[Up]:
             process.wait(30)
 
 
+@contextmanager
+def storage_node(mr: str, number: int, *volumes: Path) -> Iterator[None]:
+    """A further node of a cluster that `loom up` runs."""
+    for volume in volumes:
+        volume.mkdir(exist_ok=True)
+    command = program(
+        *("vsn", "start", "--cluster-id", "local", "--storage-node-id", str(number)),
+        *(word for volume in volumes for word in ("--volumes", str(volume))),
+        *("--mr", mr, "--listen", "127.0.0.1:0", "--sync", "none"),
+    )
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
 def program(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"loomlog.cli.{name}", *arguments]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_rig import Loom, environment, loom_up, program
+from cli_rig import Loom, loom_up, storage_node
 
 import loomlog
 from loomlog.errors import InvalidArgument, NotFound
@@ -18,27 +17,6 @@ from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.testing import LocalCluster
 
 PATIENCE_S = 60.0
-
-
-@contextmanager
-def another_node(data: Path, mr: str, number: int) -> Iterator[None]:
-    volume = data / f"vsn-{number}"
-    volume.mkdir()
-    command = program(
-        *("vsn", "start", "--cluster-id", "local", "--storage-node-id", str(number)),
-        *("--volumes", str(volume), "--mr", mr, "--listen", "127.0.0.1:0", "--sync", "none"),
-    )
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline()
-            yield
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 @asynccontextmanager
@@ -76,7 +54,7 @@ async def test_a_new_node_takes_its_share_and_an_even_cluster_stays_as_it_is(
             loom.says("log", "create", name, "--protocol", name, "--streams", streams)
             loom.says("append", name, given="\n".join(map(str, range(200))))
         assert "even enough" in loom.says("rebalance")
-        with another_node(tmp_path, up.mr, 4):
+        with storage_node(up.mr, 4, tmp_path / "vsn-4"):
             plan = loom.json("rebalance", "--dry-run")
             assert {move["to_node"] for move in plan["moves"]} == {4}
             assert {move["log"] for move in plan["moves"]} == {ORDERED, CHAINED}

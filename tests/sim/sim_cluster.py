@@ -197,6 +197,18 @@ class SimCluster:
             except (Retryable, RolledBack):
                 await asyncio.sleep(CONNECT_AGAIN_S)
 
+    async def create_log(self, cluster: Cluster, name: str, protocol: str) -> None:
+        """Create a log of this shape; repeat that while nodes are just starting."""
+        streams = 1 if protocol == "copyset" else self.shape.streams
+        while True:
+            try:
+                await cluster.create_log(
+                    name, protocol=protocol, streams=streams, replicas=self.shape.replicas
+                )
+                return
+            except LoomError:
+                await asyncio.sleep(CONNECT_AGAIN_S)
+
     async def _serve_metadata(self, process: Process) -> None:
         name = process.host.name
         addresses = dict(enumerate(self.metadata_addresses, 1))

@@ -94,6 +94,17 @@ class Workload:
         which may have more to do than this test."""
         return max([await self.append_s() for _ in range(20)])
 
+    async def switched(self, *, protocol: str | None = None, streams: int | None = None) -> None:
+        """Switch the log; repeat the request until it succeeds."""
+        async with asyncio.timeout(HEAL_S):
+            while True:
+                try:
+                    await self.cluster.switch_log("chaos", protocol=protocol, streams=streams)
+                except LoomError:
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+
     async def running(self) -> None:
         """Wait until every stream of the active segment runs again, with all its replicas."""
         async with asyncio.timeout(HEAL_S):

@@ -13,8 +13,6 @@ import pytest
 from running_workload import HEAL_S, Workload
 from server_processes import Servers
 
-from loomlog.errors import LoomError
-
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -99,18 +97,6 @@ async def test_a_head_that_freezes_or_is_cut_off_is_harmless_afterwards(tmp_path
 # ---- switches
 
 
-async def switched(work: Workload, protocol: str) -> None:
-    """Switch the log; repeat the request until it succeeds."""
-    async with asyncio.timeout(HEAL_S):
-        while True:
-            try:
-                await work.cluster.switch_log("chaos", protocol=protocol)
-            except LoomError:
-                await asyncio.sleep(0.1)
-            else:
-                return
-
-
 async def test_a_log_goes_from_protocol_to_protocol_and_back_under_load(tmp_path: Path) -> None:
     """First undisturbed, then with a kill of the metadata repository and of a node during the
     switches."""
@@ -119,7 +105,7 @@ async def test_a_log_goes_from_protocol_to_protocol_and_back_under_load(tmp_path
         victims = (None, None, servers.vmr, servers.nodes[2])
         for protocol, victim in zip(protocols, victims, strict=True):
             await work.acked(50)
-            switching = asyncio.ensure_future(switched(work, protocol))
+            switching = asyncio.ensure_future(work.switched(protocol=protocol))
             await asyncio.sleep(0)  # it is asked for
             if victim is not None:
                 await victim.kill()

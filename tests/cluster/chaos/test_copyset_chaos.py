@@ -18,7 +18,7 @@ from server_processes import Servers
 import loomlog
 from loomlog import Cluster
 from loomlog.client.log import Log
-from loomlog.errors import DataLoss, LoomError
+from loomlog.errors import DataLoss
 from loomlog.types import Entry, Gap, Glsn
 
 pytestmark = pytest.mark.timeout(240)
@@ -115,7 +115,7 @@ async def test_from_protocol_to_protocol_while_servers_are_killed(tmp_path: Path
         victims = (None, servers.nodes[2], servers.vmr, servers.nodes[3])
         for protocol, victim in zip(protocols, victims, strict=True):
             await work.acked(50)
-            switching = asyncio.ensure_future(switched(work, protocol))
+            switching = asyncio.ensure_future(work.switched(protocol=protocol))
             await asyncio.sleep(0)  # it is asked for
             if victim is not None:
                 await victim.kill()
@@ -124,18 +124,6 @@ async def test_from_protocol_to_protocol_while_servers_are_killed(tmp_path: Path
         await work.acked(50)
         info = await work.log.describe()
         assert [segment.protocol for segment in info.segments] == ["ordered", *protocols]
-
-
-async def switched(work: Workload, protocol: str) -> None:
-    """Switch the log; repeat the request until it succeeds."""
-    async with asyncio.timeout(HEAL_S):
-        while True:
-            try:
-                await work.cluster.switch_log("chaos", protocol=protocol)
-            except LoomError:
-                await asyncio.sleep(0.1)
-            else:
-                return
 
 
 # ---- lost disks

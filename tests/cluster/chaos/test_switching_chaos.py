@@ -7,31 +7,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from running_workload import HEAL_S, Workload
+from running_workload import Workload
 from server_processes import Servers
 
-from loomlog.errors import LoomError
-
 pytestmark = pytest.mark.timeout(240)
-
-
-async def switched(work: Workload, streams: int) -> None:
-    """Switch the log; repeat the request until it succeeds."""
-    async with asyncio.timeout(HEAL_S):
-        while True:
-            try:
-                await work.cluster.switch_log("chaos", streams=streams)
-            except LoomError:
-                await asyncio.sleep(0.1)
-            else:
-                return
 
 
 async def test_the_metadata_repository_is_killed_during_switches(tmp_path: Path) -> None:
     async with Servers(tmp_path, nodes=3) as servers, Workload(servers.address) as work:
         for streams in (1, 3, 2):
             await work.acked(50)
-            switching = asyncio.ensure_future(switched(work, streams))
+            switching = asyncio.ensure_future(work.switched(streams=streams))
             await asyncio.sleep(0)  # it is asked for
             await servers.vmr.kill()
             await servers.vmr.start()
@@ -44,7 +30,7 @@ async def test_the_metadata_repository_is_killed_during_switches(tmp_path: Path)
 async def test_a_node_is_killed_during_a_switch(tmp_path: Path) -> None:
     async with Servers(tmp_path, nodes=3) as servers, Workload(servers.address) as work:
         await work.acked(50)
-        switching = asyncio.ensure_future(switched(work, 3))
+        switching = asyncio.ensure_future(work.switched(streams=3))
         await asyncio.sleep(0)
         await servers.nodes[2].kill()
         await servers.start_node(2)

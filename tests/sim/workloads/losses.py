@@ -15,7 +15,6 @@ from typing import Final
 from sim_cluster import VOLUME, Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
-from loomlog.errors import LoomError
 from loomlog.testing.history import History
 from loomlog.testing.sim.disk import DiskImage
 from loomlog.testing.sim.faults import FaultPlan
@@ -51,7 +50,7 @@ class _Losses:
 
     def run(self) -> History:
         self._servers.start()
-        self._do(self._create)
+        self._do(lambda cluster: self._servers.create_log(cluster, LOG, self._protocol))
         self._do(self._append)
         images = {name: self._copy(name) for name in self._some_nodes()}
         self._do(self._append)
@@ -101,18 +100,6 @@ class _Losses:
                 self._sim.world.note(name, "empty disk")
 
     # ---- what clients do
-
-    async def _create(self, cluster: Cluster) -> None:
-        shape = self._servers.shape
-        streams = 1 if self._protocol == "copyset" else shape.streams
-        while True:
-            try:
-                await cluster.create_log(
-                    LOG, protocol=self._protocol, streams=streams, replicas=shape.replicas
-                )
-                return
-            except LoomError:
-                await asyncio.sleep(0.1)  # nodes are just starting
 
     async def _append(self, cluster: Cluster) -> None:
         log = cluster.log(LOG)

@@ -59,7 +59,7 @@ class _Statuses:
 
     def run(self) -> History:
         self._servers.start()
-        self._do(self._create)
+        self._do(lambda cluster: self._servers.create_log(cluster, LOG, self._protocol))
         self._look_now_and_then()
         for _ in range(self._random.randint(1, ACTS_MAX)):
             self._do(self._append)
@@ -119,18 +119,6 @@ class _Statuses:
         self._start_all()
 
     # ---- what clients and operators do
-
-    async def _create(self, cluster: Cluster) -> None:
-        shape = self._servers.shape
-        streams = 1 if self._protocol == "copyset" else shape.streams
-        while True:
-            try:
-                await cluster.create_log(
-                    LOG, protocol=self._protocol, streams=streams, replicas=shape.replicas
-                )
-                return
-            except LoomError:
-                await asyncio.sleep(0.1)  # nodes are just starting
 
     async def _append(self, cluster: Cluster) -> None:
         log = cluster.log(LOG)
