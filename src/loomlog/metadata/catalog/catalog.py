@@ -120,6 +120,13 @@ class Catalog(KeptRecords):
             await self._write(node_key(node_id), changed)
             return changed
 
+    async def make_replaceable(self, node: NodeRecord) -> None:
+        """Let an empty node take the number of this one, unless one has done so meanwhile."""
+        async with self._writing:
+            known = self.nodes.get(node.node_id)
+            if known is not None and known.node_secret == node.node_secret:
+                await self._write(node_key(node.node_id), replace(known, replaceable=True))
+
     async def end_losses(self, node_id: NodeId, protocol: str, losses: Losses) -> None:
         """Forget losses of a node, unless there are others by now."""
         async with self._writing:

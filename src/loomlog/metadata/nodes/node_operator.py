@@ -214,7 +214,7 @@ class NodeOperator:
         """Let the next node of this number register with empty volumes."""
         node = request.storage_node_id
         self.check_replaceable(node)
-        await self._catalog.update_node(node, replaceable=True)
+        await self._catalog.make_replaceable(self._catalog.node(node))
         waiting = self._nodes.held_back(node)
         then = f"the one at {waiting} registers in a moment" if waiting else "start it"
         return pb.Changed(

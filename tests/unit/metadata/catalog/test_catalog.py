@@ -152,3 +152,15 @@ async def test_records_or_rounds_without_a_cluster_are_not_a_new_one() -> None:
     del store._items["cluster"]
     with pytest.raises(Corrupt, match="records such as 'node/1'"):
         await load(store)
+
+
+async def test_a_node_that_took_a_number_is_not_replaced_by_a_wish_for_the_one_before() -> None:
+    """An operator may ask twice, and the new node registers in between (statuses, seed 6)."""
+    catalog = await load(MemoryStore())
+    await know_nodes(catalog, 1)
+    before = catalog.node(1)
+    await catalog.make_replaceable(before)
+    assert catalog.node(1).replaceable
+    await catalog.put_node(NodeRecord(1, "n1:1", "another", "always", ()))
+    await catalog.make_replaceable(before)
+    assert not catalog.node(1).replaceable
