@@ -23,6 +23,16 @@ from loomlog.testing import LocalCluster
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WORKER_START = str(Path(__file__).with_name("worker_start"))
 
+TIMEOUT_S = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests more time than others have: after one that is interrupted while Spark answers,
+    the session understands no answer any more, and all later tests of the worker fail."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_start() -> Iterator[None]:
