@@ -96,6 +96,7 @@ PATTERN_CHARS_MAX: Final = 200  # of names, in a permission
 GRANTS_MAX: Final = 5000  # of a cluster: they are one record, and every node gets them all
 TOKENS_MAX: Final = 1000  # that are valid, or revoked and not expired: in the same record
 TOKEN_KEYS_MAX: Final = 10
+CONNECTIONS_PER_IDENTITY_MAX: Final = 1000  # to one server, of a name that permissions apply to
 STREAMS_PER_LOG_MAX: Final = 10_000
 NODE_ID_MAX: Final = (1 << 31) - 1
 ADDRESS_CHARS_MAX: Final = 260  # a host name has at most 253

@@ -27,6 +27,7 @@ _OWN: Final = "loomlog."  # begins the names of the system's own logs
 AUDIT_LOG: Final = f"{_OWN}audit"
 EVERYBODY: Final = "*"  # a subject: also who has no name
 ANONYMOUS_SUBJECT: Final = "anonymous"
+_VERBS_SHOWN_MAX: Final = 3  # of a need, in messages
 
 
 class Verb(StrEnum):
@@ -156,6 +157,8 @@ class Need:
     name: str = ""
 
     def __str__(self) -> str:
+        if len(self.verbs) > _VERBS_SHOWN_MAX:
+            return f"for {self.name}"
         texts = [verb if verb in OF_CLUSTER else f"{verb}:{self.name}" for verb in self.verbs]
         return " or ".join(texts)
 

@@ -327,6 +327,7 @@ class Front(Service):
         not_leader: Callable[[], NotLeader],
     ) -> None:
         super().__init__(codec, routes, guard)
+        self._closed = guard.closed
         self._not_leader = not_leader
         self.requests: Requests | None = None
 
@@ -340,6 +341,7 @@ class Front(Service):
             self.answer_error(connection, frame, kind, self._not_leader())
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        self._closed(connection)
         if self.requests is not None:
             self.requests.connection_closed(connection, error)
 

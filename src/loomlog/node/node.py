@@ -347,8 +347,10 @@ class _Requests(Service):
     ) -> None:
         super().__init__(codec, routes, guard)
         self._protocols = protocols
+        self._closed = guard.closed
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
+        self._closed(connection)
         for protocol in self._protocols.values():
             protocol.connection_closed(connection)
 

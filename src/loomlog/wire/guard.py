@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from loomlog import limits
 from loomlog.core.audit import AuditTrail
 from loomlog.core.permissions import (
     AUDIT_LOG,
@@ -34,7 +35,7 @@ from loomlog.core.permissions import (
     of_staging,
     register_need,
 )
-from loomlog.errors import LoomError, NotFound, PermissionDenied
+from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
 from loomlog.types import LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
@@ -137,7 +138,8 @@ class Guard:
         self._names = names
         self._clock = clock
         self._enforced = enforced
-        self._sessions: WeakKeyDictionary[Connection, Session] = WeakKeyDictionary()
+        self._sessions: dict[Connection, Session] = {}
+        self._connections: Counter[str] = Counter()  # by name, of sessions
         self._recheck: asyncio.TimerHandle | None = None
         self.trail = trail
         self._generation = 0  # of `access`
@@ -165,17 +167,17 @@ class Guard:
     def _judge_again(self) -> None:
         for connection, session in list(self._sessions.items()):
             if connection.closed:
-                del self._sessions[connection]
+                self.closed(connection)
                 continue
             try:
                 again = Session(self._generation, self._identify(connection))
                 self._check_all(again, session)
             except PermissionDenied as error:
                 self._deny(connection, session.peer, "what it was allowed before", error)
-                del self._sessions[connection]
+                self.closed(connection)
                 connection.close(error)
             else:
-                self._sessions[connection] = connection.session = again
+                self._keep(connection, again)
 
     def _check_all(self, again: Session, before: Session) -> None:
         now_s = self._clock()
@@ -255,11 +257,30 @@ class Guard:
         return None
 
     def _begin(self, connection: Connection, peer: _Peer) -> Session:
+        most = limits.CONNECTIONS_PER_IDENTITY_MAX
+        is_more = connection not in self._sessions and self._connections[peer.name] >= most
+        if is_more and peer.kind not in _CLAIMED.values():
+            raise Busy(f"{peer.name} has {most} connections to this server: close some")
         session = Session(self._generation, peer)
-        self._sessions[connection] = connection.session = session
+        self._keep(connection, session)
         if peer.token is not None:
             self._schedule_recheck()
         return session
+
+    def _keep(self, connection: Connection, session: Session) -> None:
+        self.closed(connection)
+        connection.session = session
+        if not connection.closed:  # nobody would tell that it was closed
+            self._connections[session.peer.name] += 1
+            self._sessions[connection] = session
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection; called when it is closed."""
+        session = self._sessions.pop(connection, None)
+        if session is not None:
+            self._connections[session.peer.name] -= 1
+            if not self._connections[session.peer.name]:
+                del self._connections[session.peer.name]
 
     def _need(self, peer: _Peer, rule: Rule, target: int | str) -> Need | None:
         """Return the permission that a request needs; None if the name of its log is not known."""
@@ -303,7 +324,7 @@ class Guard:
             session = connection.session
             if session is None or session.generation != self._generation:
                 session = self._begin(connection, self._identify(connection))
-        except PermissionDenied:
+        except (PermissionDenied, Busy):
             return False
         return bool(session.peer.permits(of_staging(need), self._clock()))
 

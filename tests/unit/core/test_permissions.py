@@ -149,3 +149,4 @@ def test_what_a_register_needs_follows_from_its_name(
 def test_a_need_is_named_in_one_line() -> None:
     assert str(Need((Verb.APPEND, Verb.READ), "orders")) == "append:orders or read:orders"
     assert str(Need((Verb.OPERATE,))) == "operate"
+    assert str(Need(tuple(Verb), "orders")) == "for orders"

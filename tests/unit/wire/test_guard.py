@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from loomlog import limits
 from loomlog.core.audit import AuditTrail
 from loomlog.core.permissions import AccessRules, Grant, Need, Verb, parse_permissions
 from loomlog.core.principal import ANONYMOUS, Principal
-from loomlog.errors import LoomError, NotFound, PermissionDenied
+from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
 from loomlog.wire import guard, tokens
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.guard import RECHECK_S, Access, Guard
@@ -278,6 +279,22 @@ async def test_without_tls_a_server_is_taken_at_its_word() -> None:
         await Rig().ask(Peer(role="vsn"), frame_of("replicate"))  # with TLS it is not
     with pytest.raises(PermissionDenied):
         await Rig().ask(Peer(role="client", encrypted=False), frame_of("replicate"))
+
+
+async def test_the_connections_of_a_name_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTIONS_PER_IDENTITY_MAX", 2)
+    rig: Any = Rig(Grant("alice", "append", "orders"))
+    first, second, third = Peer(ALICE), Peer(ALICE), Peer(ALICE)
+    await rig.ask(first, frame_of("append"))
+    await rig.ask(second, frame_of("append"))
+    with pytest.raises(Busy, match="client alice has 2 connections to this server"):
+        await rig.ask(third, frame_of("append"))
+    rig.change(rules=rig.access.rules.with_grants([Grant("bob", "read", "*")]))
+    with pytest.raises(Busy):  # judged again, the others still count once each
+        await rig.ask(third, frame_of("append"))
+    rig.guard.closed(second)
+    await rig.ask(third, frame_of("append"))
+    await rig.ask(Peer(NODE), frame_of("replicate"))
 
 
 async def test_lists_show_what_may_be_read() -> None:
