@@ -21,7 +21,15 @@ from typing import Any, Final, NamedTuple
 
 from loomlog import limits
 from loomlog.client.context import BACKOFF
-from loomlog.errors import LoomError, NotLeader, Retryable, SwapUnknown, Timeout, Unavailable
+from loomlog.errors import (
+    LoomError,
+    NotLeader,
+    Retryable,
+    SwapUnknown,
+    Timeout,
+    Unauthorized,
+    Unavailable,
+)
 from loomlog.net import endpoints
 from loomlog.net.connection import Call
 from loomlog.types import Glsn
@@ -147,7 +155,7 @@ class Metadata:
                 return
             except Retryable as error:
                 self._turn(error)
-        await self._connections.connect(self._address)
+        _checked(await self._connections.connect(self._address))
 
     async def request(
         self, frame: pb.Frame, *, repeatable: bool = True, timeout_s: float | None = None
@@ -223,7 +231,7 @@ class Metadata:
             return connection
         try:
             async with asyncio.timeout_at(deadline_s):
-                return await self._connections.connect(self._address)
+                return _checked(await self._connections.connect(self._address))
         except TimeoutError:
             raise Timeout(f"{self._address} did not answer in time") from None
 
@@ -252,6 +260,18 @@ class Metadata:
     def learn(self, addresses: Iterable[str]) -> None:
         """Add addresses of further metadata repositories."""
         self._addresses += [address for address in addresses if address not in self._addresses]
+
+
+def _checked(connection: Connection) -> Connection:
+    """Return a connection to a metadata repository. Close it if its certificate is of another
+    server."""
+    try:
+        connection.require("metadata")
+    except Unauthorized as error:
+        failure = Unavailable(f"{connection.peer} is no metadata repository: {error}")
+        connection.close(failure)
+        raise failure from error
+    return connection
 
 
 def _tells(error: Retryable) -> int:

@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from loomlog.core.principal import ANONYMOUS, Principal, stated_principal
 from loomlog.errors import AlreadyExists, InvalidArgument, NotFound
-from loomlog.net.credentials import AUTHORITIES
+from loomlog.net.credentials import AUTHORITIES, REVOKED
 
 AUTHORITY_KEY: Final = "ca.key"
 AUTHORITY_DAYS: Final = 3650
@@ -99,6 +99,15 @@ def create_certificate(
 def renew_certificate(directory: Path, certificate: Certificate, days: float = DAYS) -> Path:
     """Make a new key and certificate for the same holder and hosts."""
     return create_certificate(directory, certificate.principal, certificate.hosts, days)
+
+
+def revoke_certificate(directory: Path, file: Path) -> None:
+    """Refuse the certificate in a file, wherever the list of refused ones is used."""
+    serial = f"{_certificates(file)[0].serial_number:x}"
+    revoked = directory / REVOKED
+    numbers = revoked.read_text().split() if revoked.exists() else []
+    if serial not in numbers:
+        _write(revoked, [f"{number}\n".encode() for number in (*numbers, serial)])
 
 
 def cluster_of(directory: Path) -> str:

@@ -202,7 +202,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             self.send(greeting)
         except LoomError as error:
             self.send(self._codec.failure_frame(error))
-            self.close(error)
+            self._fail(error)  # first: closing may hand over what has arrived
+            transport.close()
 
     def _identify(self, transport: asyncio.Transport) -> None:
         credentials = self._codec.credentials
@@ -215,7 +216,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard = True
-        self._take(nbytes)
+        if self._failure is None:
+            self._take(nbytes)
 
     def _take(self, count: int) -> None:
         try:

@@ -6,6 +6,7 @@ TLS 1.3 is spoken. Servers show their certificates, and so does everybody who co
 
     DIR/ca.pem              certificates of the authorities that are trusted; several while
                             authorities are exchanged
+    DIR/revoked             serial numbers of certificates that are refused, one per line; or none
     DIR/node-3.pem          the key and the certificate of node 3; metadata-1.pem, client-alice.pem
                             and operator-carol.pem are alike
 """
@@ -29,6 +30,7 @@ from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
 logger = logging.getLogger(__name__)
 
 AUTHORITIES: Final = "ca.pem"
+REVOKED: Final = "revoked"
 EXPIRY_NOTICE_S: Final = 30 * 86_400  # an expiry is announced this long before
 
 
@@ -110,6 +112,8 @@ class Credentials:
         cluster, or states nobody."""
         if not certificate:
             return ANONYMOUS
+        if int(certificate["serialNumber"], 16) in self._revoked:
+            raise Unauthorized("the certificate was revoked: ask for a new one")
         names = certificate.get("subjectAltName", ())
         stated = stated_principal(value for kind, value in names if kind == "URI")
         if stated is ANONYMOUS:
@@ -149,6 +153,8 @@ class Credentials:
 
     def _files_signature(self) -> tuple[object, ...]:
         files = [self._authorities, *([self.own] if self.own is not None else [])]
+        if (revoked := self._authorities.with_name(REVOKED)).exists():
+            files.append(revoked)
         try:
             found = [os.stat(file) for file in files]
         except OSError as error:
@@ -183,6 +189,9 @@ class Credentials:
                 _check_private(file := self.own)
                 for context in (accepting, connecting):
                     context.load_cert_chain(file)
+            file = self._authorities.with_name(REVOKED)
+            numbers = file.read_text().split() if file.exists() else []
+            self._revoked = frozenset(int(number, 16) for number in numbers)
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             reason = getattr(error, "reason", "") or getattr(error, "strerror", "") or error
             raise InvalidArgument(f"{file} cannot be used for TLS: {reason}") from error

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, Generic
 
 from loomlog import limits
-from loomlog.errors import LoomError, Timeout, Unavailable, seconds
+from loomlog.errors import LoomError, Timeout, Unauthorized, Unavailable, seconds
 from loomlog.net.address import split_address
 from loomlog.net.connection import Codec, Connection, Damaged, F, Handler
 from loomlog.net.credentials import HandshakeFailed, explain_tls
@@ -190,6 +190,8 @@ class Server(Generic[F]):
             return  # it was refused
         if isinstance(error, Damaged):
             self._note(error)
+        elif isinstance(error, Unauthorized):
+            self._notices.log("unauthorized", "refused %s: %s", connection.peer, error)
         self._handler.connection_closed(connection, error)
 
     def _note(self, error: Damaged) -> None:

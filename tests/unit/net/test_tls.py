@@ -27,6 +27,7 @@ from loomlog.net.certificates import (
     read_certificate,
     renew_certificate,
     retire_authorities,
+    revoke_certificate,
     rotate_authority,
 )
 from loomlog.net.credentials import Credentials
@@ -462,6 +463,24 @@ async def test_renewed_files_are_used_without_a_restart(certs: Path, tmp_path: P
         open_all_along.close()
         await open_all_along.wait_closed()
         assert set(service.asked) == {ALICE}
+
+
+@on_both_loops
+async def test_a_revoked_certificate_is_refused_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_authority(tmp_path, CLUSTER)
+    create_certificate(tmp_path, NODE_3, ["127.0.0.1"])
+    stolen = create_certificate(tmp_path, ALICE)
+    async with serving(node_3(tmp_path)) as (server, service):
+        await ask(server.address, alice(tmp_path))
+        revoke_certificate(tmp_path, stolen)
+        with pytest.raises((Unauthorized, Unavailable), match="was revoked"):
+            await ask(server.address, alice(tmp_path))
+        assert "the certificate was revoked" in caplog.text
+        assert len(service.asked) == 1
+        create_certificate(tmp_path, ALICE)
+        await ask(server.address, alice(tmp_path))
 
 
 @on_both_loops

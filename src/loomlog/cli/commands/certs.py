@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from loomlog import limits
-from loomlog.cli.console.options import Json
+from loomlog.cli.console.changes import confirm
+from loomlog.cli.console.options import Json, Yes
 from loomlog.cli.console.output import console, new_table, plain, print_json, say
 from loomlog.core.principal import Kind, Principal
 from loomlog.errors import NotFound
+from loomlog.net.credentials import REVOKED
 
 if TYPE_CHECKING:
     from loomlog.net.certificates import Certificate
@@ -169,6 +171,25 @@ def renew(
         raise NotFound(f"{directory} has no {unknown[0]}: `loom certs list` shows what is there")
     renewed = [str(renew_certificate(directory, found[name], days)) for name in names]
     say({"files": renewed}, f"renewed {', '.join(names) or 'nothing'}", as_json=as_json)
+
+
+@app.command("revoke")
+def revoke(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Such as certs/client-bob.pem.")],
+    directory: Directory = CERTS,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Refuse a certificate from now on.
+
+    Give everybody the file `revoked`, which is beside ca.pem. Connections that are open stay so."""
+    from loomlog.net.certificates import read_certificate, revoke_certificate
+
+    holder = read_certificate(file).principal
+    confirm(lambda: f"Refuse this certificate of {holder}?", yes=yes)
+    revoke_certificate(directory, file)
+    text = f"servers that get {directory / REVOKED} refuse this certificate of {holder}"
+    say({"file": str(file), "holder": holder.uri}, text, as_json=as_json)
 
 
 @app.command("rotate")

@@ -73,6 +73,16 @@ def test_renewing_keeps_holder_and_hosts(certs: Certs) -> None:
     assert (after["holder"], after["hosts"]) == (before["holder"], before["hosts"])
 
 
+def test_revoking_needs_a_decision(certs: Certs) -> None:
+    certs("init")
+    certs("client", "bob")
+    assert "--yes" in certs.refused("revoke", "certs/client-bob.pem")
+    for _ in range(2):
+        certs("revoke", "certs/client-bob.pem", "--yes")
+    (number,) = Path("certs/revoked").read_text().split()
+    assert int(number, 16)
+
+
 def test_an_authority_is_retired_when_nothing_needs_it(certs: Certs) -> None:
     certs("init")
     certs("client", "alice")
