@@ -83,6 +83,7 @@ def start(
     from loomlog.metadata import MetadataRepository
 
     _check(store, etcd, peers)
+    members = _peers(peers, member_id)
     server.check_exposed(listen, *([http] if http != "none" else []))
     if etcd and not access.etcd_ca and not server.insecure:
         _check_etcd(etcd)
@@ -102,7 +103,7 @@ def start(
             sync_bytes_per_s=int(sync_rate * 1e6),
             retention_interval_s=retention_interval,
             member_id=member_id,
-            peers=_peers(peers, member_id),
+            peers=members,
             leader_silence_s=leader_timeout,
             etcd=access.settings(etcd) if etcd else None,
             tls=server.tls,
