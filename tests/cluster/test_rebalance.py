@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from cli_rig import Loom, loom_up, storage_node
+from poll import until
 
 import loomlog
+from loomlog.client.operator import PlannedLoad
 from loomlog.errors import InvalidArgument, NotFound
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.testing import LocalCluster
@@ -83,11 +85,16 @@ async def test_a_new_node_takes_its_share_and_an_even_cluster_stays_as_it_is(
                 assert shown == [str(n) for n in written[name]]
 
 
+def _has_bytes(load: PlannedLoad) -> bool:
+    return (load.bytes_before > 0) == (load.replicas_before > 0)
+
+
 async def test_a_replica_of_a_chain_moves_to_the_node_that_is_named() -> None:
     async with LocalCluster(nodes=4) as cluster:
         log = await cluster.create_log("events", CHAINED, streams=2)
-        at = await log.append(b"before")
+        at, _ = await log.append(b"before"), await log.append(b"on the other chain")
         (stream,) = (await log.describe()).streams
+        await until(cluster.plan_rebalance, lambda plan: all(_has_bytes(x) for x in plan.loads))
         (spare,) = {1, 2, 3, 4}.difference(stream.chains[1])
         origin = stream.chains[1][0]
         for wrong, error in (

@@ -90,12 +90,21 @@ def _contents(disk: SimDisk, node: NodeId, logs: list[pb.Log]) -> Iterator[bytes
         for stream in log.streams
         if any(replica.storage_node_id == node for replica in stream.replicas)
     }
+    chains = {
+        (stream.loglet_id, index, replica.birth)
+        for log in logs
+        for stream in log.streams
+        for index, chain in enumerate(stream.projection.chains)
+        for replica in chain.replicas
+        if replica.storage_node_id == node
+    }
     for path in disk.below("/"):
         found = disk.find(path)
         if isinstance(found, FileBlocks):
             if any(stream in path for stream in streams):
                 yield bytes(found.read(found.size, 0))
         elif isinstance(found, MemoryTable):
-            yield pickle.dumps(found._replicas if found._durable is None else found._durable)
+            kept = found._replicas if found._durable is None else found._durable
+            yield pickle.dumps([kept[replica] for replica in kept if replica[1:] in chains])
         elif isinstance(found, MemoryLogs):
             yield pickle.dumps(found._logs if found._durable is None else found._durable)

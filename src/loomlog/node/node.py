@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import Random
+from typing import Final
 
 from loomlog import limits
 from loomlog.config import NodeSettings
@@ -39,6 +40,8 @@ from loomlog.wire.server_check import server_check, volume_check
 
 logger = logging.getLogger(__name__)
 
+COUNT_S: Final = 1.0  # between counts of what is stored: there may be many logs
+
 
 class StorageNode:
     """A vsn. Under the simulator `files`, `new_worker` and `open_store` (by protocol) stand in for
@@ -65,6 +68,8 @@ class StorageNode:
         self._process = f"{self._rng.getrandbits(64):016x}"
         self._scrubber = Scrubber(settings.scrub_bytes_per_s)
         self.audit = AuditTrail()
+        self._sizes: dict[tuple[LogId, int], int] = {}  # as reported
+        self._count_again_at_s = 0.0  # by the loop's clock
         self.protocols: dict[str, NodeProtocol] = {}
 
     @property
@@ -268,6 +273,7 @@ class StorageNode:
         self._requests.reply(connection, frame, pb.Frame(node_proof=proof))
 
     def _registration(self) -> pb.Register:
+        self._sizes, self._count_again_at_s = {}, 0.0
         identity = self._disks.opened.identity
         message = pb.Register(
             storage_node_id=self._settings.node_id,
@@ -313,7 +319,28 @@ class StorageNode:
                 message.scrub.CopyFrom(self._scrubber.status())
         for protocol in self.protocols.values():
             protocol.report(message, full=full)
+        if full:
+            message.sizes.extend(self._changed_sizes())
         return message
+
+    def _changed_sizes(self) -> list[pb.LogletSize]:
+        """Return the sizes that changed since the last report; they are counted now and then."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._count_again_at_s:
+            return []
+        self._count_again_at_s = now_s + COUNT_S
+        before, self._sizes = self._sizes, {}
+        for protocol in self.protocols.values():
+            self._sizes |= protocol.sizes()
+        changed = {
+            key: self._sizes.get(key, 0)
+            for key in before.keys() | self._sizes.keys()
+            if self._sizes.get(key) != before.get(key)
+        }
+        return [
+            pb.LogletSize(loglet_id=loglet, part=part, stored_bytes=size)
+            for (loglet, part), size in sorted(changed.items())
+        ]
 
     async def _check(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         settings, credentials = self._settings, self._codec.credentials

@@ -88,6 +88,11 @@ class NodeProtocol:
         """Return where on the disks each replica is."""
         return ()
 
+    def sizes(self) -> dict[tuple[LogId, int], int]:
+        """Return about how many bytes are stored of each part (a chain, or a shard) of a loglet,
+        apart from those in reports of streams."""
+        return {}
+
     @property
     def stored_bytes(self) -> int:
         """About how many bytes are stored here, apart from those in reports of streams."""

@@ -668,7 +668,7 @@ class VolumeSpace(_message.Message):
     def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "generations", "denials", "rebuild")
+    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "sizes", "generations", "denials", "rebuild")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     LOGLET_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -677,6 +677,7 @@ class GetReportResponse(_message.Message):
     CLOCK_US_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     SCRUB_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     DENIALS_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
@@ -688,10 +689,21 @@ class GetReportResponse(_message.Message):
     clock_us: int
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
     scrub: ScrubStatus
+    sizes: _containers.RepeatedCompositeFieldContainer[LogletSize]
     generations: _containers.RepeatedScalarFieldContainer[int]
     denials: int
     rebuild: _containers.RepeatedCompositeFieldContainer[DonorReport]
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., generations: _Optional[_Iterable[int]] = ..., denials: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., sizes: _Optional[_Iterable[_Union[LogletSize, _Mapping]]] = ..., generations: _Optional[_Iterable[int]] = ..., denials: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
+
+class LogletSize(_message.Message):
+    __slots__ = ("loglet_id", "part", "stored_bytes")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    part: int
+    stored_bytes: int
+    def __init__(self, loglet_id: _Optional[int] = ..., part: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class LogletTail(_message.Message):
     __slots__ = ("loglet_id", "tail")

@@ -19,7 +19,7 @@ from workloads.publications import (
 )
 from workloads.rollbacks import rollbacks
 from workloads.rounds import rounds
-from workloads.statuses import statuses
+from workloads.statuses import statuses, statuses_operated
 from workloads.takeovers import takeovers
 from workloads.toy import toy
 
@@ -43,6 +43,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "rollbacks": rollbacks,
     "rounds": rounds,
     "statuses": statuses,
+    "statuses-operated": statuses_operated,
     "switches": switches,
     "takeovers": takeovers,
     "toy": toy,

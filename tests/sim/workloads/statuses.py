@@ -1,6 +1,8 @@
-"""Nodes stop, come back, lose their disks, are replaced and drained, and the metadata repository
-restarts, while a log is appended to. Whenever the status shows no condition, every acknowledged
-entry has all its copies; and in the end, if that can be, there is no condition.
+"""Nodes stop, come back, lose their disks and are replaced, and the metadata repository restarts,
+while a log is appended to. Whenever the status shows no condition, every acknowledged entry has all
+its copies; and in the end, if that can be, there is no condition.
+
+With operators, nodes are also drained, and the log is trimmed and switched to other protocols.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.types import SyncMode
+from loomlog.types import Glsn, NodeId, SyncMode
 from loomlog.wire.info import ClusterStatus, ConditionInfo
 from workloads.cluster import finish
 
@@ -39,11 +41,20 @@ PAUSES_MAX_S: Final = (0.05, 1.0, 4.0)
 
 def statuses(sim: Simulation, plan: FaultPlan) -> History:
     """Run the workload of this module; it has its own faults."""
+    return _run(sim, _Statuses)
+
+
+def statuses_operated(sim: Simulation, plan: FaultPlan) -> History:
+    """Run it with operators."""
+    return _run(sim, _OperatedStatuses)
+
+
+def _run(sim: Simulation, kind: type[_Statuses]) -> History:
     random = sim.world.random
     drawn = Shape.draw(random, power_losses=True)
     shape = replace(drawn, storage=replace(drawn.storage, sync=SyncMode.ALWAYS))
     with shape.bounds.in_force():
-        return _Statuses(sim, SimCluster(sim, shape)).run()
+        return kind(sim, SimCluster(sim, shape)).run()
 
 
 class _Statuses:
@@ -54,6 +65,7 @@ class _Statuses:
         self._protocol = self._random.choice(PROTOCOLS)
         self._judge = CopiesJudge(servers, servers.shape.replicas)
         self._written = 0
+        self._positions: dict[bytes, Glsn] = {}  # of acknowledged entries
         self._may_stay_ill = False
         self._is_over = False
 
@@ -63,6 +75,7 @@ class _Statuses:
         self._look_now_and_then()
         for _ in range(self._random.randint(1, ACTS_MAX)):
             self._do(self._append)
+            self._operate()
             self._sim.world.after(self._random.random() * STOP_WITHIN_S, self._stop_one)
             self._do(self._append)
             self._do(self._pause)
@@ -71,11 +84,18 @@ class _Statuses:
                 self._do(self._append)
             if self._random.random() < 0.3:
                 self._restart_metadata()
+            self._calm_down()
             self._do(self._become_healthy)
         self._is_over = True
         if self._judge.verdict:
             raise AssertionError(self._judge.verdict)
         return History()
+
+    def _operate(self) -> None:
+        """Hook: called before a node is stopped."""
+
+    def _calm_down(self) -> None:
+        """Hook: called before all must become well."""
 
     def _do(self, work: Callable[[Cluster], Awaitable[None]]) -> None:
         async def main(process: Process) -> None:
@@ -127,10 +147,11 @@ class _Statuses:
             entry = b"<entry %06d>" % self._written
             try:
                 async with asyncio.timeout(APPEND_S):
-                    await log.append(entry)
+                    place = await log.append(entry)
             except (LoomError, TimeoutError):
                 continue
             self._judge.acknowledged.append(entry)
+            self._positions[entry] = place.position
 
     async def _pause(self, cluster: Cluster) -> None:
         longest_s = self._random.choice(PAUSES_MAX_S)
@@ -164,3 +185,51 @@ class _Statuses:
                 return
             kinds = [(each.kind, each.sentence) for each in found]
             raise AssertionError(f"still not healthy after {HEALTHY_S:g} s: {kinds}") from None
+
+
+class _OperatedStatuses(_Statuses):
+    """What operators do is begun before nodes stop, so it meets their absence."""
+
+    _drained: NodeId = 0
+
+    def _operate(self) -> None:
+        for work in (self._drain, self._trim, self._switch):
+            if self._random.random() < 0.4:
+                self._do(work)
+
+    def _calm_down(self) -> None:
+        self._do(self._undrain)
+
+    async def _drain(self, cluster: Cluster) -> None:
+        self._drained = self._random.randint(1, self._servers.shape.nodes)
+        await self._ask(lambda: cluster.drain_node(self._drained))
+        if self._random.random() < 0.5:
+            await self._pause(cluster)
+
+    async def _undrain(self, cluster: Cluster) -> None:
+        while self._drained:
+            if await self._ask(lambda: cluster.undrain_node(self._drained)):
+                self._drained = 0
+
+    async def _trim(self, cluster: Cluster) -> None:
+        if not self._positions:
+            return
+        last = self._random.choice(list(self._positions.values()))
+        self._judge.acknowledged = [
+            entry for entry in self._judge.acknowledged if self._positions[entry] > last
+        ]
+        await self._ask(lambda: cluster.log(LOG).trim(last))
+
+    async def _switch(self, cluster: Cluster) -> None:
+        protocol = self._random.choice(PROTOCOLS)
+        streams = 1 if protocol == "copyset" else self._servers.shape.streams
+        await self._ask(lambda: cluster.switch_log(LOG, protocol=protocol, streams=streams))
+
+    async def _ask(self, request: Callable[[], Awaitable[object]]) -> bool:
+        """Return whether it was answered in time."""
+        try:
+            async with asyncio.timeout(APPEND_S):
+                await request()
+        except (LoomError, TimeoutError):
+            return False
+        return True

@@ -139,7 +139,10 @@ NODESET = tuple(map(Member, (1, 2, 3)))
 def of_copyset(state: LogState, alive: Collection[int] = (1, 2, 3), **lost: int) -> list[Condition]:
     """The conditions of a log; `n2=4`: node 2 lost its copies up to epoch 4."""
     losses = {int(node[1:]): epoch for node, epoch in lost.items()}
-    return of_copysets(LogView("events", 7, state, state.tail, alive, losses, {}, {}, "", ""))
+    sizes = dict.fromkeys(alive, 800)
+    return of_copysets(
+        LogView("events", 7, state, state.tail, True, alive, losses, {}, {}, "", "", sizes)
+    )
 
 
 def state(*, last_clean: int = 2, trimmed: int = 0) -> LogState:
@@ -157,10 +160,28 @@ def test_a_copyset_log_with_all_nodes_has_all_copies() -> None:
 def test_entries_of_epochs_with_nodes_that_are_away_or_empty_are_counted() -> None:
     (condition,) = of_copyset(state(), alive=(1, 2))
     assert (condition.kind, condition.records) == (Kind.UNDER_REPLICATED, 12)
+    assert condition.bytes == 800 * 3 // 2, "three shards, two copies of each entry"
     (condition,) = of_copyset(state(), n2=1)
     assert (condition.records, condition.text[-22:]) == (5, "node 2 lost its copies")
+    assert condition.bytes == 1200 * 5 // 12
     (condition,) = of_copyset(state(trimmed=make(1, 3)), n2=2)
     assert condition.records == 2 + 4
+
+
+def test_a_newest_epoch_without_entries_yet_leaves_the_counts_known() -> None:
+    (condition,) = of_copyset(replace(state(), told=()), alive=(1, 2))
+    assert (condition.records, condition.bytes) == (9, 1200)
+
+
+def test_nothing_is_counted_that_is_not_known() -> None:
+    found = state(last_clean=1)
+    view = LogView("events", 7, found, 0, False, (1, 2), {}, {}, {}, "", "", {1: 800, 2: 800})
+    condition = of_copysets(view)[0]
+    assert (condition.kind, condition.records) == (Kind.UNDER_REPLICATED, None)
+    assert condition.bytes is None
+    view = LogView("events", 7, state(), 0, True, (1, 2), {}, {}, {}, "", "")
+    condition = of_copysets(view)[0]
+    assert (condition.records, condition.bytes) == (12, None), "no shard reported its size"
 
 
 def test_second_shards_of_nodes_are_named_as_people_see_them() -> None:

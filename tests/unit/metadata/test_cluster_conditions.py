@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from loomlog.core.conditions import Kind
 from loomlog.wire import loomlog_pb2 as pb
 
 PROTOCOLS = ("ordered", "chained", "copyset")
+SIZE = 10_000  # of an entry
 
 
 async def conditions_are(
@@ -39,7 +41,7 @@ def has(*kinds: Kind) -> Callable[[list[pb.Condition]], bool]:
 async def with_entries(cluster: SmallCluster, protocol: str) -> None:
     """Make a log of three replicas with 20 entries."""
     await cluster._create("events", protocol, streams=1, replicas=3)
-    await cluster.log.append(b"x" * 100, count=20)
+    await cluster.log.append(os.urandom(SIZE), count=20)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -53,9 +55,16 @@ async def test_a_log_is_under_replicated_while_a_node_is_away(
         found = await conditions_are(cluster, has(Kind.NODE_AWAY, Kind.UNDER_REPLICATED))
         (away,) = (c for c in found if c.kind == Kind.NODE_AWAY)
         assert (away.storage_node_id, away.severity) == (2, "warning")
+        found = await conditions_are(
+            cluster, lambda found: any(c.records == 20 and c.bytes >= 20 * SIZE for c in found)
+        )
         (short,) = (c for c in found if c.kind == Kind.UNDER_REPLICATED)
         assert short.log == "events"
-        assert short.records >= 20 or not short.HasField("records")
+        assert short.bytes <= 40 * SIZE
+        assert cluster.repository.term is not None
+        view = cluster.repository.term.view
+        assert f'loomlog_log_underreplicated_bytes{{log="events"}} {short.bytes}' in view.metrics()
+        assert short.bytes in [condition["bytes"] for condition in view.as_dict()["conditions"]]
         await cluster.start_node(2)
         await conditions_are(cluster, lambda found: not found)
 

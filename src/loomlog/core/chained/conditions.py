@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from loomlog.core.chained.chain import Chain, Replica
@@ -28,6 +28,7 @@ class ChainsView:
     nodes: Nodes
     unverified: Collection[Replica]  # their nodes are back, and have not been asked for them yet
     positions: int  # that are not trimmed
+    sizes: Sequence[int | None]  # about, of each chain in bytes; None: not known
     trimmed: Glsn
     takes_appends: bool
     action: Action
@@ -56,7 +57,7 @@ def _shortages(view: ChainsView) -> Iterator[Shortage]:
             absent.append(f"chain {index} has {len(chain)} of {wanted} replicas")
         if len(counting) < wanted:
             helps = "" if len(chain) >= wanted else f"have {wanted} nodes running: `loom node list`"
-            yield Shortage(records, None, "; ".join(absent), helps)
+            yield Shortage(records, view.sizes[index] if records else 0, "; ".join(absent), helps)
 
 
 def _waits(view: ChainsView) -> Iterator[Condition]:

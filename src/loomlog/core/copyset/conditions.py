@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
 from loomlog.core.copyset.log_state import awaited, is_recovered, short_epochs
@@ -22,12 +22,14 @@ class LogView:
     stream: StreamId
     state: LogState
     tail: Lsn  # as far as it is known
+    is_tail_known: bool  # but for the most recent entries
     alive: Collection[ShardId]
     lost: Mapping[ShardId, Epoch]  # shards that lost copies, and up to which epoch
     refusing: Mapping[ShardId, str]  # shards that take no copies, and why
     failing: Mapping[ShardId, str]  # those of them that cannot take part in a recovery
     reason: str  # for another epoch
     trouble: str
+    sizes: Mapping[ShardId, int] = field(default_factory=dict)  # bytes that shards store, as known
 
     def of(self, kind: Kind, text: str) -> Condition:
         return Condition(kind, text, log=self.log, stream=self.stream)
@@ -40,7 +42,7 @@ def conditions(view: LogView) -> list[Condition]:
 
 
 def _shortages(view: LogView) -> Iterator[Shortage]:
-    short = set(short_epochs(view.state))
+    short, found = set(short_epochs(view.state)), 0
     for epoch in _epochs(view.state):
         shards = view.state.metadata_of(epoch).shards
         emptied = [shard for shard in shards if view.lost.get(shard, 0) >= epoch]
@@ -49,8 +51,16 @@ def _shortages(view: LogView) -> Iterator[Shortage]:
         reasons += [f"node {shard_name(shard)} is away" for shard in away]
         if epoch in short:
             reasons.append(copies_of(view.state.metadata_of(epoch)))
-        if reasons:
-            yield Shortage(_records(view, epoch), None, "; ".join(reasons))
+        records = _records(view, epoch)
+        # An epoch of which nothing was reported yet does not make the others unknown.
+        if reasons and not (found and records is None and _is_unused(view, epoch)):
+            found += records or 0
+            yield Shortage(records, _bytes(view, epoch), "; ".join(reasons))
+
+
+def _is_unused(view: LogView, epoch: Epoch) -> bool:
+    """Return whether nothing was appended in an epoch, but for the most recent entries."""
+    return view.is_tail_known and epoch == view.state.epoch
 
 
 def _epochs(state: LogState) -> list[Epoch]:
@@ -70,6 +80,21 @@ def _records(view: LogView, epoch: Epoch) -> int | None:
         last = end.last
     trimmed = offset_of(state.trimmed) if epoch_of(state.trimmed) == epoch else 0
     return max(last - trimmed, 0) if last else None
+
+
+def _bytes(view: LogView, epoch: Epoch) -> int | None:
+    """Return about how large the entries of an epoch are, by their number; None: not known. Every
+    entry has R copies on some shards of its nodeset, so those that are away have as much on average
+    as the others."""
+    state = view.state
+    known = [size for shard, size in view.sizes.items() if not view.lost.get(shard)]
+    counts = {each: _records(view, each) for each in _epochs(state)}
+    entries, records = sum(count or 0 for count in counts.values()), counts[epoch]
+    is_unknown = any(n is None and not _is_unused(view, each) for each, n in counts.items())
+    if not known or not entries or records is None or is_unknown:
+        return None
+    stored = sum(known) / len(known) * len(state.all_shards)
+    return round(stored / state.metadata_of(epoch).replication * records / entries)
 
 
 def _waits(view: LogView) -> Iterator[Condition]:

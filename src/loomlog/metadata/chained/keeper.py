@@ -322,6 +322,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             self._nodes,
             self.upkeep.unverified,
             positions=max(last - max(log.trimmed, segment.start - 1), 0),
+            sizes=[self._nodes.size_of(chain) for chain in record.projection.chains],
             trimmed=log.trimmed,
             takes_appends=self._state(record) != pb.SEALING,
             action=self.upkeep.decide(record),
@@ -377,7 +378,12 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
 
     def replica_groups(self) -> list[ReplicaGroup]:
         return [
-            ReplicaGroup(record.stream_id, index, tuple(r.node_id for r in chain))
+            ReplicaGroup(
+                record.stream_id,
+                index,
+                tuple(r.node_id for r in chain),
+                self._nodes.size_of(chain) or 0,
+            )
             for record in self.records
             if record.begun and not record.joining and not record.moving
             for index, chain in enumerate(record.projection.chains)

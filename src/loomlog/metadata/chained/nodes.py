@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Set
 from typing import Final
 
-from loomlog.core.chained.chain import Projection, Replica
+from loomlog.core.chained.chain import Chain, Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.placement import Load, choose_spare
 from loomlog.metadata.catalog.catalog import Catalog
@@ -53,6 +53,11 @@ class ChainNodes:
             for node in connected.all_reachable()
             if connected.takes_nothing(node) or connected.restrictions(node).chains_unserved
         }
+
+    def size_of(self, chain: Chain) -> int | None:
+        """Return about how many bytes each whole replica of a chain has; None: not known."""
+        sizes = [self._connected.size_of(r.node_id, r.log_id, r.chain) for r in chain]
+        return max((size for size in sizes if size is not None), default=None)
 
     # ---- nodes without room
 

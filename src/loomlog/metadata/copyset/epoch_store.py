@@ -22,7 +22,7 @@ from loomlog.core.copyset.messages import (
     UseShort,
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short
-from loomlog.core.copyset.record import Epoch, Lsn
+from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 from loomlog.core.copyset.shards import shard_name
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
@@ -122,6 +122,17 @@ class EpochStore:
         record = self.records.get(segment.loglet)
         recovered = record.state.tail if record is not None and record.begun else 0
         return max(recovered, self.reported_tail(segment.loglet), segment.start - 1)
+
+    def is_tail_known(self, segment: Segment, reachable: Callable[[NodeId], bool]) -> bool:
+        """Return whether all of it is recovered, or reported by a sequencer that is reachable."""
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun:
+            return True
+        state = record.state
+        is_reported = epoch_of(self.reported_tail(segment.loglet)) == state.epoch
+        if not (log_state.is_recovered(state) or is_reported):
+            return False
+        return state.closed or not state.sequencer or reachable(state.sequencer)
 
     # ---- changes by the metadata repository itself
 

@@ -13,7 +13,7 @@ from loomlog.core.copyset.log_state import awaited, first_state, holders, is_rec
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.outage import outage
-from loomlog.core.copyset.record import epoch_of, skip_zero
+from loomlog.core.copyset.record import skip_zero
 from loomlog.core.copyset.shards import index_of, node_of, shard_of
 from loomlog.core.copyset.upkeep import why_not_closed
 from loomlog.core.outage import PartOutage
@@ -242,15 +242,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return self.epochs.known_tail(segment)
 
     def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
-        """Return whether all of it is recovered, or reported by a sequencer that is reachable."""
-        record = self.records.get(segment.loglet)
-        if record is None or not record.begun:
-            return True
-        state = record.state
-        is_reported = epoch_of(self.epochs.reported_tail(segment.loglet)) == state.epoch
-        if not (is_recovered(state) or is_reported):
-            return False
-        return state.closed or not state.sequencer or self._nodes.reachable(state.sequencer)
+        return self.epochs.is_tail_known(segment, self._nodes.reachable)
 
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn

@@ -68,6 +68,14 @@ class CopysetNodes:
         full = [i for i, c in conditions.items() if c.refuses_copies and not c.copies_fail]
         return (self._connected.complaints(node), tuple(full)) if full else ("", ())
 
+    def sizes(self, record: CopysetRecord) -> dict[ShardId, int]:
+        """Return about how many bytes shards store of a loglet, those that reported it."""
+        sizes = {
+            shard: self._connected.size_of(node_of(shard), record.loglet, index_of(shard))
+            for shard in record.state.all_shards
+        }
+        return {shard: size for shard, size in sizes.items() if size is not None}
+
     def usable(self) -> set[Member]:
         """Return the shards that may be in a nodeset. Those of a node that is away for a moment may
         stay."""

@@ -64,12 +64,14 @@ class CopysetStatus:
             record.stream_id,
             state,
             self._epochs.known_tail(segment),
+            self._epochs.is_tail_known(segment, nodes.reachable),
             alive=list(filter(nodes.can_ask, nodes.alive_of(state))),
             lost=nodes.losses(record),
             refusing=nodes.refusing(state),
             failing=nodes.failing(state),
             reason=self._recoveries.reason(record),
             trouble=self._recoveries.trouble(record.loglet),
+            sizes=nodes.sizes(record),
         )
         return conditions(view)
 

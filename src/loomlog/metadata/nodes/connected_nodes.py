@@ -22,7 +22,7 @@ from loomlog.core.conditions import Condition
 from loomlog.core.presence import QUIET_S, Presence, Standing
 from loomlog.core.retention import ClockReading
 from loomlog.errors import LoomError, Unavailable
-from loomlog.types import Buffer, NodeId
+from loomlog.types import Buffer, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.conditions import condition_from_wire
 from loomlog.wire.link import Connection
@@ -47,6 +47,7 @@ class ConnectedNode:
     was_lost: bool = False  # its connection
     stored_bytes_total: int = 0  # of all protocols
     loglet_bytes: int = 0  # of those that do not report them by stream
+    sizes: dict[tuple[LogId, int], int] = field(default_factory=dict)  # of parts of loglets
     conditions: tuple[Condition, ...] = ()  # what it says is wrong with it
     clock: ClockReading | None = None
     volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
@@ -245,6 +246,9 @@ class ConnectedNodes:
     def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
         """Called with every report of a node that registered."""
         known = self.heard(node)
+        known.sizes |= {(s.loglet_id, s.part): s.stored_bytes for s in report.sizes}
+        for gone in [s for s in report.sizes if not s.stored_bytes]:
+            del known.sizes[gone.loglet_id, gone.part]
         if report.clock_us:
             known.clock = ClockReading(report.clock_us / MICROSECONDS, known.presence.heard_at)
         if report.HasField("conditions"):  # a heartbeat
@@ -267,6 +271,12 @@ class ConnectedNodes:
             logger.warning("node %d %s", node, what)
         if before != now:
             self._changed(node, self.alive(node))
+
+    def size_of(self, node: NodeId, loglet: LogId, part: int) -> int | None:
+        """Return about how many bytes a node stores of a part of a loglet, as it reported last;
+        None: it did not."""
+        known = self._nodes.get(node)
+        return known.sizes.get((loglet, part)) if known else None
 
     def restrictions(self, node: NodeId) -> pb.NodeConditions:
         """Return what a node reports that it cannot do."""

@@ -51,7 +51,7 @@ from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
 from loomlog.storage.chained.write_once import Answered
-from loomlog.types import Glsn
+from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import (
     ORDERS,
@@ -127,6 +127,10 @@ class ChainedService(NodeProtocol):
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         message.chain_replicas.extend(self.found())
+
+    def sizes(self) -> dict[tuple[LogId, int], int]:
+        sizes = self._volumes.sizes()
+        return {(replica.log_id, replica.chain): size for replica, size in sizes.items()}
 
     def stored(self) -> Iterator[pb.StoredReplica]:
         sizes = self._volumes.sizes()

@@ -199,6 +199,13 @@ class CopysetService(NodeProtocol):
         for mender in self._menders:
             await mender.scrub(notes)
 
+    def sizes(self) -> dict[tuple[LogId, int], int]:
+        return {
+            (log, shard.index): shard.volume.size_of(log)
+            for shard in self._shards
+            for log in shard.volume.logs
+        }
+
     def stored(self) -> Iterator[pb.StoredReplica]:
         for shard in self._shards:
             for log in shard.volume.logs:
