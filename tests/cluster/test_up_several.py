@@ -32,10 +32,19 @@ def test_it_goes_on_without_its_leader_and_after_a_restart(tmp_path: Path) -> No
         loom = Loom(up.mr)
         loom.says("log", "create", "kept", "--replicas", "2")
         loom.says("append", "kept", given="one\ntwo\n")
+        healthy = loom.json("doctor")["findings"]
+        assert {each["result"] for each in healthy if each["check"] != "disk"} == {"ok"}
+        stores = [each["text"] for each in healthy if each["check"] == "metadata store"]
+        assert len(stores) == 3
+        assert all("from etcd" in text for text in stores)
         first = leader(loom)
         os.kill(up.pids[f"vmr-{first}"], signal.SIGKILL)
         assert loom.json("append", "kept", given="three\n")["first"] == 3
         assert leader(loom) != first
+        ended = loom.run("doctor", "--json")
+        problems = [f for f in json.loads(ended.stdout)["findings"] if f["result"] == "problem"]
+        assert (ended.returncode, len(problems)) == (1, 1)
+        assert problems[0]["subject"] == f"metadata repository {first}"
         assert not members(loom)[first]["reachable"]
     with loom_up(tmp_path) as again:
         assert set(again.pids) == set(up.pids), "as many of each as the data has"

@@ -15,10 +15,22 @@ REGRESSIONS = (
     4,  # what a rebuilt shard had as the only one counted as restored
     70,  # deleting the old data that was in the way of a replica woke nobody
 )
+OPERATED = (
+    1,
+    1028,  # a node that was just replaced could be marked as to be replaced once more
+    1042,  # nobody recovered an epoch that was taken by a leader which ended at once
+    1350,  # a node failed to learn that its copies are restored when their log was trimmed away
+)
 
 
-def run(seed: int) -> Outcome:
-    return run_seed(Choice(seed, "statuses", "none"))
+def run(seed: int, workload: str = "statuses") -> Outcome:
+    return run_seed(Choice(seed, workload, "none"))
+
+
+@pytest.mark.parametrize("seed", OPERATED)
+def test_so_it_is_while_nodes_are_drained_and_logs_trimmed_and_switched(seed: int) -> None:
+    outcome = run(seed, "statuses-operated")
+    assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
 
 def test_without_conditions_every_acknowledged_entry_has_all_its_copies(

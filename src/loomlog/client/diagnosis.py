@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from loomlog import limits
 from loomlog.errors import LoomError
@@ -29,10 +29,18 @@ PROBLEM: Final = "problem"
 SLOW_SYNC_S: Final = 0.05  # an append waits for at least one
 SLOW_STORE_S: Final = 0.5  # metadata is read for every operator's command
 FEW_FILES: Final = 4096  # a node has several open per stream, and connections
-CLOCK_S: Final = 5.0  # between here and a server; answers take a moment
+CLOCK_S: Final = 5.0  # between here and a server
 LOW_SPACE: Final = 0.1  # of a volume
 
-Checked: TypeAlias = "pb.ServerCheck | str"  # why it did not answer
+
+class Answer(NamedTuple):
+    """The answer of a server, and how far its clock is ahead of the one here, at least."""
+
+    check: pb.ServerCheck
+    ahead_s: float
+
+
+Checked: TypeAlias = Answer | str  # why it did not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +66,22 @@ async def _ask(address: str) -> Checked:
             codec = Codec("client", credentials=Credentials.chosen())
             connection = await connect(address, codec, OnlyAnswers())
             try:
+                asked_s = time.time()
                 frame, _ = await connection.request(pb.Frame(check_server=pb.CheckServer()))
-                return frame.server_check
+                return answered(frame.server_check, asked_s, time.time())
             finally:
                 connection.close()
     except TimeoutError:
         return f"it did not answer within {limits.REQUEST_TIMEOUT_S:g} s"
     except (LoomError, OSError) as error:
         return str(error)
+
+
+def answered(check: pb.ServerCheck, asked_s: float, answered_s: float) -> Answer:
+    """Return an answer. When in between the server looked at its clock is not known: a slow disk or
+    store may have taken most of that time."""
+    clock_s = check.clock_us / 1e6
+    return Answer(check, clock_s - min(max(clock_s, asked_s), answered_s))
 
 
 def addresses_of(status: ClusterStatus) -> dict[str, str]:
@@ -77,15 +93,16 @@ def addresses_of(status: ClusterStatus) -> dict[str, str]:
 def diagnose(status: ClusterStatus, servers: Mapping[str, Checked]) -> list[Finding]:
     """Return what all checks found, in the order of the checks."""
     names = addresses_of(status)
-    answered = {names[a]: c for a, c in servers.items() if isinstance(c, pb.ServerCheck)}
+    answers = {names[a]: answer for a, answer in servers.items() if isinstance(answer, Answer)}
+    checks = {name: answer.check for name, answer in answers.items()}
     return [
         *_reachable(status, names, servers),
-        *_versions(answered),
-        *_clocks(answered),
-        *_open_files(answered),
-        *_certificates(answered),
-        *_disks(answered),
-        *_stores(answered),
+        *_versions(checks),
+        *_clocks(answers),
+        *_open_files(checks),
+        *_certificates(checks),
+        *_disks(checks),
+        *_stores(checks),
         *_consistency(status),
         *_conditions(status),
     ]
@@ -94,12 +111,14 @@ def diagnose(status: ClusterStatus, servers: Mapping[str, Checked]) -> list[Find
 def _reachable(
     status: ClusterStatus, names: Mapping[str, str], servers: Mapping[str, Checked]
 ) -> Iterator[Finding]:
-    for address, checked in servers.items():
+    for address, answer in servers.items():
         name, where = names[address], f"at {address}"
-        if isinstance(checked, str):
+        if isinstance(answer, str):
             helps = "start it, or open its port; is --advertise an address that clients can use?"
-            yield Finding(PROBLEM, "address", name, f"cannot be reached {where}: {checked}", helps)
-        elif checked.cluster_id != status.cluster_id:
+            yield Finding(PROBLEM, "address", name, f"cannot be reached {where}: {answer}", helps)
+            continue
+        checked = answer.check
+        if checked.cluster_id != status.cluster_id:
             text = f"{where} is a server of cluster {checked.cluster_id!r}"
             yield Finding(PROBLEM, "address", name, text, "correct its --advertise")
         elif checked.storage_node_id and name != f"node {checked.storage_node_id}":
@@ -109,9 +128,9 @@ def _reachable(
             yield Finding(OK, "address", name, f"is reached {where}")
 
 
-def _versions(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+def _versions(checks: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
     own = software_version()
-    others = {name: c.software for name, c in answered.items() if c.software != own}
+    others = {name: c.software for name, c in checks.items() if c.software != own}
     for name, software in others.items():
         helps = "install the same version everywhere"
         yield Finding(WARNING, "version", name, f"runs {software}, this client {own}", helps)
@@ -119,10 +138,8 @@ def _versions(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
         yield Finding(OK, "version", "all servers", f"run {own}, as this client")
 
 
-def _clocks(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
-    now_s = time.time()
-    apart = {name: c.clock_us / 1e6 - now_s for name, c in answered.items()}
-    wrong = {name: s for name, s in apart.items() if abs(s) > CLOCK_S}
+def _clocks(answers: Mapping[str, Answer]) -> Iterator[Finding]:
+    wrong = {name: a.ahead_s for name, a in answers.items() if abs(a.ahead_s) > CLOCK_S}
     for name, ahead_s in wrong.items():
         words = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine"
         yield Finding(WARNING, "clock", name, f"its clock is {words}", "check NTP on both")
@@ -130,8 +147,8 @@ def _clocks(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
         yield Finding(OK, "clock", "all servers", f"agree with this machine within {CLOCK_S:g} s")
 
 
-def _open_files(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
-    servers = {name: c.open_files_max for name, c in answered.items()}
+def _open_files(checks: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    servers = {name: c.open_files_max for name, c in checks.items()}
     allowed = {**servers, "this machine": open_files_max()}
     few = {name: number for name, number in allowed.items() if 0 < number < FEW_FILES}
     for name, number in few.items():
@@ -141,8 +158,8 @@ def _open_files(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
         yield Finding(OK, "open files", "all servers", f"may open {FEW_FILES:,} files or more")
 
 
-def _certificates(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
-    ends = {name: c.certificate_ends_s for name, c in answered.items() if c.certificate_ends_s}
+def _certificates(checks: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    ends = {name: c.certificate_ends_s for name, c in checks.items() if c.certificate_ends_s}
     if ends and (own := Credentials.chosen()) is not None and own.own is not None:
         ends["this client"] = own.ends_s
     soon = {name: text for name, end in ends.items() if (text := expiry(end, time.time()))}
@@ -155,8 +172,8 @@ def _certificates(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
         yield Finding(OK, "certificate", "all servers", f"are valid for {days} days or more")
 
 
-def _disks(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
-    for name, checked in answered.items():
+def _disks(checks: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    for name, checked in checks.items():
         for volume in checked.volumes:
             yield _disk(f"{name}, {volume.path}", volume)
 
@@ -175,8 +192,8 @@ def _disk(subject: str, volume: pb.VolumeCheck) -> Finding:
     return Finding(OK, "disk", subject, words)
 
 
-def _stores(answered: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
-    for name, checked in answered.items():
+def _stores(checks: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
+    for name, checked in checks.items():
         words = f"reads from {checked.store} in {1000 * checked.store_read_s:.1f} ms"
         if checked.store_error:
             text = f"cannot read its metadata from {checked.store}: {checked.store_error}"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from loomlog.client.diagnosis import Checked, Finding, diagnose
+from loomlog.client.diagnosis import Checked, Finding, answered, diagnose
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import cluster_status
 from loomlog.wire.server_check import server_check, volume_check
@@ -36,9 +36,14 @@ def answers() -> tuple[pb.ServerCheck, pb.ServerCheck]:
     return vmr, vsn
 
 
-def found_by(status: pb.Status, vmr: Checked, vsn: Checked) -> list[Finding]:
+def found_by(
+    status: pb.Status, vmr: pb.ServerCheck, vsn: pb.ServerCheck | str, took_s: float = 0.0
+) -> list[Finding]:
     """Return what is not ok, without the limits of the machine that runs this test."""
-    found = diagnose(cluster_status(status), {"m:1": vmr, "n:1": vsn})
+    now_s = time.time()
+    servers: dict[str, Checked] = {"m:1": answered(vmr, now_s - took_s, now_s)}
+    servers["n:1"] = vsn if isinstance(vsn, str) else answered(vsn, now_s - took_s, now_s)
+    found = diagnose(cluster_status(status), servers)
     assert found
     return [f for f in found if f.result != "ok" and f.subject != "this machine"]
 
@@ -78,6 +83,16 @@ def test_servers_that_differ_are_named(
     assert (found.check, found.result, found.subject) == (check, result, "node 1")
     assert words in found.text
     assert found.help
+
+
+def test_a_clock_is_not_wrong_because_an_answer_took_long() -> None:
+    """As while etcd does not answer: servers look at their clocks first."""
+    vmr, vsn = answers()
+    for server in (vmr, vsn):
+        server.clock_us = int((time.time() - 15) * 1e6)
+    assert found_by(status(), vmr, vsn, took_s=15.5) == []
+    found = found_by(status(), vmr, vsn, took_s=1.0)
+    assert [each.check for each in found] == ["clock", "clock"]
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,9 @@ class Recoveries:
     # ---- actions
 
     async def _sequence_step(self, loglet: LogId) -> StepResult:
-        """Ask a node where the log ends: then it sequences the log, or names the node that does."""
+        """Ask a node where the log ends: then it sequences the log, or names the node that does. A
+        leader may have ended between taking the newest epoch and having it used: an older
+        sequencer ends, so that another epoch is taken and recovers both."""
         record = self._records.get(loglet)
         if record is None or record.state.closed or self._catalog.segment_of(record) is None:
             return StepResult.IDLE
@@ -147,8 +149,10 @@ class Recoveries:
         async with self._room:
             for node in there:
                 with suppress(Retryable):
-                    await self._nodes.find_tail(node, loglet)
-                    return StepResult.IDLE
+                    tail = await self._nodes.find_tail(node, loglet)
+                    if tail.epoch >= record.state.epoch:
+                        return StepResult.IDLE
+                    await self._nodes.finish(node, loglet)
         return StepResult.FAILED if there else StepResult.IDLE
 
     async def _step(self, loglet: LogId) -> StepResult:

@@ -53,7 +53,7 @@ from loomlog.core.copyset.procedures import Answer, Exchange, purge
 from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
 from loomlog.core.copyset.storage import LogStanding, epoch_to_purge, taken_epoch
 from loomlog.core.requests import Lost, drive
-from loomlog.errors import LoomError, Unavailable
+from loomlog.errors import LoomError, NotFound, Unavailable
 from loomlog.limits import MIB
 from loomlog.node.copyset.epoch_store import EpochStoreClient
 from loomlog.node.copyset.logs_volume import LogsVolume
@@ -258,7 +258,10 @@ class Copies:
             return [log for log, e in (self._lost or {}).items() if e <= restored.get(log, 0)]
 
         for log in [log for log in are_here() if log not in self._sealed]:
-            known = await self._epochs.request(GetState(log))
+            try:
+                known = await self._epochs.request(GetState(log))
+            except NotFound:
+                continue  # it was deleted
             seal = Seal(log, known.state.epoch - 1, wave=0)
             answer = await called_back(partial(self.ask_store, seal))
             if isinstance(answer, Refused):
