@@ -188,7 +188,7 @@ class _Statuses:
 
 
 class _OperatedStatuses(_Statuses):
-    """What operators do is begun before nodes stop, so it meets their absence."""
+    """Operators begin their work before nodes stop, so that it meets their absence."""
 
     _drained: NodeId = 0
 
