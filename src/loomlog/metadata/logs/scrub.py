@@ -34,7 +34,10 @@ class LogScrubs:
             replicas=self._catalog.addressed(nodes),
             start=not request.tell_only,
         )
-        scrubs = await asyncio.gather(*(self._scrub_on(node, order) for node in nodes))
+        # A replica that was damaged may have left its node since it began.
+        asked = sorted({*nodes, *self._catalog.nodes}) if request.tell_only else nodes
+        answers = await asyncio.gather(*(self._scrub_on(node, order) for node in asked))
+        scrubs = [s for s in answers if s.storage_node_id in nodes or s.progress.stored_bytes]
         return pb.Changed(done=_done(what, scrubs), next=_next(scrubs), scrubs=scrubs)
 
     def _streams(self, request: pb.ChangeStream) -> tuple[list[pb.LogStream], str]:
