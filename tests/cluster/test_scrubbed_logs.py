@@ -65,7 +65,7 @@ def vanish(local: LocalCluster, node: int, position: int) -> int:
 
 
 async def test_what_nobody_can_repair_or_reach_is_said(tmp_path: Path) -> None:
-    local = LocalCluster(nodes=3, directory=tmp_path)
+    local = LocalCluster(nodes=3, directory=tmp_path, failure_detection_s=20.0)
     async with local as cluster, asyncio.timeout(90):
         log = await cluster.create_log("events", protocol="copyset", replicas=3)
         value = os.urandom(SIZE)
