@@ -30,7 +30,7 @@ def is_found(first: int, seeds: int = 40) -> bool:
 
 def test_nodes_that_serve_every_epoch_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "_check_epoch", lambda request, standing: None)
-    assert is_found(first=91)
+    assert is_found(first=105)
 
 
 def test_a_sequencer_that_begins_below_what_is_written_is_found(
@@ -43,7 +43,7 @@ def test_a_sequencer_that_begins_below_what_is_written_is_found(
         begin(self, projection._replace(start=start))
 
     monkeypatch.setattr(Sequencers, "begin", below)
-    assert is_found(first=0)
+    assert is_found(first=5)
 
 
 def test_a_newcomer_that_joins_without_a_copy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_a_publication_that_forgets_its_epoch_is_found(monkeypatch: pytest.Monke
     append = FixedAppend.append
     monkeypatch.setattr(FixedAppend, "append", anywhere)
     monkeypatch.setattr(Writer, "_find", _nothing)
-    assert any(run(seed, "publishing-copyset") for seed in range(60))
+    assert any(run(seed, "publishing-copyset") for seed in range(2, 60))
 
 
 async def _nothing(self: Writer, intent: Any) -> int:
