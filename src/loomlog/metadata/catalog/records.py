@@ -65,9 +65,12 @@ class NodeRecord:
     @property
     def draining_shards(self) -> frozenset[int]:
         """The indexes of the volumes that are drained, and of all if the node is."""
+        if self.draining or self.removing:
+            return frozenset(self.shards)
+        if not self.draining_volumes:  # asked often, for every shard of every log
+            return frozenset()
         volumes = zip(self.volumes, self.shards, strict=True)
-        wanted = self.volumes if self.draining or self.removing else self.draining_volumes
-        return frozenset(shard for volume, shard in volumes if volume in wanted)
+        return frozenset(shard for volume, shard in volumes if volume in self.draining_volumes)
 
     def losses_of(self, protocol: str) -> Losses:
         return self.losses.get(protocol, ())

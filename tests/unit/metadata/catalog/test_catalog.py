@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from faulty_store import DyingStore, FaultyStore, PowerLoss
 
@@ -164,3 +166,10 @@ async def test_a_node_that_took_a_number_is_not_replaced_by_a_wish_for_the_one_b
     await catalog.put_node(NodeRecord(1, "n1:1", "another", "always", ()))
     await catalog.make_replaceable(before)
     assert not catalog.node(1).replaceable
+
+
+def test_a_drained_volume_is_known_by_its_shard_while_it_is_there() -> None:
+    node = NodeRecord(1, "a:1", "s", "always", ("/a", "/b"), shards=(0, 2))
+    assert node.draining_shards == frozenset()
+    assert replace(node, draining_volumes=("/b", "/left-out")).draining_shards == {2}
+    assert replace(node, draining=True).draining_shards == {0, 2}
