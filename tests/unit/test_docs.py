@@ -170,3 +170,12 @@ def test_nothing_refers_to_documents_elsewhere() -> None:
     outside = re.compile(r"\bspec \d|\bseed 00\d", re.IGNORECASE)
     files = [*DOCUMENTS, *SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     assert not [name_of(path) for path in files if outside.search(path.read_text())]
+
+
+def test_the_readme_names_every_command() -> None:
+    rows = [row.replace("\\|", "|") for row in (ROOT / "README.md").read_text().splitlines()]
+    commands: dict[str, Any] = vars(typer.main.get_command(loom.app))["commands"]
+    for name, command in commands.items():
+        [row] = [row for row in rows if row.startswith(f"| `loom {name}")]
+        named = set(row.split("`")[1].removeprefix(f"loom {name}").strip().split("|"))
+        assert named >= set(getattr(command, "commands", ())), f"loom {name}"
