@@ -69,6 +69,7 @@ class RebuildJudge:
     def look_at_the_end(self) -> None:
         self._check_copies("all is calm")
         self._check_contents()
+        self._check_copysets()
         if not self.read(self._world.state):
             raise Violation("a reader does not get to the end")
 
@@ -102,6 +103,27 @@ class RebuildJudge:
                     raise Violation(f"node {n} has {copy}; appended was {record}")
                 if copy.last <= node.records.standing.trimmed:
                     raise Violation(f"node {n} has {copy}, which it trimmed")
+
+    def _check_copysets(self) -> None:
+        """Check that each copy that is needed is named by another: if its shard is lost, nobody
+        else would know."""
+        holders = self._holders()
+        for first, record in self.truth.items():
+            held = holders.get(first, set())
+            metadata = self._world.state.metadata_of(epoch_of(first))
+            for shard in held if record.last > self._world.trimmed else ():
+                others = held - {shard}
+                named = {n for o in others for n in self._copy(o, first).copyset}
+                if not others or metadata.can_hold_a_copyset(others):
+                    continue
+                if shard not in named:
+                    raise Violation(f"{others} do not name {shard}, which has {lsn_words(first)}")
+                lacking = set(self._copy(shard, first).copyset) - held
+                if lacking and self._copy(shard, first).precedence == record.precedence:
+                    raise Violation(f"{shard} names {lacking} without {lsn_words(first)}")
+
+    def _copy(self, shard: ShardId, first: Lsn) -> Record:
+        return self._world.nodes[shard].records.by_first[first]
 
     # ---- reading
 

@@ -67,6 +67,7 @@ LOG = 1
 STEPS = 400
 CALM_STEPS = 6_000  # within which all must be well when the faults are over
 RECORDS_MAX = 6  # of an epoch
+LULL_MAX = 200  # steps
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Node:
         self.replica = replica
         self.donor: Donor | None = None
         self.scanned = (0, 0)  # the version, and how many scans of it are finished
+        self.requested = 0  # the newest version of any request
         self._disk = CopysetNode(node_id)
 
     @property
@@ -108,7 +110,8 @@ class Node:
 
     def ask(self, request: NodeRequest | RestoreRequest) -> DonorAnswer:
         if isinstance(request, RestoreRequest):
-            known = self.replica.state.version
+            self.requested = max(self.requested, request.version)
+            known = max(self.requested, self.replica.state.version)
             records = self.records
             answer, changes = restore.decide(
                 request, records.standing, records, self.node_id, known
@@ -136,7 +139,6 @@ class Message:
     request: NodeRequest | RestoreRequest
     done: Callable[[DonorAnswer], None]
     answer: DonorAnswer | None = None
-    late: bool = False  # its sender no longer waits for it
 
 
 class RebuildWorld:
@@ -145,6 +147,10 @@ class RebuildWorld:
         self.disaster = disaster
         self._message_loss = random.choice((0.0, 0.02, 0.1, 0.2))
         self._turmoil = random.choice((0.05, 0.1, 0.2))
+        self._returns = random.choice((8, 8, 8, 1))  # how often nodes come back, beside other harm
+        self._lulls = random.random() < 0.5  # long enough for work to end, with nodes still away
+        self._lull = 0
+        self._haste = random.choice((0.1, 0.02, 0.0))  # of messages that nobody waits for
         self.replication = random.choice((2, 2, 3, 3))
         count = self.replication + random.randint(2, 4)
         racks = random.choice((0, 0, 0, 2, 3))
@@ -156,6 +162,7 @@ class RebuildWorld:
         self.nodes = {n: Node(n, self.replica) for n in self.members}
         self.judge = RebuildJudge(self)
         self.messages: list[Message] = []
+        self.late: list[Message] = []  # their senders no longer wait for them
         self.older: list[LogState] = []  # states of the log that readers may still know
         self.reports: list[DonorProgress] = []  # on their way to the vmr
         self.rebuilds = 0
@@ -199,13 +206,20 @@ class RebuildWorld:
             raise Violation(f"not well although there are no faults: {self.replica}, {self.state}")
         for node in self.nodes.values():
             self._release(node)
+        while self.late:
+            self._deliver_late()
         self.judge.look_at_the_end()
 
     def _step(self) -> None:
+        if self.late and self.random.random() < self._haste:
+            self._deliver_late()
         chance = self.random.random()
-        if chance < self._turmoil:
+        self._lull -= 1
+        if chance < self._turmoil and self._lull < 0:
             self._harm()
-        elif chance < self._turmoil + 0.25:
+            if self._lulls and self.random.random() < 0.1:
+                self._lull = self.random.randint(1, LULL_MAX)
+        elif chance < self._turmoil + 0.25 or not self.messages:
             self._keep()
         else:
             self._deliver(self._message_loss)
@@ -234,22 +248,22 @@ class RebuildWorld:
         self.messages[index], self.messages[-1] = self.messages[-1], self.messages[index]
         message = self.messages.pop()
         node = self.nodes[message.target]
-        if message.late and lost and self.random.random() < 0.9:
-            self.messages.append(message)  # it takes its time
-            return
         if message.answer is not None:
             message.done(Lost() if self.random.random() < lost else message.answer)
-        elif not message.late and self.random.random() < lost:
+        elif self.random.random() < lost:
             message.done(Lost())
             if self.random.random() < 0.7:
-                message.late = True
-                self.messages.append(message)
+                self.late.append(message)
         elif not node.up:
             message.done(Lost())
         else:
             message.answer = node.ask(message.request)
-            if not message.late:
-                self.messages.append(message)
+            self.messages.append(message)
+
+    def _deliver_late(self) -> None:
+        message = self.late.pop(self.random.randrange(len(self.late)))
+        if self.nodes[message.target].up:
+            self.nodes[message.target].ask(message.request)
 
     # ---- the vmr
 
@@ -260,7 +274,7 @@ class RebuildWorld:
         shard = event.shard
         through = dict(self.replica.through)
         rebuilt_through = through.get(shard, 0)
-        if isinstance(event, NeedsRebuild) and state.version != before.version:
+        if isinstance(event, NeedsRebuild | Unrecoverable) and state.version != before.version:
             through[shard] = max(self.state.epoch, through.get(shard, 0))
         if shard not in events.rebuilt(state):
             through.pop(shard, None)
@@ -473,7 +487,8 @@ class RebuildWorld:
         random = self.random
         node = random.choice([*self.nodes.values()])
         shard = node.node_id
-        match random.choices(range(7), (6, 8, 4, 4, 2, 2, 2))[0]:
+        calamities = 2 if self.disaster else 0
+        match random.choices(range(8), (6, self._returns, 4, 4, 2, 2, 2, calamities))[0]:
             case 0 if node.up and self._is_spare(shard):
                 self.crash(node)
             case 1 if not node.up:
@@ -492,10 +507,24 @@ class RebuildWorld:
                 self.append(Undrain(shard))
             case 5:
                 self.judge.read(random.choice([self.state, *self.older]))
-            case 6 if self.judge.truth and random.random() < 0.3:
+            case 6 if self.judge.truth and random.random() < 0.6:
                 self._trim()
             case 6:
                 self.end_epoch()
+            case 7:
+                self._suffer_calamity()
+
+    def _suffer_calamity(self) -> None:
+        """Lose as many nodes at once as records have copies, some of them with their disks, for so
+        long that work which does not wait for them ends."""
+        for node in self.random.sample([*self.nodes.values()], self.replication):
+            if self._is_spare(node.node_id):
+                self.crash(node)
+                self.append(NeedsRebuild(node.node_id, Mode.RESTORE))
+                if self.random.random() < 0.4:
+                    node.lose_disk()
+                    self.judge.lost_disk()
+        self._lull = LULL_MAX
 
     def _endangered(self) -> set[ShardId]:
         """Return the nodes whose copies may be lost, or cannot be read now."""
@@ -520,6 +549,7 @@ class RebuildWorld:
         node.up = False
         node.donor = None
         node.scanned = (0, 0)
+        node.requested = 0
         node.process = self._new_process()
 
     def restart(self, node: Node) -> None:
@@ -529,13 +559,12 @@ class RebuildWorld:
         if node.lost:
             node.lost = False
             node.lost_through = self.state.epoch
-            self.append(NeedsRebuild(shard, Mode.RESTORE))
             self.append(Unrecoverable(shard))
             if self.status(shard) is not Status.LOST:
                 node.lost_through = 0  # it was rebuilt before
         else:
             self.aborts += self.status(shard) is Status.RESTORING
-            self.append(Abort(shard))
+            self.append(Refill(shard) if node.lost_through else Abort(shard))
         if self.random.random() < 0.7:
             self.append(Refill(shard))
         node.replica = self.replica

@@ -29,7 +29,7 @@ from loomlog.client.cluster import Cluster, connect
 from loomlog.client.settings import ClientOptions
 from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
 from loomlog.core.ordered import repair
-from loomlog.errors import LoomError, Retryable, RolledBack
+from loomlog.errors import AlreadyExists, LoomError, Retryable, RolledBack
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.ordered import relief
 from loomlog.node import StorageNode
@@ -99,6 +99,7 @@ class Shape:
     failure_detection_s: float
     heartbeat_s: float
     replace_after_s: float | None = None
+    rebuild_after_s: float = limits.REBUILD_AFTER_S
     bounds: Bounds = BOUNDS
     metadata: int = 1  # repositories
     spare_metadata: int = 0  # that are not started with the others, and no members yet
@@ -223,6 +224,7 @@ class SimCluster:
                 failure_detection_s=self.shape.failure_detection_s,
                 heartbeat_s=self.shape.heartbeat_s,
                 replace_after_s=self.shape.replace_after_s,
+                rebuild_after_s=self.shape.rebuild_after_s,
                 member_id=number,
                 peers=peers if self.shape.metadata > 1 else {},
                 leader_silence_s=self.shape.leader_silence_s,
@@ -259,8 +261,8 @@ class SimCluster:
         )
         try:
             await node.start()
-        except (OSError, LoomError):
-            if process.host.disk.failed:
+        except (OSError, LoomError) as error:
+            if process.host.disk.failed or isinstance(error, AlreadyExists):
                 return  # as the command does, with an error; started again some time
             raise
         self.nodes[name] = node

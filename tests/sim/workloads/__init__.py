@@ -17,6 +17,7 @@ from workloads.publications import (
     publishing_clocks,
     publishing_copyset,
 )
+from workloads.rebuilding import rebuilding
 from workloads.rollbacks import rollbacks
 from workloads.rounds import rounds
 from workloads.statuses import statuses, statuses_operated
@@ -40,6 +41,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "publishing-chained": publishing_chained,
     "publishing-clocks": publishing_clocks,
     "publishing-copyset": publishing_copyset,
+    "rebuilding": rebuilding,
     "rollbacks": rollbacks,
     "rounds": rounds,
     "statuses": statuses,

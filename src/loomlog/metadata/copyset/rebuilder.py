@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5  # while something is rebuilt
 _ONLY: Final = 0  # there is one event log
-_LOST: Final = (Status.LOST, Status.REFILLING)
 
 
 class Progress(NamedTuple):
@@ -107,7 +106,7 @@ class Rebuilder:
 
     def to_wire(self, loglet: LogId) -> list[pb.CopysetThrough]:
         return [
-            pb.CopysetThrough(shard=s, epoch=epoch, lost=self.state.status(s) in _LOST)
+            pb.CopysetThrough(shard=s, epoch=epoch, lost=self.state.status(s) is Status.LOST)
             for s, epoch in self.through(loglet).items()
         ]
 

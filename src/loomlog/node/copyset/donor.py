@@ -94,7 +94,7 @@ class Donor:
         self._state = RebuildState(news.events, news.version, shards)
         self._all_scanned = news.scans
         self._throttle.bytes_per_s = news.bytes_per_s
-        self._copies.volume.rebuilding(news.version)
+        self._copies.volume.rebuilding(news.version, registered=registered)
         if news.version != self._progress.version:
             self._progress = _Progress(news.version)
         self._woken.set()

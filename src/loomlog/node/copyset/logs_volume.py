@@ -149,11 +149,14 @@ class LogsVolume:
             self._stored_bytes = sum(map(store.stored_bytes, store.logs()))
         return self._stored_bytes
 
-    def rebuilding(self, version: int) -> None:
-        """Refuse restored copies of older versions of rebuilding from now on."""
+    def rebuilding(self, version: int, *, registered: bool) -> None:
+        """Refuse restored copies of older versions of rebuilding from now on. Only the answer to a
+        registration may know less than earlier requests."""
         self.version = version
         if self.store is not None:
             self.store.version = version
+            if registered:
+                self.store.requested_version = 0
 
     def volume_changed(self) -> None:
         """Called when the volume failed, works again, or is nearly full."""

@@ -111,7 +111,8 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         self._table = table
         self._upkeep = upkeep
         self.is_full = False  # take no new records; set by the owner
-        self.version = 0  # of rebuilding: the newest that is known; set by the owner
+        self.version = 0  # of rebuilding, as the owner knows it
+        self.requested_version = 0  # the newest of all requests; a donor may know it first
         self._sync = sync
         self._tending = False
         self._compacting = False
@@ -189,12 +190,16 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
 
     def _commit(self, requests: Sequence[NodeRequest], size: int) -> list[NodeAnswer]:
         commit = _LogsCommit(
-            self._table, self._me, is_full=self.is_full, version=lambda: self.version
+            self._table, self._me, is_full=self.is_full, newest_version=self._newest_version
         )
         answers = [commit.decide(request) for request in requests]
         if commit.changes:
             self._table.commit(commit.changes, sync=self._sync and commit.is_urgent)
         return answers
+
+    def _newest_version(self, requested: int) -> int:
+        self.requested_version = max(self.requested_version, requested)
+        return max(self.version, self.requested_version)
 
     def _disk_failed(self, error: BaseException) -> Refused:
         return _disk_failed(error)
@@ -264,14 +269,14 @@ class _LogsCommit:
     """A table and the changes that a commit is going to make, in their order."""
 
     def __init__(
-        self, table: LogsTable, me: ShardId, *, is_full: bool, version: Callable[[], int]
+        self, table: LogsTable, me: ShardId, *, is_full: bool, newest_version: Callable[[int], int]
     ) -> None:
         self.changes: list[tuple[LogId, Change]] = []
         self.is_urgent = False  # a caller waits for a change to be durable
         self._table = table
         self._me = me
         self._is_full = is_full
-        self._version = version
+        self._newest_version = newest_version
         self._logs: dict[LogId, UncommittedLog] = {}
 
     def decide(self, request: NodeRequest) -> NodeAnswer:
@@ -290,7 +295,8 @@ class _LogsCommit:
 
     def _decide(self, request: NodeRequest, log: UncommittedLog) -> Decision:
         if isinstance(request, RestoreRequest):
-            return restore.decide(request, log.standing, log, self._me, self._version())
+            version = self._newest_version(request.version)
+            return restore.decide(request, log.standing, log, self._me, version)
         return decide(request, log.standing, log, self._me)
 
     def _look(self, log: LogId) -> UncommittedLog:

@@ -85,7 +85,7 @@ def test_the_record_is_stored_then_the_others_name_it_then_this_copy() -> None:
     [(first, target), *rest] = others.story()
     assert first == "Restore"
     assert target in (4, 5)
-    assert rest == [("Reassign", OTHER), ("Reassign", ME)]
+    assert rest == [("Reassign", OTHER), ("Reassign", target), ("Reassign", ME)]
     for ask in others.sent:
         assert isinstance(ask.request, Restore | Reassign)
         assert ask.request.record.copyset == tuple(sorted((ME, OTHER, target)))

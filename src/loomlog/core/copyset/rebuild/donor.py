@@ -1,8 +1,9 @@
 """A donor scans its copies of a log and restores the records that a rebuilt shard had. Pure.
 
-For each record: store it on new shards, then let the other copies name the new copyset, its own
-last. So a copy names only shards that have the record, or that are rebuilt. A shard that is
-refilled gets its own copies again: it is asked for each whether it has it.
+For each record: store it on new shards, then let all copies name the new copyset, its own last. A
+new shard may have had a copy already, which keeps its copyset until then. So a copy names only
+shards that have the record, or that are rebuilt. A shard that is refilled gets its own copies
+again: it is asked for each whether it has it.
 
 The first scan covers the records that are this donor's task. When all donors have finished it, the
 second covers every copy that still names a rebuilt shard: an interrupted change may have left
@@ -148,10 +149,11 @@ class _Donor:
             failed = yield from self._store(head, end, targets, old, kept, sent)
             missing: set[ShardId] | None = set()
             if not failed:
-                missing = yield from self._reassign(head, kept - {order.me})
+                new = set(targets).difference(old)
+                missing = yield from self._reassign(head, kept.union(new) - {order.me})
             if self._result.superseded or missing is None:
                 break
-            avoided |= failed
+            avoided |= failed.union(missing.intersection(targets))
             kept -= missing
             if failed or missing:
                 continue

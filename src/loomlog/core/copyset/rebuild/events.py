@@ -4,10 +4,14 @@ All who replay the same events have the same state. An event that does not fit t
 nothing: it was written twice, or decided on before another one.
 
     INTACT ──restore──▶ RESTORING ──unrecoverable──▶ LOST ──refill──▶ REFILLING
-      │   ◀───abort────    │                           │ ◀──restore──    └──is rebuilt──▶ INTACT
+      │   ◀───abort────    │   ▲                       │                 │   └──is rebuilt──▶ INTACT
+      │                    │   └──restore, refill──────┼─────────────────┘
       │                    └───────is rebuilt──────────┴──▶ EMPTY ──acknowledged──▶ INTACT
       └──relocate──▶ RELOCATING ──is rebuilt──▶ DRAINED
           (restore: RESTORING)     both ──undrain──▶ INTACT
+
+A shard that has copies and loses them is LOST from any of these states. One that is away while it
+is refilled may return, too, perhaps with the only copy of something.
 
 The version is the number of the last event that changed which shards are rebuilt, other than by
 their being done. Donors of an older version stop and start again.
@@ -81,15 +85,14 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Unrecoverable:
-    """A shard that was away will not return with what it had: its disk is gone, or an operator
-    says so."""
+    """A shard will never again have what it had: its disk is gone, or an operator says so."""
 
     shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """A shard that lost what it had is there: its copies are made again in place."""
+    """A shard that lost what it had, all or some, is there: its copies are made again in place."""
 
     shard: ShardId
 
@@ -125,18 +128,28 @@ _DONORS: Final = frozenset({Status.INTACT, Status.REFILLING, Status.RELOCATING})
 _TARGETS: Final = frozenset({Status.INTACT, Status.REFILLING})
 
 TRANSITIONS: Final[Mapping[Status, Mapping[type[Event] | Mode, Status]]] = {
-    Status.INTACT: {Mode.RESTORE: Status.RESTORING, Mode.RELOCATE: Status.RELOCATING},
+    Status.INTACT: {
+        Mode.RESTORE: Status.RESTORING,
+        Mode.RELOCATE: Status.RELOCATING,
+        Unrecoverable: Status.LOST,
+    },
     Status.RESTORING: {
         IsRebuilt: Status.EMPTY,
         Abort: Status.INTACT,
+        Refill: Status.REFILLING,
         Unrecoverable: Status.LOST,
     },
     Status.LOST: {IsRebuilt: Status.EMPTY, Refill: Status.REFILLING},
-    Status.REFILLING: {IsRebuilt: Status.INTACT, Mode.RESTORE: Status.LOST},
+    Status.REFILLING: {
+        IsRebuilt: Status.INTACT,
+        Mode.RESTORE: Status.RESTORING,
+        Unrecoverable: Status.LOST,
+    },
     Status.RELOCATING: {
         IsRebuilt: Status.DRAINED,
         Undrain: Status.INTACT,
         Mode.RESTORE: Status.RESTORING,
+        Unrecoverable: Status.LOST,
     },
     Status.EMPTY: {Acknowledged: Status.INTACT},
     Status.DRAINED: {Undrain: Status.INTACT},
@@ -146,7 +159,7 @@ AUTHORITIES: Final[Mapping[Status, Authority]] = {
     Status.INTACT: Authority.FULL,
     Status.RESTORING: Authority.UNAVAILABLE,
     Status.LOST: Authority.UNDERREPLICATED,
-    Status.REFILLING: Authority.UNDERREPLICATED,
+    Status.REFILLING: Authority.UNAVAILABLE,  # it says itself what it lost
     Status.RELOCATING: Authority.FULL,
     Status.EMPTY: Authority.EMPTY,
     Status.DRAINED: Authority.EMPTY,

@@ -2,7 +2,8 @@
 
 Restored copies belong to recovered epochs, so seals do not matter. They keep their precedence, and
 never replace another record, a newer copy, or what is trimmed. A node refuses requests of an older
-version than it knows: they may name shards that lost their copies since.
+version than it knows, from the metadata repository or from any request: they may name shards that
+lost their copies since.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def _restore(
         return Occupied(record.first), changes
     if is_occupied(record, copies, records.load):
         return Occupied(record.first), changes
-    if any(copy.precedence > record.precedence for copy in copies):
+    if any(copy.precedence >= record.precedence for copy in copies):
+        # It may name shards that rely on it. It is told of others once these have the record.
         return Stored(), changes
     return Stored(), [*changes, Put(record)]
 

@@ -1,13 +1,14 @@
 """Decide which event of rebuilding is due for a shard. Pure.
 
 A shard that is away for long is restored elsewhere; one that is back intact ends that. One that
-lost its copies is refilled when it is back. One that is drained is relocated once no log stores
+lost its copies is refilled when it is back, also if it was away once more meanwhile: what it got
+since it lost them may be nowhere else. One that is drained is relocated once no log stores
 anything new there.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from loomlog.core.copyset.rebuild.events import (
     Abort,
@@ -21,6 +22,10 @@ from loomlog.core.copyset.rebuild.events import (
     Unrecoverable,
 )
 from loomlog.types import ShardId
+
+_HAVE_COPIES: Final = frozenset(
+    {Status.INTACT, Status.RESTORING, Status.REFILLING, Status.RELOCATING}
+)
 
 
 class ShardFacts(NamedTuple):
@@ -41,25 +46,27 @@ def due_event(shard: ShardId, status: Status, facts: ShardFacts, after_s: float)
     is_away = not facts.here and facts.has_copies and (facts.away_s >= after_s or facts.given_up)
     is_lost = facts.lost is not None
     is_new_loss = is_lost and facts.lost != facts.covered
+    if is_new_loss and status in _HAVE_COPIES:
+        return Unrecoverable(shard)
     match status:
         case Status.INTACT:
-            if is_new_loss or is_away:
+            if is_away:
                 return NeedsRebuild(shard, Mode.RESTORE)
             if facts.leaves and facts.here and facts.has_copies and not facts.in_use:
                 return NeedsRebuild(shard, Mode.RELOCATE)
         case Status.RESTORING:
-            if is_lost or facts.given_up:
+            if facts.given_up:
                 return Unrecoverable(shard)
             if facts.here:
-                return Abort(shard)
+                return Refill(shard) if is_lost else Abort(shard)
         case Status.LOST:
             if facts.here and not facts.leaves:
                 return Refill(shard)
         case Status.REFILLING:
-            if is_new_loss or is_away or facts.leaves:
+            if is_away:
                 return NeedsRebuild(shard, Mode.RESTORE)
         case Status.RELOCATING:
-            if is_lost or is_away:
+            if is_away:
                 return NeedsRebuild(shard, Mode.RESTORE)
             if not facts.leaves:
                 return Undrain(shard)
