@@ -63,6 +63,7 @@ class RebuildJudge:
         for n in self._world.donors():
             for copy in self._world.nodes[n].records.all():
                 is_due = copy.epoch <= through and copy.last > self._world.trimmed
+                is_due &= n in self._world.state.metadata_of(copy.epoch).shards
                 if n != shard and is_due and shard in copy.copyset and copy.first not in there:
                     raise Violation(f"shard {shard} is rebuilt, and node {n} has {copy}")
 

@@ -13,10 +13,13 @@ from copies_judge import CopiesJudge
 from memory_tables import MemoryLogs
 from sim_cluster import SimCluster
 
+from loomlog.core.conditions import Condition
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.record import Kind, Lsn, Record, epoch_of
 from loomlog.core.copyset.shards import shard_of
 from loomlog.metadata.copyset.keeper import CopysetKeeper
+from loomlog.metadata.nodes.connected_nodes import RECONNECT_GRACE_S
+from loomlog.metadata.term import Term
 from loomlog.types import Entry, Gap, Glsn, LogId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -112,6 +115,15 @@ class RebuildingJudge(CopiesJudge):
         super().__init__(servers, servers.shape.replicas)
         self._logs = logs
         self._known: dict[str, tuple[LogId, LogState]] = {}
+        self._last_term: tuple[Term | None, float] = None, 0.0  # and since when
+
+    def look(self) -> list[Condition] | None:
+        """Look unless the metadata repository is new: it has yet to learn which nodes are away."""
+        now, shape = self._servers.sim.world.now, self._servers.shape
+        if self._term is not self._last_term[0]:
+            self._last_term = self._term, now
+        known_after_s = 2 * (shape.failure_detection_s + RECONNECT_GRACE_S)
+        return super().look() if now > self._last_term[1] + known_after_s else None
 
     def disk_is_lost(self, name: str) -> None:
         """Called just before a disk is emptied."""

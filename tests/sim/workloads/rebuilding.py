@@ -22,13 +22,13 @@ from rebuilding_judge import LogJudge, RebuildingJudge
 from sim_cluster import VOLUME, Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.info import ClusterStatus
 from loomlog.errors import InvalidArgument, LoomError, NotFound
 from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Host, Main, Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.types import NodeId, SyncMode
+from loomlog.wire.info import ClusterStatus
 from workloads.cluster import SLOWNESS, Troublemaker, finish
 from workloads.takeovers import METADATA as REPOSITORIES
 from workloads.takeovers import LeaderNemesis

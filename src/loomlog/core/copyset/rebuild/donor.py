@@ -157,8 +157,8 @@ class _Donor:
             kept -= missing
             if failed or missing:
                 continue
-            if head.copyset != old:
-                yield from self._reassign(head, {order.me})
+            if head.copyset != old and (yield from self._reassign(head, {order.me})) is None:
+                break
             self._count(lost, sent)
             return
         self._result.left += 1
