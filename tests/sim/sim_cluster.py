@@ -261,9 +261,10 @@ class SimCluster:
         )
         try:
             await node.start()
-        except (OSError, LoomError) as error:
-            if process.host.disk.failed or isinstance(error, AlreadyExists):
+        except (OSError, LoomError) as failure:
+            if process.host.disk.failed or isinstance(failure, AlreadyExists):
                 return  # as the command does, with an error; started again some time
             raise
         self.nodes[name] = node
-        raise await node.failed
+        if not isinstance(error := await node.failed, AlreadyExists):
+            raise error
