@@ -109,7 +109,8 @@ def test_answers_from_before_records_were_copied_again_are_believed(monkeypatch:
 
 
 def test_answers_to_older_questions_are_taken(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(ReadSources, "asked", lambda self, node, question: self._by_node.get(node))
+    taken = lambda self, shard, question: self._by_shard.get(shard)  # noqa: E731
+    monkeypatch.setattr(ReadSources, "asked", taken)
     assert notices(f"{LOST}|{STILL}", first=7)
 
 
