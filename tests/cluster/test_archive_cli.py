@@ -52,8 +52,10 @@ def test_what_there_is_is_shown(rig: ArchiveRig, loom: Loom) -> None:
     assert files[1]["name"] in loom.says("archive", "list", name)
     assert loom.json("log", "describe", name)["archive"]["through"] == 40
     assert str(rig.directory) in loom.says("log", "describe", name)
-    assert loom.says("tail", name, "-n", "50").split() == [str(n) for n in range(1, 51)]
-    assert loom.says("tail", name, "--from", "39", "--max", "3").split() == ["39", "40", "41"]
+    values = loom.says("tail", name, "-n", "50", "--format", "{value}").split()
+    assert values == [str(n) for n in range(1, 51)]
+    both = loom.says("tail", name, "--from", "39", "--max", "3", "--format", "{value}")
+    assert both.split() == ["39", "40", "41"]
 
 
 def test_a_run_with_nothing_to_do_starts_no_spark(rig: ArchiveRig, loom: Loom) -> None:

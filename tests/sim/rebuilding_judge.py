@@ -25,7 +25,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class LogJudge:
-    """What became of the entries of one log."""
+    """Knows what became of the entries of one log."""
 
     def __init__(self, name: str) -> None:
         self.name = name

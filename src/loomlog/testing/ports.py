@@ -1,14 +1,16 @@
 """Ports for servers whose address must be known before they start, or after a restart.
 
-Each process takes them from a slice of its own: a port that is free for a moment, because its
-server is about to start, is not taken by another process.
+Each process takes them in turn from a slice of its own: a port that is free for a moment, because
+its server is about to start, is not taken by another process, nor soon again by the same one.
 """
 
 from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator
 from functools import cache
+from itertools import cycle
 from typing import Final
 
 _HOST: Final = "127.0.0.1"
@@ -20,7 +22,7 @@ def listen_on_free_port() -> socket.socket:
     """Listen on a port that no outgoing connection takes."""
     while True:
         try:
-            return socket.create_server((_HOST, random.choice(_own_ports())))
+            return socket.create_server((_HOST, next(_own_ports())))
         except OSError:
             continue
 
@@ -32,13 +34,14 @@ def free_address() -> str:
 
 
 @cache
-def _own_ports() -> range:
-    """Return the slice of this process, which listens on the first port of it to the end."""
+def _own_ports() -> Iterator[int]:
+    """Return the ports of this process, over and over. It listens on the first of its slice to the
+    end, which tells others that the slice is taken."""
     starts = _PORTS[::_SLICE]
     for start in random.sample(starts, len(starts)):
         try:
             socket.create_server((_HOST, start)).detach()
         except OSError:
             continue
-        return range(start + 1, start + _SLICE)
-    return _PORTS
+        return cycle(range(start + 1, start + _SLICE))
+    return cycle(random.sample(_PORTS, len(_PORTS)))

@@ -17,7 +17,7 @@ from workloads.publications import (
     publishing_clocks,
     publishing_copyset,
 )
-from workloads.rebuilding import rebuilding
+from workloads.rebuilds import rebuilding
 from workloads.rollbacks import rollbacks
 from workloads.rounds import rounds
 from workloads.statuses import statuses, statuses_operated

@@ -72,7 +72,7 @@ def _restore(
     if is_occupied(record, copies, records.load):
         return Occupied(record.first), changes
     if any(copy.precedence >= record.precedence for copy in copies):
-        # It may name shards that rely on it. It is told of others once these have the record.
+        # Keep it: shards that it names may rely on it. It changes once others have the record.
         return Stored(), changes
     return Stored(), [*changes, Put(record)]
 
