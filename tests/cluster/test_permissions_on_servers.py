@@ -17,6 +17,7 @@ from loomlog.errors import InvalidArgument, LoomError, NotFound, PermissionDenie
 from loomlog.net.connection import OnlyAnswers
 from loomlog.net.endpoints import connect as connect_to
 from loomlog.testing import LocalCluster
+from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.permissions import ANYBODY, RULES
 
@@ -129,6 +130,17 @@ async def test_a_restarted_node_judges_before_it_has_registered(site: Site) -> N
         await starting
     writer = await site.client("append:ordered")
     await writer.log("ordered").append(b"again")
+
+
+async def test_who_stands_in_for_the_metadata_repository_does_not_lift_the_rules(
+    site: Site,
+) -> None:
+    """`loom metadata rebuild` answers registrations, and knows no rules."""
+    node = site.local.nodes[1]
+    rules = node._guard.access
+    node._registered(pb.Registered(cluster_id="local"))
+    assert node._guard.is_on
+    assert node._guard.access == node._disks.known_access.current == rules
 
 
 async def test_an_attacker_on_a_raw_connection_achieves_nothing(site: Site) -> None:

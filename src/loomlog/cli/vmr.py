@@ -22,7 +22,7 @@ from loomlog.cli.console.options import (
     SyncRate,
     parse_peers,
 )
-from loomlog.cli.processes.audit_writer import Audited
+from loomlog.cli.processes.audit_writer import Audited, own_addresses
 from loomlog.cli.processes.server_process import Listen, ServerOptions, keep_private, serve
 from loomlog.net.address import is_loopback
 from loomlog.net.credentials import server_file
@@ -109,12 +109,13 @@ def start(
             tls=server.tls,
         )
     )
+    tls = str(server_file(server.tls, "metadata", member_id)) if server.tls else ""
     audited = Audited(
         repository,
         f"vmr-{member_id}",
         repository.audit,
-        lambda: [repository.address],
-        str(server_file(server.tls, "metadata", member_id)) if server.tls else "",
+        lambda: list(members.values()) or own_addresses(repository.address, tls),
+        tls,
     )
     serve(
         audited,

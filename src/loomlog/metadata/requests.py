@@ -268,7 +268,7 @@ class Requests(Service):
     async def _get_status(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         async with connection.turns:
             status = self._term.view.status()
-            if self._judge.is_on:
+            if self._judge.is_on or connection.token:
                 _hide(status, lambda name: self._sees_log(connection, name))
             return pb.Frame(status=status)
 

@@ -218,12 +218,16 @@ class MetadataRepository:
     # ---- listening
 
     async def _listen(self) -> None:
-        self._server = Server(self._codec, self._front)
+        self._server = Server(self._codec, self._front, self._admit)
         await self._server.start(self._settings.listen)
         self._at_stop.push_async_callback(self._server.stop)
         self._at_stop.push_async_callback(self._front.stop)
         if self._settings.http is not None:
             await self._listen_http(self._settings.http)
+
+    def _admit(self, connection: Connection) -> None:
+        if self.term is not None:  # else it does not know the keys of tokens
+            self._guard.admit(connection)
 
     async def _listen_http(self, address: str) -> None:
         from loomlog.http import HttpServer

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Generic
 
 from loomlog import limits
@@ -114,9 +114,16 @@ class Server(Generic[F]):
     beyond the limit of open files are refused.
     """
 
-    def __init__(self, codec: Codec[F], handler: Handler[F]) -> None:
+    def __init__(
+        self,
+        codec: Codec[F],
+        handler: Handler[F],
+        admit: Callable[[Connection[F]], None] = lambda connection: None,
+    ) -> None:
+        """`admit` raises if the token of a peer that has no certificate is not accepted."""
         self._codec = codec
         self._handler = handler
+        self._admit = admit
         self._connections: dict[Connection[F], None] = {}  # oldest first
         self._ungreeted: dict[Connection[F], asyncio.TimerHandle] = {}  # oldest first
         self._connections_max = 0
@@ -156,7 +163,7 @@ class Server(Generic[F]):
     # ---- new connections
 
     def _connection(self) -> Connection[F]:
-        return Connection(self._codec, self, self._accept)
+        return Connection(self._codec, self, self._accept, self._admit)
 
     def _accept(self, connection: Connection[F]) -> None:
         if len(self._connections) >= self._connections_max:

@@ -92,9 +92,9 @@ class StorageNode:
             self._disks.open()
             self._open_protocols()
             self._disks.watch()
-            self._server = Server(self._codec, self._requests)
+            self._server = Server(self._codec, self._requests, self._guard.admit)
+            self._guard.update(self._disks.known_access.current)  # before anybody connects
             await self._server.start(self._settings.listen)
-            self._guard.update(self._disks.known_access.current)
         except BaseException:
             self._disks.close()
             raise
@@ -299,10 +299,11 @@ class StorageNode:
         self._disks.generations.raise_to(answer.generation)
         there = {volume.name for volume in self._disks.volumes}
         self._disks.drain(there.intersection(answer.draining_volumes))
-        access = Access.from_wire(answer.access)
-        self._guard.update(access)
-        if access != self._disks.known_access.current:
-            self._requests.spawn(self._disks.known_access.save(access))
+        if answer.HasField("access"):  # who stands in for a metadata repository has no rules
+            access = Access.from_wire(answer.access)
+            self._guard.update(access)
+            if access != self._disks.known_access.current:
+                self._requests.spawn(self._disks.known_access.save(access))
         for protocol in self.protocols.values():
             protocol.registered(answer)
 

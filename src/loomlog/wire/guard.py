@@ -43,6 +43,7 @@ from loomlog.wire.permissions import AUDITED, Rule, Target, rule_of
 from loomlog.wire.tokens import VerifiedToken, verify
 
 RECHECK_S: Final = 60.0  # a token's own checks may depend on the time
+ADMITTED_MAX: Final = 1000  # decisions on names that a connection remembers
 _CLAIMED: Final[Mapping[str, str]] = {"vsn": "node", "vmr": "metadata"}
 
 
@@ -123,6 +124,14 @@ class Session:
         self.peer = peer
         self.admitted: dict[_Key, Need | None] = {}
 
+    def remember(self, rule: Rule, target: int | str, need: Need | None) -> None:
+        """Keep a decision. Those on numbers end subscriptions when they change, and logs have few;
+        names are whatever a peer sends."""
+        is_bounded = need is not None and isinstance(target, int)
+        is_small = isinstance(target, int) or len(target) <= limits.LOG_NAME_CHARS_MAX
+        if is_bounded or (is_small and len(self.admitted) < ADMITTED_MAX):
+            self.admitted[rule, target] = need
+
 
 class Guard:
     """Judges the requests to one server. Nothing is refused before rules are enforced."""
@@ -181,9 +190,9 @@ class Guard:
 
     def _check_all(self, again: Session, before: Session) -> None:
         now_s = self._clock()
+        if again.peer.refusal is not None:
+            raise PermissionDenied(str(again.peer.refusal))
         for key, need in before.admitted.items():
-            if again.peer.refusal is not None:
-                raise PermissionDenied(str(again.peer.refusal))
             if need is None and again.peer.kind not in key[0].servers:
                 raise PermissionDenied(f"{again.peer.name} is no server of this cluster any more")
             if need is not None and not again.peer.permits(need, now_s):
@@ -202,6 +211,15 @@ class Guard:
             self._recheck = loop.call_later(RECHECK_S, self._recheck_tokens)
 
     # ---- requests
+
+    def admit(self, connection: Connection) -> None:
+        """Begin the session of a peer that has a token alone; raise PermissionDenied if that is not
+        accepted."""
+        peer = self._identify(connection)
+        if peer.refusal is not None:
+            self._deny(connection, peer, "hello", peer.refusal)
+            raise PermissionDenied(str(peer.refusal))
+        self._begin(connection, peer)
 
     def check(
         self, connection: Connection, kind: str, frame: Frame, payload: memoryview
@@ -242,7 +260,7 @@ class Guard:
             if peer.refusal is not None:
                 raise PermissionDenied(str(peer.refusal))
             if rule.servers and peer.kind in rule.servers:
-                session.admitted[rule, target] = None
+                session.remember(rule, target, None)
                 return None
             need = self._need(peer, rule, target)
             if need is None:
@@ -253,7 +271,7 @@ class Guard:
         except PermissionDenied as error:
             self._deny(connection, peer, kind, error)
             raise
-        session.admitted[rule, target] = need
+        session.remember(rule, target, need)
         return None
 
     def _begin(self, connection: Connection, peer: _Peer) -> Session:

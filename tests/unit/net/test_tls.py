@@ -17,7 +17,13 @@ import uvloop
 
 from loomlog import limits
 from loomlog.core.principal import ANONYMOUS, Principal
-from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
+from loomlog.errors import (
+    InvalidArgument,
+    LoomError,
+    PermissionDenied,
+    Unauthorized,
+    Unavailable,
+)
 from loomlog.http import HttpServer
 from loomlog.net import connection as connections
 from loomlog.net.address import split_address
@@ -318,6 +324,38 @@ async def test_an_older_tls_is_refused(certs: Path, caplog: pytest.LogCaptureFix
             await asyncio.open_connection(*split_address(server.address), ssl=context)
         await until(lambda: bool(caplog.records))
     assert "TLS 1.3" in caplog.text
+
+
+@on_both_loops
+async def test_a_token_that_is_not_accepted_gets_no_further_than_the_greeting(
+    certs: Path, tmp_path: Path
+) -> None:
+    """Any text can be sent as a token."""
+
+    def admit(connection: Connection) -> None:
+        if connection.token != "good":
+            raise PermissionDenied("no such token")
+
+    (tmp_path / "ca.pem").write_bytes((certs / "ca.pem").read_bytes())
+    nobody = Credentials.of_client(str(tmp_path))
+    service = Service3()
+    server = Server(Codec("vsn", credentials=node_3(certs)), service, admit)
+    await server.start("127.0.0.1:0")
+    for token, credentials in (("good", nobody), ("junk", alice(certs)), ("junk", nobody)):
+        codec = Codec("client", credentials=credentials, token=token)
+        connection = await connect(server.address, codec, Service(codec, {}), PATIENCE_S)
+        if (token, credentials) == ("junk", nobody):
+            await until(lambda: connection.closed)  # noqa: B023
+            with pytest.raises(PermissionDenied, match="no such token"):
+                await connection.request(pb.Frame(get_bounds=pb.GetBounds()))
+        else:
+            await connection.request(pb.Frame(get_bounds=pb.GetBounds()))
+        connection.close()
+        await connection.wait_closed()
+    await until(lambda: not server._connections)
+    assert service.asked == [ANONYMOUS, ALICE]
+    await server.stop()
+    await service.stop()
 
 
 # ---- what a handshake may cost

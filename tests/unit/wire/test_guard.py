@@ -263,6 +263,33 @@ async def test_a_revoked_token_ends_its_connections() -> None:
         await rig.ask(Peer(token=token.text), frame_of("subscribe"))
 
 
+async def test_a_token_alone_is_judged_at_the_greeting() -> None:
+    rig: Any = Rig(enforced=False)
+    with pytest.raises(PermissionDenied, match="not signed"):
+        rig.guard.admit(Peer(token="junk"))
+    [entry] = rig.trail.take()
+    assert (entry.who, entry.what) == ("a token that is not accepted", "hello")
+    token = token_for("read:orders")
+    idle = Peer(token=token.text)  # it asks for nothing
+    rig.guard.admit(idle)
+    rig.change(revoked=frozenset({token.token_id}))
+    assert idle.closed
+    rig.guard.stop()
+
+
+async def test_names_that_a_peer_makes_up_are_not_all_remembered() -> None:
+    rig, peer = Rig(Grant("alice", "read", "*")), Peer(ALICE)
+    for number in range(guard.ADMITTED_MAX + 10):
+        await rig.ask(peer, pb.Frame(describe_log=pb.DescribeLog(name=f"log-{number}")))
+    assert len(peer.session.admitted) == guard.ADMITTED_MAX
+    await rig.ask(peer, frame_of("subscribe"))  # but what has to end with a grant is
+    rig.change(rules=AccessRules(True, (Grant("alice", "read", "log-*"),)))
+    assert peer.closed
+    other = Peer(ALICE)
+    await rig.ask(other, pb.Frame(describe_log=pb.DescribeLog(name="log-" + "x" * 1_000_000)))
+    assert not other.session.admitted
+
+
 async def test_an_expired_token_ends_its_connections() -> None:
     rig = Rig()
     peer = Peer(token=token_for("read:orders", lifetime_s=30).text)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from loomlog.config import ClientSettings
@@ -19,6 +20,7 @@ from loomlog.core.audit import AuditEntry, AuditTrail
 from loomlog.core.backoff import Backoff
 from loomlog.core.permissions import AUDIT_LOG
 from loomlog.errors import LoomError, NotFound
+from loomlog.net.address import join_address, split_address
 
 if TYPE_CHECKING:
     from loomlog.cli.processes.server_process import RunnableServer
@@ -97,3 +99,16 @@ class Audited:
                 log.debug("the audit log is not written yet: %s", error)
                 await asyncio.sleep(_RETRY.delay_s(attempt))
         log.error("%d entries are missing in the audit log: it cannot be written", len(lines))
+
+
+def own_addresses(listening: str, tls: str) -> list[str]:
+    """Return where a server reaches itself. With TLS that is at a host of its certificate: the
+    address that it listens at may be that of all interfaces."""
+    if not tls:
+        return [listening]
+    from loomlog.net.certificates import read_certificate
+
+    host, port = split_address(listening)
+    hosts = read_certificate(Path(tls)).hosts
+    chosen = [host] if host in hosts else hosts
+    return [join_address(each, port) for each in chosen]

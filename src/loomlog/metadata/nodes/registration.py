@@ -92,9 +92,8 @@ class Registration:
             metadata=self._metadata_addresses(),
             generation=max(record.generations.values(), default=0) + bool(older),
             draining_volumes=record.draining_volumes,
+            access=access_of(self._catalog.access).to_wire(),
         )
-        if self._catalog.access.version:
-            answer.access.CopyFrom(access_of(self._catalog.access).to_wire())
         for keeper in self._keepers.values():
             keeper.fill_registered(record, answer)
         return answer

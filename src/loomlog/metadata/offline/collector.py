@@ -136,6 +136,7 @@ class Collector(Service):
 
     async def _register(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         request = frame.register
+        connection.require("node", request.storage_node_id)
         self._check(request)
         node = request.storage_node_id
         self.callers[node] = Caller(node, connection, request, frame.leader_epoch)
