@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final, Protocol, TypeAlias
 
 from google.protobuf import text_format
@@ -93,7 +94,7 @@ def grant_to_wire(grant: Grant) -> pb.AccessGrant:
     return pb.AccessGrant(subject=grant.subject, what=grant.what, pattern=grant.pattern)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Peer:
     """Whoever is at the other end, and what is permitted there."""
 
@@ -174,30 +175,25 @@ class Guard:
         self._judge_again()
 
     def _judge_again(self) -> None:
+        now_s = self._clock()
+        holders: dict[str, _Peer] = {}  # by token: many connections may show the same one
+        permits = cache(lambda peer, need: peer.permits(need, now_s))
         for connection, session in list(self._sessions.items()):
             if connection.closed:
                 self.closed(connection)
                 continue
             try:
-                again = Session(self._generation, self._identify(connection))
-                self._check_all(again, session)
+                peer = holders.get(connection.token) or self._identify(connection)
+                if connection.token:
+                    holders[connection.token] = peer
+                again = Session(self._generation, peer)
+                _check_all(again, session, permits)
             except PermissionDenied as error:
                 self._deny(connection, session.peer, "what it was allowed before", error)
                 self.closed(connection)
                 connection.close(error)
             else:
                 self._keep(connection, again)
-
-    def _check_all(self, again: Session, before: Session) -> None:
-        now_s = self._clock()
-        if again.peer.refusal is not None:
-            raise PermissionDenied(str(again.peer.refusal))
-        for key, need in before.admitted.items():
-            if need is None and again.peer.kind not in key[0].servers:
-                raise PermissionDenied(f"{again.peer.name} is no server of this cluster any more")
-            if need is not None and not again.peer.permits(need, now_s):
-                raise _denied(again.peer, str(need))
-            again.admitted[key] = need
 
     def _recheck_tokens(self) -> None:
         self._recheck = None
@@ -401,6 +397,19 @@ class Guard:
         self.denials += 1
         name = peer.name if peer is not None else str(connection.principal)
         self.trail.note(self._clock(), name, connection.peer, kind, f"denied: {error}")
+
+
+def _check_all(again: Session, before: Session, permits: Callable[[_Peer, Need], bool]) -> None:
+    """Raise PermissionDenied if something that was decided before would be denied now."""
+    peer = again.peer
+    if peer.refusal is not None:
+        raise PermissionDenied(str(peer.refusal))
+    for key, need in before.admitted.items():
+        if need is None and peer.kind not in key[0].servers:
+            raise PermissionDenied(f"{peer.name} is no server of this cluster any more")
+        if need is not None and not permits(peer, need):
+            raise _denied(peer, str(need))
+        again.admitted[key] = need
 
 
 def _words(message: Message) -> str:

@@ -277,6 +277,29 @@ async def test_a_token_alone_is_judged_at_the_greeting() -> None:
     rig.guard.stop()
 
 
+async def test_what_many_connections_share_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server does nothing else meanwhile."""
+    rig, token, calls = Rig(), token_for("read:*").text, [0]
+    peers = [Peer(token=token) for _ in range(5)]
+    for peer in peers:
+        await rig.ask(peer, frame_of("subscribe"))
+    authorizer = tokens._authorizer
+
+    def counted(*arguments: Any) -> Any:
+        calls[0] += 1
+        return authorizer(*arguments)
+
+    monkeypatch.setattr(tokens, "_authorizer", counted)
+    rig.change(revoked=frozenset({"another"}))
+    assert calls == [2]  # to verify it, and for the one decision
+    rig.change(revoked=frozenset({token_for("read:*").token_id}))
+    assert not any(peer.closed for peer in peers)
+    rig.now_s += 1000
+    rig.guard._recheck_tokens()
+    assert all(peer.closed for peer in peers)
+    rig.guard.stop()
+
+
 async def test_names_that_a_peer_makes_up_are_not_all_remembered() -> None:
     rig, peer = Rig(Grant("alice", "read", "*")), Peer(ALICE)
     for number in range(guard.ADMITTED_MAX + 10):
