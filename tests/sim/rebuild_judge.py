@@ -3,6 +3,7 @@
 - When a shard is rebuilt, every record has all its copies on other shards, which are intact.
 - Copies never differ from what was appended, and nothing that is trimmed comes back.
 - Readers see everything, in whatever state the log was when they began.
+- Operators are told of every loss that readers are told of.
 - When all is calm, every record has all its copies on intact shards.
 """
 
@@ -21,6 +22,7 @@ from loomlog.core.copyset.effects import (
     ReadGap,
     SetTimer,
 )
+from loomlog.core.copyset.log_state import is_lossy
 from loomlog.core.copyset.messages import Delivered, LogState
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.rebuild import events
@@ -184,6 +186,13 @@ class RebuildJudge:
         elif effect.kind is GapKind.DATALOSS and not self._is_lost(effect):
             first, last = lsn_words(effect.first), lsn_words(effect.last)
             raise Violation(f"[{first}, {last}] is said to be lost")
+        elif effect.kind is GapKind.DATALOSS:
+            self._check_told(effect)
+
+    def _check_told(self, gap: ReadGap) -> None:
+        state, lossy = self._world.state, self._world.lossy
+        if not (is_lossy(state, lossy) and epoch_of(gap.first) <= lossy):
+            raise Violation(f"operators are not told that {lsn_words(gap.first)} is lost")
 
     def _is_lost(self, gap: ReadGap) -> bool:
         return any(gap.first <= first <= gap.last for first in self.lost)

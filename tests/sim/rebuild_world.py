@@ -17,6 +17,7 @@ from copyset_node import CopysetNode, MemoryRecords
 from rebuild_judge import RebuildJudge
 from violation import Violation
 
+from loomlog.core.copyset import log_state
 from loomlog.core.copyset.messages import (
     Delivered,
     EpochEnd,
@@ -174,6 +175,7 @@ class RebuildWorld:
         self._processes = 0
         self._appended = 0
         self.trimmed: Lsn = 0
+        self.lossy: Epoch = 0  # as the vmr notes it
         first = EpochMetadata(1, self._choose_nodeset(), self.replication)
         self.state = LogState(1, 0, (first,), last_clean=0, tail=0)
         for node in self.nodes.values():
@@ -276,6 +278,8 @@ class RebuildWorld:
         rebuilt_through = through.get(shard, 0)
         if isinstance(event, NeedsRebuild | Unrecoverable) and state.version != before.version:
             through[shard] = max(self.state.epoch, through.get(shard, 0))
+        if isinstance(event, Unrecoverable) and state.version != before.version:
+            self._note_loss(state, through)
         if shard not in events.rebuilt(state):
             through.pop(shard, None)
         self.replica = Replica(state, through)
@@ -284,6 +288,14 @@ class RebuildWorld:
             self.refilled += before.status(shard) is Status.REFILLING
             self.nodes[shard].lost_through = 0
             self.judge.rebuilt(shard, rebuilt_through, before, event.version)
+
+    def _note_loss(self, state: RebuildState, through: dict[ShardId, Epoch]) -> None:
+        lost = {
+            shard: through[shard]
+            for shard in events.absent(state)
+            if state.status(shard) is not Status.RESTORING or self.nodes[shard].lost_through
+        }
+        self.lossy = max(self.lossy, log_state.lossy_through(self.state, lost))
 
     def _keep(self) -> None:
         """Do one thing that vmr and nodes do on their own."""

@@ -9,6 +9,7 @@ import pytest
 from rebuild_world import RebuildWorld
 from violation import Violation
 
+from loomlog.core.copyset import log_state
 from loomlog.core.copyset.messages import Reassign, Restore, Stored
 from loomlog.core.copyset.rebuild import events, plan, restore
 from loomlog.core.copyset.rebuild.donor import DonorAnswer, Steps, _Donor
@@ -118,3 +119,16 @@ def test_requests_of_older_versions_are_not_refused(monkeypatch: Patch) -> None:
 def test_shards_count_as_rebuilt_although_that_is_not_certain(monkeypatch: Patch) -> None:
     monkeypatch.setattr(plan, "is_certain", lambda *_: True)
     assert notices("is said to be lost|is not shown", disaster=True)
+
+
+def test_a_loss_is_known_by_the_nodesets_only(monkeypatch: Patch) -> None:
+    """They are narrowed: then nobody knows of it any more."""
+    repair = RebuildWorld._repair_nodesets
+
+    def forgetful(self: RebuildWorld) -> None:
+        repair(self)
+        lost = {shard: node.lost_through for shard, node in self.nodes.items()}
+        self.lossy = log_state.lossy_through(self.state, lost)
+
+    monkeypatch.setattr(RebuildWorld, "_repair_nodesets", forgetful)
+    assert notices("operators are not told", disaster=True)

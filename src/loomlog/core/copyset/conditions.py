@@ -30,6 +30,7 @@ class LogView:
     reason: str  # for another epoch
     trouble: str
     sizes: Mapping[ShardId, int] = field(default_factory=dict)  # bytes that shards store, as known
+    lossy: Epoch = 0  # the newest one of which something may be lost
 
     def of(self, kind: Kind, text: str) -> Condition:
         return Condition(kind, text, log=self.log, stream=self.stream)
@@ -37,7 +38,7 @@ class LogView:
 
 def conditions(view: LogView) -> list[Condition]:
     shortages = list(_shortages(view))
-    lost = [view.of(Kind.DATA_LOST, text) for text in losses(view.state, view.lost)]
+    lost = [view.of(Kind.DATA_LOST, text) for text in losses(view.state, view.lost, view.lossy)]
     return [*under_replicated(view.log, shortages), *_waits(view), *lost, *_work(view)]
 
 

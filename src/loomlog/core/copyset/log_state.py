@@ -81,8 +81,9 @@ def use_short(state: LogState, request: UseShort) -> LogState:
 
 
 def completed(state: LogState, epoch: Epoch) -> LogState:
-    """Forget the short copysets of a recovered epoch: all its records have all their copies."""
-    if epoch > state.last_clean:
+    """Forget the short copysets of a recovered epoch: all its records have all their copies. It may
+    have been trimmed meanwhile."""
+    if not state.history[0].since <= epoch <= state.last_clean:
         return state
     return _with_metadata(state, epoch, state.metadata_of(epoch)._replace(short=()))
 
@@ -194,6 +195,26 @@ def lost_together(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[ShardI
     return sorted(together)
 
 
+def lossy_through(state: LogState, lost: Mapping[ShardId, Epoch]) -> Epoch:
+    """Return the newest epoch with records that may have had all their copies on shards that lost
+    them, given up to which epoch each did; 0: there is none."""
+    found: Epoch = 0
+    for metadata, last in _stretches(state):
+        first = max(metadata.since, epoch_of(state.trimmed))
+        for epoch in {min(last, through) for through in lost.values()}:
+            shards = [shard for shard, through in lost.items() if through >= epoch]
+            if epoch >= first and metadata.can_hold_a_copyset(shards):
+                found = max(found, epoch)
+    return found
+
+
+def is_lossy(state: LogState, lossy: Epoch) -> bool:
+    """Return whether something may be lost that is not trimmed: `lossy` is the newest epoch of
+    which something may be."""
+    kept = [end for end in state.ends if make(end.epoch, end.last) > state.trimmed]
+    return state.last_clean < lossy or any(end.epoch <= lossy for end in kept)
+
+
 def is_recovered(state: LogState) -> bool:
     """Return whether all epochs before the newest are recovered."""
     return state.last_clean >= state.epoch - 1
@@ -205,10 +226,25 @@ def holders(state: LogState) -> set[ShardId]:
     return {shard for metadata in used for shard in metadata.shards}
 
 
-def can_be_recovered(state: LogState, shards: Collection[ShardId]) -> bool:
-    """Return whether these shards are enough for a sequencer that takes the next epoch."""
+def can_be_recovered(
+    state: LogState, shards: Collection[ShardId], given_up: Collection[ShardId] = ()
+) -> bool:
+    """Return whether these shards are enough for a sequencer that takes the next epoch. They are
+    if all others are given up: nothing else will ever be found."""
     unclean = {state.metadata_of(epoch) for epoch in _unclean(state)}
-    return all(metadata.is_f_majority(shards) for metadata in unclean)
+    there, known = set(shards), {*shards, *given_up}
+    return all(
+        metadata.is_f_majority(there)
+        or (known.issuperset(metadata.shards) and not there.isdisjoint(metadata.shards))
+        for metadata in unclean
+    )
+
+
+def waits_for(state: LogState, shard: ShardId) -> bool:
+    """Return whether a shard is in the nodeset of an epoch that is to be recovered."""
+    if state.closed and is_recovered(state):
+        return False
+    return any(shard in state.metadata_of(epoch).shards for epoch in _unclean(state))
 
 
 def awaited(state: LogState, shards: Collection[ShardId], last: Epoch) -> list[ShardId]:

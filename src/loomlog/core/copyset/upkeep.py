@@ -15,6 +15,7 @@ from loomlog.core.copyset.log_state import (
     awaited,
     can_be_recovered,
     has_shrunk,
+    is_lossy,
     is_recovered,
     lost_together,
     short_epochs,
@@ -49,6 +50,9 @@ class LogNodes(Protocol):
     def leaves(self, node: NodeId | None) -> bool:
         """Return whether it is drained, restarted, or no longer part of the cluster."""
 
+    def is_given_up(self, shard: ShardId) -> bool:
+        """Return whether it is away, and will never have again what it had."""
+
     def is_unfit(self, shard: ShardId) -> bool:
         """Return whether it has to leave its nodesets."""
 
@@ -75,7 +79,8 @@ def reason_for_epoch(log: LogSituation, nodes: LogNodes) -> str:
         return ""
     if reason := _what_is_wrong(log, nodes):
         there = [shard for shard in log.holders if nodes.has(shard)]
-        return reason if can_be_recovered(state, there) else ""
+        given_up = [shard for shard in log.holders if nodes.is_given_up(shard)]
+        return reason if can_be_recovered(state, there, given_up) else ""
     return ""
 
 
@@ -140,15 +145,17 @@ def condition(
     trouble: str,
     refusing: Mapping[ShardId, str],
     failing: Mapping[ShardId, str],
+    lossy: Epoch = 0,
 ) -> str:
     """Return a text about missing shards, epochs that are not recovered, losses and work under way;
     "" if all is well. `lost`: shards that lost copies, and up to which epoch; `refusing`: shards
-    that take no copies, and why; `failing`: those of them that cannot take part in a recovery."""
+    that take no copies, and why; `failing`: those of them that cannot take part in a recovery;
+    `lossy`: the newest epoch of which something may be lost."""
     words = [] if state.closed else _missing(state, alive, refusing)
     if not is_recovered(state):
         words.append(unrecovered(state, alive, failing))
     words += filter(None, [short_of_copies(state)])
-    words += losses(state, lost)
+    words += losses(state, lost, lossy)
     if reason:
         words.append(f"gets a new epoch: {reason}")
     if trouble:
@@ -214,7 +221,7 @@ def _refusal(shard: ShardId, why: str) -> str:
     return f"node {shard_name(shard)} takes no copies: {why}"
 
 
-def losses(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[str]:
+def losses(state: LogState, lost: Mapping[ShardId, Epoch], lossy: Epoch = 0) -> list[str]:
     """Return what may be lost for good."""
     words = []
     if epochs := uncertain(state):
@@ -223,6 +230,8 @@ def losses(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[str]:
     if shards := lost_together(state, lost):
         which = ", ".join(f"node {shard_name(shard)}" for shard in shards)
         words.append(f"entries may be lost that only {which} had, which lost their disks")
+    elif is_lossy(state, lossy):
+        words.append(f"entries up to epoch {lossy} may be lost: all nodes that had them lost them")
     return words
 
 

@@ -83,7 +83,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._nodes = nodes
         self._rebuilder = Rebuilder(context, self.epochs, rebuild_log)
         self.epochs.rebuilt = self._rebuilder.to_wire
+        self._nodes.is_given_up = self._rebuilder.is_given_up
         self._recoveries = Recoveries(self.epochs, self._rebuilder.through, context.background)
+        self._rebuilder.changed = self._recoveries.look_at_all
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
         self._completion = Completion(self.epochs, context.background)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final
 
 from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
@@ -43,6 +43,8 @@ class CopysetNodes:
         self._lost_nodes = lost_nodes
         self._request_timeout_s = request_timeout_s
         self._losses: dict[ShardId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
+        # Whether a shard is away, and will never have again what it had; set by the keeper.
+        self.is_given_up: Callable[[ShardId], bool] = lambda shard: False
         self.alive = connected.alive
         self.silent = connected.silent
         self.reachable = connected.reachable
@@ -135,7 +137,7 @@ class CopysetNodes:
     def is_unfit(self, shard: ShardId) -> bool:
         """Return whether a shard has to leave the nodesets that it is in."""
         node = node_of(shard)
-        is_leaving = self.leaves(node) or self.is_drained(shard)
+        is_leaving = self.leaves(node) or self.is_drained(shard) or self.is_given_up(shard)
         return is_leaving or self._lost_nodes.lost(node) or not self.can_open(shard)
 
     def _condition(self, shard: ShardId) -> pb.ShardCondition:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from loomlog.core.conditions import Condition, Kind
@@ -80,6 +81,8 @@ class Rebuilder:
         self._catalog, self._connected = context.catalog, context.nodes
         self._epochs, self._records, self._nodes = epochs, epochs.records, epochs.nodes
         self._log = log
+        # Called when other shards are rebuilt or given up; set by the keeper.
+        self.changed: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         settings = context.settings
         self._after_s = max(settings.rebuild_after_s, settings.replace_after_s or 0.0)
@@ -103,6 +106,11 @@ class Rebuilder:
         """Return the shards that are rebuilt, and up to which epoch of a loglet."""
         extents = ((shard, self._log.extents[shard]) for shard in events.rebuilt(self.state))
         return {s: extent.through[loglet] for s, extent in extents if loglet in extent.through}
+
+    def is_given_up(self, shard: ShardId) -> bool:
+        """Return whether a shard is away, and will never have again what it had."""
+        is_lost = self.state.status(shard) is Status.LOST
+        return is_lost and not self._connected.alive(node_of(shard))
 
     def to_wire(self, loglet: LogId) -> list[pb.CopysetThrough]:
         return [
@@ -218,8 +226,31 @@ class Rebuilder:
     async def _append(self, event: Event) -> None:
         is_beginning = isinstance(event, NeedsRebuild | Unrecoverable | Refill)
         extent = self._extent(event.shard) if is_beginning else None
+        if extent is not None and isinstance(event, Unrecoverable):
+            await self._note_loss(event.shard, extent)
         await self._log.append(event, extent)
         logger.info("rebuilding, event %d: %s", self.state.events, event)
+        if is_beginning:
+            self.changed()
+
+    async def _note_loss(self, shard: ShardId, extent: Extent) -> None:
+        """Note which entries may be lost with a shard: its nodesets may soon not tell any more."""
+        extents = {each: self._log.extents[each] for each in events.absent(self.state)}
+        lost = {
+            each: known.through
+            for each, known in extents.items()
+            if self.state.status(each) is not Status.RESTORING or known.loss is not None
+        }
+        lost[shard] = extent.through
+        for each in [*self._loglets()]:
+            through = {other: epochs.get(each.loglet, 0) for other, epochs in lost.items()}
+            lossy = log_state.lossy_through(each.state, through)
+
+            def noted(record: CopysetRecord, lossy: Epoch = lossy) -> CopysetRecord:
+                return replace(record, lossy=max(lossy, record.lossy))
+
+            if lossy > each.lossy:
+                await self._records.change(each.loglet, noted)
 
     def _extent(self, shard: ShardId) -> Extent:
         """Return what the shard may have, or may have lost."""
@@ -285,10 +316,21 @@ class Rebuilder:
                     f"entries may have all their copies on nodes that are away ({away}): start "
                     "them, or, if they will not come back, run `loom node mark-unrecoverable`"
                 )
-            elif events.has_scanned(state, shard, donors, 2):
-                await self._append(IsRebuilt(shard, state.version))
-            else:
+            elif not events.has_scanned(state, shard, donors, 2):
                 self._why[shard] = self._stuck()
+            elif self.is_given_up(shard) and (stuck := self._stuck_without(shard)):
+                self._why[shard] = f"segment {stuck.loglet} gets its next epoch without it first"
+            else:
+                await self._append(IsRebuilt(shard, state.version))
+
+    def _stuck_without(self, shard: ShardId) -> CopysetRecord | None:
+        """Return a loglet that could not be recovered if the shard were expected back again."""
+        for each in self._loglets():
+            if log_state.waits_for(each.state, shard):
+                there = self._nodes.alive_of(each.state)
+                if not log_state.can_be_recovered(each.state, there):
+                    return each
+        return None
 
     def _stuck(self) -> str:
         silent = [shard_name(donor) for donor in self._donors() if not self._nodes.can_ask(donor)]

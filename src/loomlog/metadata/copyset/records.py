@@ -34,6 +34,7 @@ class CopysetRecord:
     state: LogState  # without an epoch until the segment begins
     begun: bool = False
     holders: tuple[ShardId, ...] = ()  # were in a nodeset once: they may have something of it
+    lossy: Epoch = 0  # the newest one with entries that may be lost with all their copies
 
     def __post_init__(self) -> None:
         """Convert the plain values of a stored record."""

@@ -224,6 +224,7 @@ class _LogletNodes:
         self.has = nodes.has
         self.leaves = nodes.hands_over
         self.is_unfit = nodes.is_unfit
+        self.is_given_up = nodes.is_given_up
         self.takers = nodes.takers
 
     def lost_through(self, shard: ShardId) -> Epoch:

@@ -53,6 +53,7 @@ class CopysetStatus:
             self._recoveries.trouble(record.loglet),
             nodes.refusing(state),
             nodes.failing(state),
+            record.lossy,
         )
 
     def conditions(
@@ -71,6 +72,7 @@ class CopysetStatus:
             failing=nodes.failing(state),
             reason=self._recoveries.reason(record),
             trouble=self._recoveries.trouble(record.loglet),
+            lossy=record.lossy,
             sizes=nodes.sizes(record),
         )
         return conditions(view)

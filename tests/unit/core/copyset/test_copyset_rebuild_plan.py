@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.log_state import is_lossy, lossy_through, waits_for
+from loomlog.core.copyset.messages import EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.rebuild.plan import (
     Part,
@@ -17,6 +18,7 @@ from loomlog.core.copyset.rebuild.plan import (
     widened,
 )
 from loomlog.core.copyset.record import make
+from loomlog.core.copyset.upkeep import losses
 
 
 def nodeset(*nodes: int) -> tuple[Member, ...]:
@@ -128,3 +130,38 @@ def test_a_rebuilt_shard_leaves_the_nodesets_if_enough_others_are_in_them() -> N
     assert [metadata.shards for metadata in after.history] == [(1, 3), (2, 3, 4)]
     small = replace(STATE, history=(EpochMetadata(1, nodeset(1, 2), 2), NEW))
     assert narrowed(small, 2, through=5) == small
+
+
+def test_a_loss_stays_known_when_a_shard_that_shared_it_is_dropped() -> None:
+    """Nodes 1 and 2 lost their copies; readers of what only they had are told so ever after."""
+    ends = tuple(EpochEnd(epoch, lng=9, last=9, seal=epoch, wave=1) for epoch in (2, 5))
+    state, lost = replace(STATE, ends=ends), {1: 5, 2: 5}
+    lossy = lossy_through(state, lost)
+    assert lossy == 3, "node 1 has nothing of later epochs"
+    after = narrowed(narrowed(state, 1, through=5), 2, through=5)
+    wide = widened(state, lost, nodeset(3, 4, 5))
+    dropped = narrowed(narrowed(wide, 1, through=5), 2, through=5)
+    for each in (state, wide, after, dropped):
+        assert len(losses(each, lost, lossy)) == 1
+        assert not losses(replace(each, trimmed=make(2, 9)), {}, lossy), "nothing of it is left"
+    assert losses(dropped, {}, lossy) == losses(dropped, lost, lossy)
+
+
+def test_only_shards_that_lost_the_same_epoch_lose_a_record() -> None:
+    assert lossy_through(STATE, {2: 5, 3: 5}) == 5
+    assert lossy_through(STATE, {2: 5, 3: 2}) == 2
+    assert lossy_through(STATE, {2: 5}) == 0
+    assert lossy_through(STATE, {1: 6, 4: 6}) == 0, "they were never in one nodeset"
+    assert lossy_through(replace(STATE, trimmed=make(4, 0)), {1: 6, 2: 3}) == 0
+
+
+def test_what_is_lost_of_an_epoch_is_told_before_it_is_recovered() -> None:
+    assert is_lossy(STATE, 6)
+    assert not is_lossy(replace(STATE, last_clean=6), 6), "nothing was in it"
+    assert not is_lossy(STATE, 0)
+
+
+def test_a_log_that_is_over_waits_for_nobody() -> None:
+    assert waits_for(STATE, 4)
+    assert not waits_for(STATE, 1)
+    assert not waits_for(replace(STATE, closed=True), 4)

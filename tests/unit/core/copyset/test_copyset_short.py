@@ -126,6 +126,8 @@ def test_it_is_forgotten_when_all_copies_are_complete() -> None:
     assert short_epochs(replace(clean, ends=())) == []  # it has no records
     assert short_epochs(replace(clean, trimmed=make(epoch + 1, 0))) == []
     assert completed(clean, epoch).history == state.history
+    other = replace(clean, history=(PLAIN._replace(since=epoch + 1),))
+    assert completed(other, epoch) is other, "it was trimmed meanwhile"
 
 
 def test_nodes_of_a_short_copyset_may_have_had_all_copies() -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
-from loomlog.core.copyset.log_state import first_state, take_epoch
-from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short
+import pytest
+
+from loomlog.core.copyset.log_state import can_be_recovered, first_state, take_epoch
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, choose_short
+from loomlog.core.copyset.recovery import Basis, EpochRecovery, Failed
 from loomlog.core.copyset.shards import node_of
 from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_shards, reason_for_epoch
 from loomlog.types import NodeId, ShardId
@@ -26,6 +30,7 @@ class FakeNodes:
     unfit: set[ShardId] = field(default_factory=set)
     lost: dict[ShardId, int] = field(default_factory=dict)
     full: set[ShardId] = field(default_factory=set)
+    given_up: set[ShardId] = field(default_factory=set)
     least: int = 2
     sequencer: NodeId | None = 2
     nodeset: Sequence[Member] = members(1, 2, 3)
@@ -38,6 +43,9 @@ class FakeNodes:
 
     def leaves(self, node: NodeId | None) -> bool:
         return node is None or node in self.draining
+
+    def is_given_up(self, shard: ShardId) -> bool:
+        return shard in self.given_up
 
     def is_unfit(self, shard: ShardId) -> bool:
         return shard in self.unfit
@@ -91,6 +99,15 @@ def test_a_sequencer_that_is_gone_is_replaced() -> None:
 
 def test_nothing_is_begun_that_cannot_be_recovered() -> None:
     assert reason_for_epoch(LOG, FakeNodes(dead={1, 2})) == ""
+
+
+def test_nodes_that_are_given_up_are_not_waited_for() -> None:
+    """Recovery then takes what the others have, and all else counts as lost."""
+    dead = {1, 2}
+    assert "is gone" in reason_for_epoch(LOG, FakeNodes(dead=dead, given_up=dead))
+    assert reason_for_epoch(LOG, FakeNodes(dead=dead, given_up={1})) == "", "2 may return"
+    everybody = {1, 2, 3}
+    assert reason_for_epoch(LOG, FakeNodes(dead=everybody, given_up=everybody)) == ""
 
 
 def test_a_drained_sequencer_is_replaced_if_another_node_can_sequence() -> None:
@@ -150,3 +167,33 @@ def test_the_status_says_how_many_copies_there_are() -> None:
     assert words == f"epoch {short.epoch} has 2 of 3 copies"
     assert "appends wait" not in condition(short, (1, 2), {}, "", "", {}, {})
     assert "appends wait for 2 of them" in condition(short, (1,), {}, "", "", {}, {})
+
+
+@pytest.mark.parametrize("replication", [2, 3])
+@pytest.mark.parametrize("racks", [0, 2, 3])
+def test_an_epoch_is_taken_just_when_recovery_does_not_wait_for_others(
+    replication: int, racks: int
+) -> None:
+    """Whichever shards are there, given up or away."""
+    shards = range(1, replication + 3)
+    nodeset = tuple(Member(n, f"rack {n % racks}" if racks else "") for n in shards)
+    state = take_epoch(first_state(nodeset, replication), 1, nodeset)
+    unblocked = 0
+    for fates in product(("there", "given up", "away"), repeat=len(nodeset)):
+        there = {n for n, fate in zip(shards, fates, strict=True) if fate == "there"}
+        given_up = {n for n, fate in zip(shards, fates, strict=True) if fate == "given up"}
+        recovery = EpochRecovery(
+            1,
+            state.epoch,
+            state.history[-1],
+            seal=state.epoch,
+            wave=1,
+            authority=dict.fromkeys(given_up, Authority.UNAVAILABLE),
+            avoided=frozenset(),
+        )
+        basis, can_be = recovery._basis(there), can_be_recovered(state, there, given_up)
+        is_known = can_be_recovered(state, there)
+        assert can_be or isinstance(basis, Failed), (there, given_up)
+        assert is_known or not can_be or basis == Basis(frozenset(there), authoritative=False)
+        unblocked += can_be and not is_known
+    assert unblocked
