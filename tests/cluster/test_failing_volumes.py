@@ -220,7 +220,7 @@ async def test_a_lone_replica_goes_on_when_there_is_room_again(
         await append_all(log, 5)
         free = fill(small_volume)
         waiting = asyncio.create_task(append_all(log, 15))
-        await until(lambda: _is_named(cluster, small_volume))
+        await until(lambda: _is_mentioned(cluster, small_volume))
         free()
         await waiting
         assert await read_all(log) == [*range(5), *range(15)]
