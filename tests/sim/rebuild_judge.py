@@ -3,7 +3,7 @@
 - When a shard is rebuilt, every record has all its copies on other shards, which are intact.
 - Copies never differ from what was appended, and nothing that is trimmed comes back.
 - Readers see everything, in whatever state the log was when they began.
-- Operators are told of every loss that readers are told of.
+- A condition names every loss that readers see.
 - When all is calm, every record has all its copies on intact shards.
 """
 

@@ -122,7 +122,7 @@ def test_shards_count_as_rebuilt_although_that_is_not_certain(monkeypatch: Patch
 
 
 def test_a_loss_is_known_by_the_nodesets_only(monkeypatch: Patch) -> None:
-    """They are narrowed: then nobody knows of it any more."""
+    """Nodesets are narrowed, and the loss is forgotten then."""
     repair = RebuildWorld._repair_nodesets
 
     def forgetful(self: RebuildWorld) -> None:
