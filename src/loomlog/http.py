@@ -40,8 +40,8 @@ class HttpServer:
         credentials: Credentials | None = None,
         public: Collection[str] = (),
     ) -> None:
-        """With `credentials` it speaks TLS, and only `public` paths are for everybody: the others
-        need a certificate of the cluster."""
+        """With `credentials`, the server speaks TLS and requires a certificate of the cluster for
+        every path that is not in `public`."""
         self._routes = dict(routes)
         self._public = frozenset(routes if credentials is None else public)
         self._credentials = credentials

@@ -139,7 +139,7 @@ async def test_a_damaged_member_is_filled_from_the_others_and_counts_again(tmp_p
 
 
 async def test_while_a_record_is_damaged_no_vmr_leads(tmp_path: Path) -> None:
-    """It is not certain which logs exist, so nothing may be decided, least of all what to delete.
+    """A leader would not know all logs, and could decide to delete one that exists.
     Once the record is restored, the cluster continues by itself."""
     local = LocalCluster(nodes=1, metadata=3, directory=tmp_path)
     async with local as cluster:

@@ -1,5 +1,5 @@
-"""With fewer live nodes than replicas, appends continue on those that are left, down to the number
-that a log needs. Missing replicas are completed when nodes are back."""
+"""Appends continue while at least `min_replicas` nodes are alive. Missing replicas are made once
+more nodes are back."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def test_a_trim_reaches_a_node_that_was_down(tmp_path: Path) -> None:
 
 
 async def test_a_fresh_stream_of_a_long_lived_log(tmp_path: Path) -> None:
-    """Its first entries follow all earlier ones, also after those are trimmed."""
+    """The first entries of a new stream follow all earlier ones, even if those are trimmed."""
     servers = LocalCluster(nodes=3, directory=tmp_path)
     async with servers as cluster:
         log = await cluster.create_log("old", streams=1)

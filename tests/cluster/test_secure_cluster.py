@@ -231,8 +231,8 @@ async def test_a_node_cannot_lead_or_announce_a_leader(secure: Secure) -> None:
 async def test_a_node_turns_only_to_metadata_repositories_of_its_authority(
     secure: Secure, what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is started beside the others, with a certificate of another authority, or with the address
-    of a storage node as that of its metadata repository."""
+    """Start one more node: with a certificate of another authority, or with the address of a
+    storage node instead of a metadata repository."""
     caplog.set_level(logging.WARNING)
     certs, metadata = secure.certs, (await node_addresses(secure))[1]
     expected = r"needs the certificate of a metadata, not that of node 1"

@@ -137,7 +137,7 @@ async def test_a_node_goes_on_without_a_volume(tmp_path: Path) -> None:
 
 
 async def test_a_volume_that_was_left_out_for_a_run_counts_as_intact(tmp_path: Path) -> None:
-    """What is on the other volume is newer, which does not make this one an older copy."""
+    """A volume is compared with itself only, not with the other one, which has newer data."""
     servers = WithTwoVolumes(tmp_path)
     async with servers as cluster:
         protocols = ("ordered", "chained", "copyset")

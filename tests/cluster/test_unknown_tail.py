@@ -1,5 +1,5 @@
-"""A copyset log whose end is unknown, because a node is away without which it cannot be recovered:
-all that is stored is read, and no reader is told that there is nothing."""
+"""The end of a copyset log is unknown while a node is away that its recovery needs. Everything
+stored can be read, and nothing shows the log as empty."""
 
 from __future__ import annotations
 

@@ -475,7 +475,7 @@ async def test_a_store_that_is_closed_leaves_only_its_data(etcd: LocalEtcd, pref
 async def test_a_lane_that_etcd_cleared_is_replaced(
     etcd: LocalEtcd, direct: EtcdStore, prefix: str
 ) -> None:
-    """As after a suspended machine: etcd's lease ran out, the store knows nothing of it."""
+    """The lease in etcd expires while the store does not notice, as on a suspended machine."""
     await direct.compare_and_swap("a", 0, b"x")
     lease = rpc.LeaseRevokeRequest(ID=direct._swaps._lease)
     connection = EtcdConnection(EtcdSettings(etcd.endpoints))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from loomlog.cli.processes.audit_writer import Audited, own_addresses
 from loomlog.cli.processes.server_process import Listen, ServerOptions, keep_private, serve
 from loomlog.net.address import is_loopback
 from loomlog.net.credentials import server_file
+
+if TYPE_CHECKING:
+    from loomlog.metadata import MetadataRepository
 
 app = typer.Typer(
     help="The metadata repository of a loomlog cluster.",
@@ -109,12 +112,20 @@ def start(
             tls=server.tls,
         )
     )
-    tls = str(server_file(server.tls, "metadata", member_id)) if server.tls else ""
+    _serve(repository, f"vmr-{member_id}", list(members.values()), _certificate(server, member_id))
+
+
+def _certificate(server: ServerOptions, member_id: int) -> str:
+    return str(server_file(server.tls, "metadata", member_id)) if server.tls else ""
+
+
+def _serve(repository: MetadataRepository, name: str, members: list[str], tls: str) -> None:
+    """Serve until a signal. What is audited goes to the leader, which may be this server."""
     audited = Audited(
         repository,
-        f"vmr-{member_id}",
+        name,
         repository.audit,
-        lambda: list(members.values()) or own_addresses(repository.address, tls),
+        lambda: members or own_addresses(repository.address, tls),
         tls,
     )
     serve(

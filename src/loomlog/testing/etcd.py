@@ -63,8 +63,8 @@ def environment() -> dict[str, str]:
 
 
 def tls_options(own: Path) -> list[str]:
-    """Return the options with which etcd demands certificates; `own` is its key and certificate,
-    beside it are those of the authorities (net/credentials.py)."""
+    """Return the options that make etcd require certificates. The file `own` has its key and
+    certificate; the authorities are in a file next to it (net/credentials.py)."""
     trusted = str(own.with_name(AUTHORITIES))
     options = []
     for side in ("", "peer-"):

@@ -366,7 +366,7 @@ class Guard:
         return _Peer(f"token {token.name}", "client", token.permissions, token)
 
     def name_of(self, connection: Connection) -> str:
-        """Return who is at the other end, for the audit log."""
+        """Return the name of the peer for the audit log."""
         try:
             return self._identify(connection).name
         except PermissionDenied:

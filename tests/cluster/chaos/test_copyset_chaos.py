@@ -1,6 +1,5 @@
-"""Copyset logs and real processes that are killed, frozen, or lose their disks: nothing
-acknowledged is lost, doubled, moved or reordered. What goes with R disks is told as lost, and
-nothing else.
+"""Kill and freeze the servers of copyset logs, and take their disks away. Nothing acknowledged is
+lost, doubled, moved or reordered. If R disks are gone, exactly what was on them is reported lost.
 
 Faults come after a number of acknowledged appends, never after a time.
 """

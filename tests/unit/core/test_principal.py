@@ -31,7 +31,7 @@ def test_a_certificate_states_its_holder(principal: Principal) -> None:
         ["loom://prod/node/-1"],
         ["loom://prod/node/three"],
         ["loom://prod/node/3/4"],
-        ["loom://prod/root/3"],
+        ["loom://prod/admin/3"],
         ["loom://prod/anonymous/x"],
         ["loom://prod/client/"],
         ["loom:///client/alice"],

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -38,8 +39,10 @@ NOTICE_S: Final = 3.0  # without an entry, until stderr says what is waited for
 SILENCE_S: Final = limits.REQUEST_TIMEOUT_S  # without an entry, until the command fails
 
 
-async def tail(
-    log: LogName,
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The options that say which entries are printed."""
+
     start: Annotated[
         Any,
         typer.Option(
@@ -50,16 +53,21 @@ async def tail(
             help="First position, as 4200 or e3n17; a time, as 2026-11-16T03:00; or earliest, or "
             "latest for new entries only.",
         ),
-    ] = None,
+    ] = None
     since: Annotated[
         Any,
         typer.Option(
             parser=parse_moment, metavar="TIME", help="From this time on: 1h (ago), 2026-11-16."
         ),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue with new entries, until Ctrl-C.")
-    ] = False,
+    ] = None
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Continue after this checkpoint, and move it on. After a crash the last lines may "
+            "come again; none is missed.",
+        ),
+    ] = None
     count: Annotated[
         int | None,
         typer.Option(
@@ -71,10 +79,23 @@ async def tail(
             show_default="10",
             help="The last N entries; with --from, --since or --checkpoint: at most N.",
         ),
-    ] = None,
+    ] = None
+
+    def has_start(self) -> bool:
+        """Return whether the caller says where to begin; otherwise the last entries are meant."""
+        starts = [given for given in (self.start, self.since, self.checkpoint) if given is not None]
+        if len(starts) > 1:
+            raise UsageError("give one of --from, --since and --checkpoint")
+        return bool(starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The options that say how an entry is printed."""
+
     positions: Annotated[
         bool, typer.Option("--positions", "-p", help="Begin each line with the position.")
-    ] = False,
+    ] = False
     template: Annotated[
         str | None,
         typer.Option(
@@ -83,18 +104,29 @@ async def tail(
             show_default="key, tab, value",
             help="Each line, as '{position} {time} {key} {value} {stream}'.",
         ),
-    ] = None,
+    ] = None
     raw: Annotated[
         bool, typer.Option("--raw", help="Write keys and values as they are, nothing escaped.")
+    ] = False
+
+    def show(self, *, as_json: bool) -> Show:
+        """Return the function that turns an entry into a line."""
+        if as_json and (self.raw or self.template is not None):
+            raise UsageError("--json has its own format: leave out --format and --raw")
+        if self.template is not None:
+            return entry_format.as_template(self.template, raw=self.raw)
+        if as_json:
+            return entry_format.as_json
+        return entry_format.as_text(positions=self.positions, raw=self.raw)
+
+
+async def tail(
+    log: LogName,
+    wanted: Range,
+    look: Look,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue with new entries, until Ctrl-C.")
     ] = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Continue after this checkpoint, and move it on. After a crash the last lines may "
-            "come again; none is missed.",
-        ),
-    ] = None,
     gaps: Annotated[
         bool,
         typer.Option(
@@ -109,25 +141,24 @@ async def tail(
     """Print the last entries of a log in order, one a line; or all of it, with --from earliest."""
     from loomlog.types import Gap
 
-    if sum(given is not None for given in (start, since, checkpoint)) > 1:
-        raise UsageError("give one of --from, --since and --checkpoint")
-    show = _shown_as(template, positions=positions, raw=raw, as_json=as_json)
+    has_start = wanted.has_start()
+    show = look.show(as_json=as_json)
     show_gap = _print_gap_as_json if as_json else _print_gap
     async with connected(cluster) as client:
         source = client.log(log)
-        saver = _CheckpointSaver(source.checkpoint(checkpoint) if checkpoint else None)
+        name = wanted.checkpoint
+        saver = _CheckpointSaver(source.checkpoint(name) if name else None)
         silence = Silence(source, follow=follow)
         async with silence.watched():
-            last, doubt = await _last(client, log)
-            if start is None and since is None and checkpoint is None:
-                wanted_count = LAST if count is None else count
-                first = await source.find_last(wanted_count, last) if wanted_count else last + 1
-                count = None
+            last, doubt = (None, None) if follow and has_start else await _last(client, log)
+            if last is None or has_start:
+                first = await _first(source, wanted.since or wanted.start, saver)
             else:
-                first = await _first(source, since or start, saver)
+                first = await _first_of_last(source, wanted.count, last)
             silence.position = first - 1
-            wanted = _wanted(source, first, None if follow else last, count, gaps=gaps)
-            async with saver.on(), aclosing(wanted) as entries:
+            count_max = wanted.count if has_start else None
+            found = _found(source, first, None if follow else last, count_max, gaps=gaps)
+            async with saver.on(), aclosing(found) as entries:
                 async for entry in entries:
                     if isinstance(entry, Gap):
                         show_gap(entry)
@@ -140,12 +171,9 @@ async def tail(
             raise Unavailable(f"{log} may have more entries: {doubt}")
 
 
-def _shown_as(template: str | None, *, positions: bool, raw: bool, as_json: bool) -> Show:
-    if as_json and (raw or template is not None):
-        raise UsageError("--json has its own format: leave out --format and --raw")
-    if template is not None:
-        return entry_format.as_template(template, raw=raw)
-    return entry_format.as_json if as_json else entry_format.as_text(positions=positions, raw=raw)
+async def _first_of_last(log: loomlog.Log, count: int | None, last: Glsn) -> Glsn:
+    count = LAST if count is None else count
+    return await log.find_last(count, last) if count else last + 1
 
 
 async def _last(client: loomlog.Cluster, name: str) -> tuple[Glsn, LoomError | None]:
@@ -275,7 +303,7 @@ class _CheckpointSaver:
             self._saved = shown
 
 
-async def _wanted(
+async def _found(
     log: loomlog.Log, first: int, last: int | None, count_max: int | None, *, gaps: bool
 ) -> AsyncGenerator[Entry | Gap, None]:
     """Yield entries from `first` to `last` (None: no end), at most `count_max`, and `gaps`."""

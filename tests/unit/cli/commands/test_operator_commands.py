@@ -220,7 +220,7 @@ def test_on_a_terminal_it_asks(vmr: ScriptedVmr, answer: str, code: int, changes
 
 
 def test_a_trim_asks_on_a_terminal(vmr: ScriptedVmr) -> None:
-    """Where nobody can be asked it does as it is told: scripts trim."""
+    """Without a terminal it does not ask, so that scripts can trim."""
     done = run_on_a_terminal(vmr, "n", "log", "trim", "events", "7")
     assert done.returncode == 1
     assert "Delete all entries of events up to and including position 7?" in done.stderr
