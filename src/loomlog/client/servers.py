@@ -31,7 +31,7 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.net import endpoints
-from loomlog.net.connection import Call
+from loomlog.net.call import Call
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Codec, Connection, Frame, OnReply

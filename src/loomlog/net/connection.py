@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, cast
 
 from loomlog import limits
 from loomlog.core.principal import ANONYMOUS, Kind, Principal
@@ -27,12 +27,12 @@ from loomlog.errors import (
     Corrupt,
     InvalidArgument,
     LoomError,
-    Timeout,
     Unauthorized,
     Unavailable,
-    seconds,
 )
-from loomlog.net.credentials import Credentials, HandshakeFailed, explain_tls
+from loomlog.net.call import Call
+from loomlog.net.credentials import HandshakeFailed, explain_tls
+from loomlog.net.frames import Codec, F, OnReply
 from loomlog.net.liveness import Pinger, detect_silence
 from loomlog.net.turns import Turns
 from loomlog.types import Buffer
@@ -40,63 +40,7 @@ from loomlog.types import Buffer
 logger = logging.getLogger(__name__)
 
 
-class Message(Protocol):
-    """The fields that a connection uses of its frames."""
-
-    id: int
-    reply: bool
-
-
-F = TypeVar("F", bound=Message)
-F_co = TypeVar("F_co", covariant=True)
-F_contra = TypeVar("F_contra", contravariant=True)
-OnReply = Callable[[F | LoomError, memoryview], None]
 _NOTHING = memoryview(b"")
-
-
-class FrameReader(Protocol[F_co]):
-    """Decodes what arrives on one connection (wire.codec.FrameReader)."""
-
-    def writable(self) -> memoryview: ...
-
-    def received(self, count: int) -> Iterator[tuple[F_co, memoryview]]: ...
-
-    def accept_all(self) -> None: ...
-
-
-class FrameWriter(Protocol[F_contra]):
-    """Encodes what is sent on one connection (wire.codec.FrameWriter)."""
-
-    def encode(self, frame: F_contra, payload: Sequence[Buffer]) -> Sequence[Buffer]: ...
-
-
-class Codec(Protocol[F]):
-    """Converts frames to bytes and back, and tells what they mean for a connection."""
-
-    @property
-    def credentials(self) -> Credentials | None: ...
-
-    def reader(self) -> FrameReader[F]: ...
-
-    def writer(self) -> FrameWriter[F]: ...
-
-    def kind(self, frame: F) -> str: ...
-
-    def greeting(self) -> F: ...
-
-    def check_greeting(self, frame: F) -> str: ...
-
-    def token_in(self, greeting: F) -> str: ...
-
-    def ping(self) -> F: ...
-
-    def pong_to(self, frame: F) -> F: ...
-
-    def asks_for_content(self, kind: str, frame: F) -> bool: ...
-
-    def failure(self, frame: F) -> LoomError | None: ...
-
-    def failure_frame(self, error: LoomError) -> F: ...
 
 
 class Handler(Protocol[F]):
@@ -530,59 +474,6 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             except Exception:  # the other callbacks still have to run
                 logger.exception("a callback failed when the connection to %s was lost", self.peer)
         self._handler.connection_closed(self, error)
-
-
-class Call(Generic[F]):
-    """A pending request with a time limit. `on_reply` is called once, with the answer or the
-    error."""
-
-    __slots__ = ("_connection", "_on_reply", "_request_id", "_timeout_s", "_timer")
-
-    def __init__(
-        self,
-        connection: Connection[F],
-        frame: F,
-        payload: Sequence[Buffer],
-        timeout_s: float,
-        on_reply: OnReply[F],
-    ) -> None:
-        self._connection = connection
-        self._on_reply: OnReply[F] | None = on_reply
-        self._timeout_s = timeout_s
-        self._timer: asyncio.TimerHandle | None = None
-        self._request_id = connection.call(frame, payload, self._replied)
-        # Start the timer after sending, so that it costs the request no time.
-        if not self.ended:
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_is_over)
-
-    @property
-    def ended(self) -> bool:
-        return self._on_reply is None
-
-    def cancel(self) -> None:
-        """Drop the callback. Does nothing if the request was answered."""
-        if self._on_reply is not None:
-            self._on_reply = None
-            self._connection.forget(self._request_id)
-            self._stop_timer()
-
-    def _replied(self, reply: F | LoomError, content: memoryview) -> None:
-        on_reply, self._on_reply = self._on_reply, None
-        if on_reply is not None:
-            on_reply(reply, content)
-            self._stop_timer()  # last: the callback may have sent the next request
-
-    def _time_is_over(self) -> None:
-        if self._on_reply is not None:
-            self._connection.forget(self._request_id)
-            peer = self._connection.peer
-            self._replied(
-                Timeout(f"{peer} did not answer within {seconds(self._timeout_s)}"), _NOTHING
-            )
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _joined_writes(transport: asyncio.Transport) -> Callable[[Sequence[Buffer]], None]:

@@ -12,8 +12,9 @@ from typing import Any, Generic
 from loomlog import limits
 from loomlog.errors import LoomError, Timeout, Unauthorized, Unavailable, seconds
 from loomlog.net.address import split_address
-from loomlog.net.connection import Codec, Connection, Damaged, F, Handler
+from loomlog.net.connection import Connection, Damaged, Handler
 from loomlog.net.credentials import HandshakeFailed, explain_tls
+from loomlog.net.frames import Codec, F
 from loomlog.net.listener import TLS_SHUTDOWN_S, Listener
 from loomlog.net.notices import Notices
 

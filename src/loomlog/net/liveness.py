@@ -19,7 +19,8 @@ from loomlog import limits
 from loomlog.errors import LoomError, Unavailable
 
 if TYPE_CHECKING:
-    from loomlog.net.connection import Connection, Message
+    from loomlog.net.connection import Connection
+    from loomlog.net.frames import Message
 
 F = TypeVar("F", bound="Message")
 _SILENCE_OPTIONS = [

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol
 
 from loomlog.errors import InvalidArgument, LoomError
-from loomlog.net.connection import Codec, Connection, F, F_contra
+from loomlog.net.connection import Connection
+from loomlog.net.frames import Codec, F, F_contra
 from loomlog.net.notices import Notices
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 from loomlog import limits
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
-from loomlog.net.connection import Call
+from loomlog.net.call import Call
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec

@@ -1,0 +1,70 @@
+"""Defines what a connection asks of its frames and of their codec (wire.codec)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from loomlog.errors import LoomError
+from loomlog.types import Buffer
+
+if TYPE_CHECKING:
+    from loomlog.net.credentials import Credentials
+
+
+class Message(Protocol):
+    """The fields that a connection uses of its frames."""
+
+    id: int
+    reply: bool
+
+
+F = TypeVar("F", bound=Message)
+F_co = TypeVar("F_co", covariant=True)
+F_contra = TypeVar("F_contra", contravariant=True)
+OnReply = Callable[[F | LoomError, memoryview], None]
+
+
+class FrameReader(Protocol[F_co]):
+    """Decodes what arrives on one connection (wire.codec.FrameReader)."""
+
+    def writable(self) -> memoryview: ...
+
+    def received(self, count: int) -> Iterator[tuple[F_co, memoryview]]: ...
+
+    def accept_all(self) -> None: ...
+
+
+class FrameWriter(Protocol[F_contra]):
+    """Encodes what is sent on one connection (wire.codec.FrameWriter)."""
+
+    def encode(self, frame: F_contra, payload: Sequence[Buffer]) -> Sequence[Buffer]: ...
+
+
+class Codec(Protocol[F]):
+    """Converts frames to bytes and back, and tells what they mean for a connection."""
+
+    @property
+    def credentials(self) -> Credentials | None: ...
+
+    def reader(self) -> FrameReader[F]: ...
+
+    def writer(self) -> FrameWriter[F]: ...
+
+    def kind(self, frame: F) -> str: ...
+
+    def greeting(self) -> F: ...
+
+    def check_greeting(self, frame: F) -> str: ...
+
+    def token_in(self, greeting: F) -> str: ...
+
+    def ping(self) -> F: ...
+
+    def pong_to(self, frame: F) -> F: ...
+
+    def asks_for_content(self, kind: str, frame: F) -> bool: ...
+
+    def failure(self, frame: F) -> LoomError | None: ...
+
+    def failure_frame(self, error: LoomError) -> F: ...
