@@ -224,12 +224,11 @@ class Donor:
         return result.left + bool(result.superseded)
 
     async def _answer(self, asks: Sequence[DonorAsk]) -> Sequence[DonorAnswer]:
-        sent = [len(ask.request.record.batch) for ask in asks if isinstance(ask.request, Restore)]
-        if sent:
-            await self._throttle.take(sum(sent))
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[DonorAnswer]] = [loop.create_future() for _ in asks]
         for ask, answer in zip(asks, answers, strict=True):
+            if isinstance(ask.request, Restore):  # one by one: appends wait behind a burst
+                await self._throttle.take(len(ask.request.record.batch))
             self._asker.ask(ask.target, ask.request, partial(_came, answer))
         await asyncio.wait(answers, timeout=ANSWER_S)
         return [answer.result() if answer.done() else Lost() for answer in answers]
