@@ -71,7 +71,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         role: str = "client",
     ) -> None:
         """`role` is that of the process; servers write their audit trail through a client."""
-        self._rng = rng = rng or random.Random()
+        self._rng = rng = rng or random.Random()  # noqa: S311 - delays, choices, ids; no secrets
         loop = asyncio.get_running_loop()
         codec = Codec(role, token=settings.token, credentials=Credentials.chosen(settings.tls))
         self._connections = Connections(codec, rng, settings.connect_timeout_s)

@@ -64,7 +64,7 @@ class StorageNode:
         self._codec = Codec("vsn", cluster_id=cluster, credentials=credentials)
         self._disks = Disks(settings, files, new_worker, open_store, self._volume_changed)
         self._notices = Notices(logger)
-        self._rng = rng or Random()
+        self._rng = rng or Random()  # noqa: S311 - delays and ids; no secrets
         self._process = f"{self._rng.getrandbits(64):016x}"
         self._scrubber = Scrubber(settings.scrub_bytes_per_s)
         self.audit = AuditTrail()

@@ -154,7 +154,8 @@ async def _keep_calling(
 async def read_one_at_a_time(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
     """Measure one `read` after the other, of entries from `first` on in no order. What costs is the
     batch that an entry is in: so this comes when a lone writer has appended, one entry in each."""
-    positions, random = await _positions(log, first), Random(0)
+    positions = await _positions(log, first)
+    random = Random(0)  # noqa: S311 - the same order in every run
     window = await _keep_calling(lambda: log.read(random.choice(positions)), 1, seconds, 1)
     return window.result("read, one at a time", record_bytes, 1)
 

@@ -279,4 +279,4 @@ class LogLines(logging.Formatter):
 
 if __name__ == "__main__":
     end_with_parent()
-    os.execv(sys.argv[1], sys.argv[1:])
+    os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606 - the program that this process was started for

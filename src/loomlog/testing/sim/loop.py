@@ -317,6 +317,6 @@ def _close(coroutine: Any) -> None:
     for _ in range(CLOSE_ATTEMPTS_MAX):
         try:
             coroutine.close()
-        except BaseException:  # ignore errors of a dead process
+        except BaseException:  # noqa: S112 - of a dead process
             continue
         return

@@ -19,7 +19,9 @@ from loomlog.testing.sim.world import World
 if TYPE_CHECKING:
     from loomlog.testing.sim.loop import SimLoop
 
-SELF_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})
+SELF_NAMES = frozenset(
+    {"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"}  # noqa: S104 - nothing binds to it
+)
 FIRST_FREE_PORT = 40_000
 SYN_RETRY_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # as Linux does; then ETIMEDOUT
 
