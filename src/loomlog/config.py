@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loomlog import limits
-from loomlog.limits import MIB
+from loomlog.limits import MIB, IdentityLimits
 from loomlog.types import NodeId, SyncMode
 
 
@@ -51,6 +51,7 @@ class NodeSettings:
     volume_limits: Mapping[str, VolumeLimit] = field(default_factory=dict)  # by directory
     storage: StorageSettings = field(default_factory=StorageSettings)
     tls: str = ""  # directory or file of its certificate (net/credentials.py); empty: no TLS
+    identity_limits: IdentityLimits = field(default_factory=IdentityLimits)  # for each client
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class MetadataSettings:
     leader_silence_s: float = limits.LEADER_SILENCE_S
     etcd: EtcdSettings | None = None  # the store that several of them share
     tls: str = ""  # directory or file of its certificate (net/credentials.py); empty: no TLS
+    identity_limits: IdentityLimits = field(default_factory=IdentityLimits)  # for each client
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 KIB: Final = 1024
@@ -96,7 +97,6 @@ PATTERN_CHARS_MAX: Final = 200  # of names, in a permission
 GRANTS_MAX: Final = 5000  # of a cluster: they are one record, and every node gets them all
 TOKENS_MAX: Final = 1000  # that are valid, or revoked and not expired: in the same record
 TOKEN_KEYS_MAX: Final = 10
-CONNECTIONS_PER_IDENTITY_MAX: Final = 1000  # to one server, of a name that permissions apply to
 STREAMS_PER_LOG_MAX: Final = 10_000
 NODE_ID_MAX: Final = (1 << 31) - 1
 ADDRESS_CHARS_MAX: Final = 260  # a host name has at most 253
@@ -109,3 +109,13 @@ NEWCOMERS_MAX: Final = 16  # nodes that a metadata repository visits at once bef
 NODE_CONDITIONS_MAX: Final = 100  # conditions kept per node
 NODE_CONDITION_CHARS_MAX: Final = 500
 NODESET_MAX: Final = 200  # recovery asks all of its nodes, readers most of them
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityLimits:
+    """The most that one identity may use of one server."""
+
+    connections: int = 1000
+    requests: int = 10_000  # that are not answered yet
+    bytes: int = 512 * MIB  # that came with them
+    subscriptions: int = 10_000  # and fetches that wait for more

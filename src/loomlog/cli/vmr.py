@@ -20,6 +20,7 @@ from loomlog.cli.console.options import (
     RebuildRate,
     ReplaceAfter,
     SyncRate,
+    parse_identity_limits,
     parse_peers,
 )
 from loomlog.cli.processes.audit_writer import Audited, own_addresses
@@ -110,6 +111,7 @@ def start(
             leader_silence_s=leader_timeout,
             etcd=access.settings(etcd) if etcd else None,
             tls=server.tls,
+            identity_limits=parse_identity_limits(server.identity_limit or []),
         )
     )
     _serve(repository, f"vmr-{member_id}", list(members.values()), _certificate(server, member_id))

@@ -12,7 +12,7 @@ import typer
 from loomlog import limits
 from loomlog.cli.console import failures
 from loomlog.cli.console.command import command
-from loomlog.cli.console.options import parse_volume_limits
+from loomlog.cli.console.options import parse_identity_limits, parse_volume_limits
 from loomlog.cli.processes.audit_writer import Audited
 from loomlog.cli.processes.server_process import Listen, ServerOptions, keep_private, serve
 from loomlog.net.credentials import server_file
@@ -119,6 +119,7 @@ def start(
             volume_limits=parse_volume_limits(volume_limit or [], volumes),
             storage=StorageSettings(sync=sync),
             tls=server.tls,
+            identity_limits=parse_identity_limits(server.identity_limit or []),
         )
     )
     tls = str(server_file(server.tls, "node", storage_node_id)) if server.tls else ""

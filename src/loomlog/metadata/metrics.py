@@ -130,6 +130,17 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
                 *(Sample(n.denials, {"server": f"vsn-{n.storage_node_id}"}) for n in nodes),
             ],
         ),
+        Metric("limit_refusals", "counter", _refusals(status)),
+    ]
+
+
+def _refusals(status: pb.Status) -> list[Sample]:
+    servers = {"vmr": status.refusals}
+    servers |= {f"vsn-{node.storage_node_id}": node.refusals for node in status.nodes}
+    return [
+        Sample(getattr(refusals, limit), {"server": server, "limit": limit})
+        for server, refusals in servers.items()
+        for limit in pb.LimitRefusals.DESCRIPTOR.fields_by_name
     ]
 
 

@@ -42,6 +42,7 @@ class Requests(Service):
         self._judge = guard
         self._access = ClusterAccess(term.catalog, term.nodes, guard)
         term.view.denials = lambda: guard.denials
+        term.view.refusals = lambda: pb.LimitRefusals(**guard.refusals)
         looks: dict[str, Answer] = {
             "describe_log": self._describe_log,
             "list_logs": self._list_logs,

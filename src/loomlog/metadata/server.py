@@ -87,7 +87,8 @@ class MetadataRepository:
             "check_server": self._check,
         }
         self.audit = AuditTrail()
-        self._guard = Guard(CatalogNames(self._catalog), self.audit)
+        names, limited = CatalogNames(self._catalog), settings.identity_limits
+        self._guard = Guard(names, self.audit, identity_limits=limited)
         self._front = Front(self._codec, self._routes, self._guard, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
         self._started_at = 0.0  # by the loop's clock

@@ -44,6 +44,7 @@ class StatusView:
         self._gate = gate
         self._started_at = self._loop.time()
         self.denials: Callable[[], int] = lambda: 0  # of this process
+        self.refusals: Callable[[], pb.LimitRefusals] = pb.LimitRefusals
 
     # ---- logs
 
@@ -110,6 +111,7 @@ class StatusView:
             members=members,
             conditions=map(condition_to_wire, self.conditions.all(members)),
             denials=self.denials(),
+            refusals=self.refusals(),
         )
         for keeper in self._keepers.values():
             keeper.extend_status(status)
@@ -136,6 +138,7 @@ class StatusView:
             volumes=connected.volumes if connected and connected.connection else (),
             scrub=connected.scrub if connected and connected.connection else None,
             denials=connected.denials if connected else 0,
+            refusals=connected.refusals if connected else None,
             held_back=""
             if connected and connected.connection
             else self._nodes.turned_away(node_id),

@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, cast
 
 from loomlog import limits
 from loomlog.core.principal import ANONYMOUS, Kind, Principal
+from loomlog.core.usage import UNKNOWN, Usage
 from loomlog.errors import (
     Corrupt,
     InvalidArgument,
@@ -113,6 +114,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self.principal: Principal = ANONYMOUS  # as the peer's certificate states it
         self.token = ""  # that the peer presented; a secret
         self.session: Any = None  # what the guard of a server has decided
+        self.usage: Usage = UNKNOWN  # of the peer's identity
+        self._counted: dict[int, int] = {}  # payload bytes of the requests in `usage`, by id
         self._held = False
 
     @property
@@ -314,10 +317,21 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
         if not frame.reply:
             self.said = True
-        elif self._answering:
+            return
+        if self._counted and (size := self._counted.pop(frame.id, None)) is not None:
+            self.usage.end(size)
+        if self._answering:
             self._answering.discard(frame.id)
             if self._paused:
                 self._resume()
+
+    def count(self, request_id: int, size: int) -> None:
+        """Count a request against the limits of its identity until it is answered; raise Busy if
+        they are reached."""
+        if not request_id or request_id in self._counted:
+            raise InvalidArgument("a request needs an id that no other one has")
+        self.usage.begin(size)
+        self._counted[request_id] = size
 
     def refuse(self, request_id: int, error: LoomError) -> None:
         """Answer a request with an error."""
@@ -463,6 +477,9 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             return
         self._failure = error
         self._pinger.stop()
+        for size in self._counted.values():
+            self.usage.end(size)
+        self._counted.clear()
         self.resume_writing()
         if not self.greeted.done():
             self.greeted.set_exception(error)

@@ -106,12 +106,17 @@ class LongPolls(Generic[Key, Answer]):
         done: Callable[[Answer], None],
         nothing: Answer | None = None,
     ) -> None:
-        """Begin one; see LongPoll. Raises Busy if too many wait on the connection."""
+        """Begin one; see LongPoll. Raises Busy if too many wait on the connection, or of its
+        identity."""
         mine = self._by_connection[connection]
         if len(mine) >= self._per_connection_max:
             raise Busy("too many requests wait on this connection: end some first")
 
+        usage = connection.usage
+        usage.subscribe()
+
         def forget() -> None:
+            usage.unsubscribe()
             del mine[poll]
             del others[poll]
             if not others:

@@ -155,7 +155,12 @@ class StorageNode:
             "access": self._access_changed,
         }
         names = LearnedNames(self._loglet_of, lambda frame: self._link.request(frame))
-        self._guard = Guard(names, self.audit, enforced=lambda: self._server.disconnect({"client"}))
+        self._guard = Guard(
+            names,
+            self.audit,
+            enforced=lambda: self._server.disconnect({"client"}),
+            identity_limits=self._settings.identity_limits,
+        )
         self._requests = _Requests(self._codec, routes, self._guard, self.protocols)
         self._orders = Service(self._codec, orders)
         self._link = MetadataLink(
@@ -316,6 +321,7 @@ class StorageNode:
             message.conditions.CopyFrom(self._conditions())
             message.volumes.extend(map(_space_of, self._disks.volumes, self._disks.shards))
             message.denials = self._guard.denials
+            message.refusals.CopyFrom(pb.LimitRefusals(**self._guard.refusals))
             if self._settings.scrub_bytes_per_s:
                 message.scrub.CopyFrom(self._scrubber.status())
         for protocol in self.protocols.values():

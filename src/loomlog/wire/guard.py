@@ -36,7 +36,9 @@ from loomlog.core.permissions import (
     of_staging,
     register_need,
 )
+from loomlog.core.usage import NO_LIMITS, UNKNOWN, Usage
 from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
+from loomlog.limits import IdentityLimits
 from loomlog.types import LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
@@ -143,13 +145,17 @@ class Guard:
         trail: AuditTrail,
         clock: Callable[[], float] = time.time,
         enforced: Callable[[], None] = lambda: None,
+        identity_limits: IdentityLimits | None = None,
     ) -> None:
         """`enforced` is called when rules begin to be enforced: nobody was judged before."""
         self._names = names
         self._clock = clock
         self._enforced = enforced
         self._sessions: dict[Connection, Session] = {}
-        self._connections: Counter[str] = Counter()  # by name, of sessions
+        self._limits = identity_limits or IdentityLimits()
+        self._usages: dict[str, Usage] = {}  # by name, of those with connections
+        self.refusals: Counter[str] = Counter()  # by limit
+        self._servers = Usage("servers", NO_LIMITS, self.refusals)
         self._recheck: asyncio.TimerHandle | None = None
         self.trail = trail
         self._generation = 0  # of `access`
@@ -190,8 +196,8 @@ class Guard:
                 _check_all(again, session, permits)
             except PermissionDenied as error:
                 self._deny(connection, session.peer, "what it was allowed before", error)
-                self.closed(connection)
                 connection.close(error)
+                self.closed(connection)
             else:
                 self._keep(connection, again)
 
@@ -227,17 +233,22 @@ class Guard:
         rule = rule_of(kind, frame, payload)
         if rule.is_open:
             return None
-        if not (self.is_on or connection.token or (rule.servers and not rule.verbs)):
-            return None  # without rules, certificates still tell servers from others
-        name = rule.target.field
-        target: int | str = getattr(getattr(frame, kind), name) if name else ""
-        session: Session | None = connection.session
-        if session is not None and session.generation == self._generation:
-            if (rule, target) in session.admitted:
-                return None
-        else:
-            session = None
-        return self._decide(connection, session, kind, rule, target)
+        # Without rules, certificates still tell servers from others.
+        if self.is_on or connection.token or (rule.servers and not rule.verbs):
+            name = rule.target.field
+            target: int | str = getattr(getattr(frame, kind), name) if name else ""
+            session: Session | None = connection.session
+            if session is not None and session.generation != self._generation:
+                session = None
+            if session is None or (rule, target) not in session.admitted:
+                waiting = self._decide(connection, session, kind, rule, target)
+                if waiting is not None:
+                    return waiting
+        elif connection.usage is UNKNOWN:
+            self._enter(connection, str(connection.principal), connection.principal.kind)
+        if connection.usage.is_limited:
+            connection.count(frame.id, len(payload))
+        return None
 
     def _decide(
         self,
@@ -271,30 +282,36 @@ class Guard:
         return None
 
     def _begin(self, connection: Connection, peer: _Peer) -> Session:
-        most = limits.CONNECTIONS_PER_IDENTITY_MAX
-        is_more = connection not in self._sessions and self._connections[peer.name] >= most
-        if is_more and peer.kind not in _CLAIMED.values():
-            raise Busy(f"{peer.name} has {most} connections to this server: close some")
+        if connection.usage is UNKNOWN:
+            self._enter(connection, peer.name, peer.kind)
         session = Session(self._generation, peer)
         self._keep(connection, session)
         if peer.token is not None:
             self._schedule_recheck()
         return session
 
+    def _enter(self, connection: Connection, name: str, kind: str) -> None:
+        """Count a connection as one of its identity; raise Busy if that has too many."""
+        if kind in _CLAIMED.values():
+            connection.usage = self._servers
+        elif not connection.closed:  # or nobody would tell that it was closed
+            usage = self._usages.get(name) or Usage(name, self._limits, self.refusals)
+            usage.connect()
+            connection.usage = self._usages[name] = usage
+
     def _keep(self, connection: Connection, session: Session) -> None:
-        self.closed(connection)
         connection.session = session
-        if not connection.closed:  # nobody would tell that it was closed
-            self._connections[session.peer.name] += 1
+        if not connection.closed:
             self._sessions[connection] = session
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection; called when it is closed."""
-        session = self._sessions.pop(connection, None)
-        if session is not None:
-            self._connections[session.peer.name] -= 1
-            if not self._connections[session.peer.name]:
-                del self._connections[session.peer.name]
+        self._sessions.pop(connection, None)
+        usage, connection.usage = connection.usage, UNKNOWN
+        if usage.is_limited:
+            usage.connections -= 1
+            if not usage.connections:
+                self._usages.pop(usage.name, None)
 
     def _need(self, peer: _Peer, rule: Rule, target: int | str) -> Need | None:
         """Return the permission that a request needs; None if the name of its log is not known."""

@@ -668,7 +668,7 @@ class VolumeSpace(_message.Message):
     def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "sizes", "generations", "denials", "rebuild")
+    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "sizes", "generations", "denials", "refusals", "rebuild")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
     LOGLET_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -680,6 +680,7 @@ class GetReportResponse(_message.Message):
     SIZES_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     DENIALS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
@@ -692,8 +693,21 @@ class GetReportResponse(_message.Message):
     sizes: _containers.RepeatedCompositeFieldContainer[LogletSize]
     generations: _containers.RepeatedScalarFieldContainer[int]
     denials: int
+    refusals: LimitRefusals
     rebuild: _containers.RepeatedCompositeFieldContainer[DonorReport]
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., sizes: _Optional[_Iterable[_Union[LogletSize, _Mapping]]] = ..., generations: _Optional[_Iterable[int]] = ..., denials: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., sizes: _Optional[_Iterable[_Union[LogletSize, _Mapping]]] = ..., generations: _Optional[_Iterable[int]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
+
+class LimitRefusals(_message.Message):
+    __slots__ = ("connections", "requests", "bytes", "subscriptions")
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    connections: int
+    requests: int
+    bytes: int
+    subscriptions: int
+    def __init__(self, connections: _Optional[int] = ..., requests: _Optional[int] = ..., bytes: _Optional[int] = ..., subscriptions: _Optional[int] = ...) -> None: ...
 
 class LogletSize(_message.Message):
     __slots__ = ("loglet_id", "part", "stored_bytes")
@@ -1604,7 +1618,7 @@ class GetStatus(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "rebuilds", "conditions", "denials")
+    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "rebuilds", "conditions", "denials", "refusals")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -1617,6 +1631,7 @@ class Status(_message.Message):
     REBUILDS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     DENIALS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     metadata_address: str
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
@@ -1629,7 +1644,8 @@ class Status(_message.Message):
     rebuilds: _containers.RepeatedCompositeFieldContainer[RebuildStatus]
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     denials: int
-    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., rebuilds: _Optional[_Iterable[_Union[RebuildStatus, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., denials: _Optional[int] = ...) -> None: ...
+    refusals: LimitRefusals
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., rebuilds: _Optional[_Iterable[_Union[RebuildStatus, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ...) -> None: ...
 
 class RebuildStatus(_message.Message):
     __slots__ = ("shard", "status", "records", "size_bytes", "part_done", "left_s", "waiting", "storage_node_id")
@@ -1668,7 +1684,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ..., connected_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting", "volumes", "scrub", "denials")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting", "volumes", "scrub", "denials", "refusals")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1685,6 +1701,7 @@ class NodeStatus(_message.Message):
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     SCRUB_FIELD_NUMBER: _ClassVar[int]
     DENIALS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -1701,7 +1718,8 @@ class NodeStatus(_message.Message):
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeSpace]
     scrub: ScrubStatus
     denials: int
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., denials: _Optional[int] = ...) -> None: ...
+    refusals: LimitRefusals
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from loomlog import limits
 from loomlog.core.audit import AuditTrail
 from loomlog.core.permissions import AccessRules, Grant, Need, Verb, parse_permissions
 from loomlog.core.principal import ANONYMOUS, Principal
+from loomlog.core.usage import UNKNOWN
 from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
+from loomlog.limits import IdentityLimits
 from loomlog.wire import guard, tokens
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.guard import RECHECK_S, Access, Guard
@@ -60,6 +61,8 @@ class Peer:
         self.principal, self.token, self.peer = principal, token, "192.0.2.1:999"
         self.is_encrypted, self.is_private = encrypted, private
         self.session: Any = None
+        self.usage = UNKNOWN
+        self.counted: list[tuple[int, int]] = []
         self.closed_with: LoomError | None = None
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.greeted.set_result(role)
@@ -71,15 +74,20 @@ class Peer:
     def close(self, error: LoomError) -> None:
         self.closed_with = error
 
+    def count(self, request_id: int, size: int) -> None:
+        self.usage.begin(size)
+        self.counted.append((request_id, size))
+
 
 class Rig:
     """A guard that enforces some grants."""
 
-    def __init__(self, *grants: Grant, enforced: bool = True) -> None:
+    def __init__(self, *grants: Grant, enforced: bool = True, **most: int) -> None:
         self.now_s = NOW_S
         self.names = Names()
         self.trail = AuditTrail()
-        self.guard = Guard(self.names, self.trail, lambda: self.now_s)
+        limited = IdentityLimits(**most)
+        self.guard = Guard(self.names, self.trail, lambda: self.now_s, identity_limits=limited)
         self.access = Access(
             1, AccessRules(enforced, tuple(grants)), {1: tokens.public_key(KEY)}, frozenset()
         )
@@ -331,9 +339,32 @@ async def test_without_tls_a_server_is_taken_at_its_word() -> None:
         await Rig().ask(Peer(role="client", encrypted=False), frame_of("replicate"))
 
 
-async def test_the_connections_of_a_name_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS_PER_IDENTITY_MAX", 2)
-    rig: Any = Rig(Grant("alice", "append", "orders"))
+async def test_the_requests_of_a_name_count_together() -> None:
+    for rig in (
+        Rig(Grant("alice", "append", "orders"), requests=2),
+        Rig(enforced=False, requests=2),  # a certificate is enough
+    ):
+        first, second = Peer(ALICE), Peer(ALICE)
+        await rig.ask(first, frame_of("append"))
+        await rig.ask(second, frame_of("append"))
+        with pytest.raises(Busy, match="client alice has 2 requests under way here"):
+            await rig.ask(second, frame_of("append"))
+        await rig.ask(second, pb.Frame(ping=pb.Ping()))  # what is for anybody is not counted
+        await rig.ask(Peer(CAROL), frame_of("append"))  # somebody else
+        assert first.counted == second.counted == [(1, len(FULL))]
+        assert rig.guard.refusals == {"requests": 1}
+
+
+async def test_servers_are_not_limited() -> None:
+    rig, peer = Rig(requests=1, connections=1), Peer(NODE)
+    for _ in range(3):
+        await rig.ask(peer, frame_of("replicate"))
+        await rig.ask(Peer(NODE), frame_of("replicate"))
+    assert not peer.counted
+
+
+async def test_the_connections_of_a_name_are_limited() -> None:
+    rig: Any = Rig(Grant("alice", "append", "orders"), connections=2)
     first, second, third = Peer(ALICE), Peer(ALICE), Peer(ALICE)
     await rig.ask(first, frame_of("append"))
     await rig.ask(second, frame_of("append"))

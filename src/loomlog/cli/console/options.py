@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Final
@@ -16,6 +16,7 @@ from loomlog.cli.console.failures import UsageError
 from loomlog.config import EtcdSettings, VolumeLimit
 from loomlog.core.copyset.record import EPOCH_MAX, LSN_MAX, OFFSET_MAX, make
 from loomlog.errors import LoomError
+from loomlog.limits import IdentityLimits
 from loomlog.net.address import split_address
 
 CLUSTER: Final = "127.0.0.1:7400"  # where a command looks for a cluster by default
@@ -249,9 +250,30 @@ def parse_volume_limits(texts: Sequence[str], volumes: Collection[str]) -> dict[
 def _volume_limit(text: str) -> VolumeLimit:
     if (part := _PERCENT.fullmatch(text)) and 0 < float(part[1]) <= 100:
         return VolumeLimit(part=float(part[1]) / 100)
-    if (size := _SIZE.fullmatch(text)) and float(size[1]) > 0:
-        return VolumeLimit(int(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")))
+    if size := _size(text):
+        return VolumeLimit(size)
     raise UsageError(f"--volume-limit: {text!r} is not a size: write 100G, 1.5T or 80%")
+
+
+def _size(text: str) -> int:
+    """Parse 100, 1.5T or 512M; 0: it is none."""
+    size = _SIZE.fullmatch(text)
+    return int(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else 0
+
+
+def parse_identity_limits(texts: Sequence[str]) -> IdentityLimits:
+    """Parse requests=1000 and bytes=1G."""
+    found: dict[str, int] = {}
+    known = tuple(each.name for each in fields(IdentityLimits))
+    for text in texts:
+        what, _, most = text.partition("=")
+        if what not in known or what in found or not (size := _size(most)):
+            raise UsageError(
+                f"--identity-limit: {text!r} is not one of {', '.join(known)} with a number, "
+                "such as requests=1000, or is given twice"
+            )
+        found[what] = size
+    return IdentityLimits(**found)
 
 
 def parse_peers(text: str) -> dict[int, str]:

@@ -87,6 +87,14 @@ Tls = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow plain TCP on networks, where anybody can listen.")
 ]
+IdentityLimit = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WHAT=N",
+        show_default="connections=1000 requests=10000 bytes=512M subscriptions=10000",
+        help="The most that one name (of a certificate or token) may use at a time. Repeatable.",
+    ),
+]
 EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
 
 
@@ -98,6 +106,7 @@ class ServerOptions:
     log_level: LogLevel = Level.INFO
     tls: Tls = ""
     insecure: Insecure = False
+    identity_limit: IdentityLimit = None
     end_with_parent: EndWithParent = False
 
     def check_exposed(self, *addresses: str) -> None:

@@ -53,6 +53,7 @@ class ConnectedNode:
     volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
     scrub: pb.ScrubStatus | None = None
     denials: int = 0  # requests that it denied
+    refusals: pb.LimitRefusals | None = None
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
 
@@ -257,6 +258,7 @@ class ConnectedNodes:
             known.volumes = tuple(report.volumes[: limits.VOLUMES_MAX])
             known.scrub = report.scrub if report.HasField("scrub") else None
             known.denials = report.denials
+            known.refusals = report.refusals
             self.take_conditions(node, report.conditions)
 
     def take_conditions(self, node: NodeId, message: pb.NodeConditions) -> None:

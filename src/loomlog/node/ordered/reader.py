@@ -408,9 +408,16 @@ class ReadRequests:
         mine = self._subscriptions.setdefault(connection, {})
         if len(mine) >= limits.SUBSCRIPTIONS_PER_CONNECTION_MAX:
             raise Busy("too many subscriptions on this connection: cancel some first")
+        usage = connection.usage
+        usage.subscribe()
         subscription = StreamSubscription(held.driver, held.reader, connection, frame)
         mine[frame.id] = subscription
-        subscription.task.add_done_callback(lambda _: mine.pop(frame.id, None))
+
+        def ended(_: object) -> None:
+            usage.unsubscribe()
+            mine.pop(frame.id, None)
+
+        subscription.task.add_done_callback(ended)
 
     def _add_credit(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         order = frame.subscription_credit
