@@ -12,10 +12,7 @@ import loomlog
 async def main() -> None:
     address = os.environ.get("LOOM_CLUSTER", "127.0.0.1:7400")
     async with await loomlog.connect(address) as cluster:
-        try:
-            log = await cluster.create_log("quickstart", streams=2, replicas=3)
-        except loomlog.errors.AlreadyExists:
-            log = cluster.log("quickstart")
+        log = await cluster.create_log("quickstart", streams=2, replicas=3, exist_ok=True)
 
         # An awaited append is on the disks of all replicas, and has its place in the order.
         at = await log.append(b"hello", key=b"greeting")

@@ -12,10 +12,7 @@ import loomlog
 async def main() -> None:
     address = os.environ.get("LOOM_CLUSTER", "127.0.0.1:7400")
     async with await loomlog.connect(address) as cluster:
-        try:
-            log = await cluster.create_log("resume", retention="7d")
-        except loomlog.errors.AlreadyExists:
-            log = cluster.log("resume")
+        log = await cluster.create_log("resume", retention="7d", exist_ok=True)
         await log.append_many([b"one", b"two", b"three"])
 
         checkpoint = log.checkpoint("example")

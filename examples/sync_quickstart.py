@@ -11,10 +11,7 @@ import loomlog
 def main() -> None:
     address = os.environ.get("LOOM_CLUSTER", "127.0.0.1:7400")
     with loomlog.connect_sync(address) as cluster:
-        try:
-            log = cluster.create_log("sync-quickstart", streams=1, replicas=3)
-        except loomlog.errors.AlreadyExists:
-            log = cluster.log("sync-quickstart")
+        log = cluster.create_log("sync-quickstart", streams=1, replicas=3, exist_ok=True)
 
         ats = log.append_many([f"line {n}".encode() for n in range(5)])
         print(f"appended positions {ats[0].position} to {ats[-1].position}")

@@ -16,10 +16,7 @@ RECORDS = 20_000
 async def main() -> None:
     address = os.environ.get("LOOM_CLUSTER", "127.0.0.1:7400")
     async with await loomlog.connect(address) as cluster:
-        try:
-            log = await cluster.create_log("measurements", streams=2, replicas=3)
-        except loomlog.errors.AlreadyExists:
-            log = cluster.log("measurements")
+        log = await cluster.create_log("measurements", streams=2, replicas=3, exist_ok=True)
 
         first = await log.tail() + 1
         for begin in range(0, RECORDS, 1000):

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingRegister as BlockingRegister
     from loomlog.client.blocking import BlockingWriter as BlockingWriter
     from loomlog.client.blocking import connect_sync as connect_sync
+    from loomlog.client.blocking.groups import BlockingGroup as BlockingGroup
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
+    from loomlog.client.groups.group import Group as Group
+    from loomlog.client.groups.group import GroupInfo as GroupInfo
     from loomlog.client.kv.checkpoints import Checkpoint as Checkpoint
     from loomlog.client.kv.checkpoints import CheckpointInfo as CheckpointInfo
     from loomlog.client.kv.leases import Lease as Lease
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BlockingCheckpoint": "loomlog.client.blocking",
     "BlockingCluster": "loomlog.client.blocking",
+    "BlockingGroup": "loomlog.client.blocking.groups",
     "BlockingLease": "loomlog.client.blocking",
     "BlockingLog": "loomlog.client.blocking",
     "BlockingRegister": "loomlog.client.blocking",
@@ -51,6 +55,8 @@ _HOMES = {
     "ClusterStatus": "loomlog.wire.info",
     "Entry": "loomlog.types",
     "Gap": "loomlog.types",
+    "Group": "loomlog.client.groups.group",
+    "GroupInfo": "loomlog.client.groups.group",
     "Lease": "loomlog.client.kv.leases",
     "LeaseInfo": "loomlog.client.kv.leases",
     "Log": "loomlog.client.log",
@@ -64,11 +70,12 @@ _HOMES = {
     "connect": "loomlog.client.cluster",
     "connect_sync": "loomlog.client.blocking",
 }
-_MODULES = ("columns", "errors", "testing")
+_MODULES = ("codecs", "columns", "errors", "testing")
 
 __all__ = [
     "BlockingCheckpoint",
     "BlockingCluster",
+    "BlockingGroup",
     "BlockingLease",
     "BlockingLog",
     "BlockingRegister",
@@ -80,6 +87,8 @@ __all__ = [
     "ClusterStatus",
     "Entry",
     "Gap",
+    "Group",
+    "GroupInfo",
     "Lease",
     "LeaseInfo",
     "Log",

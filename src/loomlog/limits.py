@@ -33,6 +33,11 @@ APPEND_BUFFER_BYTES_MAX: Final = 64 * MIB  # what a client holds before append()
 CLIENT_TIMEOUT_S_MAX: Final = 366 * 86_400.0  # above this, a timeout is a mistake
 READ_AHEAD_BYTES: Final = 8 * MIB  # per stream of a subscription
 
+# Consumer groups
+GROUP_SHARDS: Final = 16  # of a new group: as many members can work at once
+GROUP_SHARDS_MAX: Final = 1024  # a commit writes them all
+GROUP_SESSION_S: Final = 10.0  # a silent member is replaced within this time
+
 # Storage node
 NUMBER_MAX: Final = 1 << 31  # of a log or stream: more than anyone creates; fits four bytes
 STREAM_UNCOMMITTED_BYTES_MAX: Final = 128 * MIB  # beyond this a primary says Busy

@@ -119,7 +119,7 @@ class Segment:
         streams, segment = self._of(described)
         first = max(segment.start, described.head)
         last = segment.end if segment.HasField("end") else described.tail
-        query = TimeQuery(timestamp_us, first, last, self._log._rows_from)
+        query = TimeQuery(timestamp_us, first, last, self._log._parts._rows_from)
         async with asyncio.timeout(30):
             while True:
                 with suppress(Retryable):  # a replica that lags does not know all of it yet

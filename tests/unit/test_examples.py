@@ -13,6 +13,7 @@ from loomlog.testing import LocalCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
+    "groups.py": "orders billed",
     "quickstart.py": "three",
     "resume.py": "done up to",
     "sync_quickstart.py": "line 4",

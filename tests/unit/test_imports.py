@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "batch": {"types", "errors", "limits"},
     "staging_logs": set(),
     "protocol_names": set(),
+    "codecs": WORDS,
     "columns": WORDS,
     "references": WORDS,
     "config": {"types", "limits"},
@@ -34,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "net": WORDS | {"core"},
     "node": SERVED,
     "metadata": SERVED | {"http", "archive"},  # of archives only what is archived: record.py
-    "client": SERVED - {"storage"} | {"archive", "columns", "references"},
+    "client": SERVED - {"storage"} | {"archive", "codecs", "columns", "references"},
     "archive": WORDS | {"columns"},
     "http": {"errors", "net"},
     "spark": WORDS | {"archive", "columns", "config", "client", "core", "loomlog"},

@@ -16,6 +16,7 @@ from loomlog.cli.commands import (
     certs,
     checkpoint,
     doctor,
+    group,
     log,
     maintenance,
     metadata,
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(log.app, name="log")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(group.app, name="group")
 app.add_typer(archive.app, name="archive")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(node.app, name="node")

@@ -12,13 +12,14 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack, overload
 
 from loomlog import limits, protocol_names
 from loomlog.client.access import AccessControl
 from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinner, usable_cpus
 from loomlog.client.arguments import check_name, retention_s
+from loomlog.client.coded_log import CodedLog
 from loomlog.client.context import Client
 from loomlog.client.kv.leases import Leases
 from loomlog.client.kv.registers import Registers
@@ -29,14 +30,17 @@ from loomlog.client.publish.publications import Publications
 from loomlog.client.servers import Connections, Metadata
 from loomlog.client.settings import ClientOptions, checked_settings
 from loomlog.client.subscribe.subscription import OpenSubscriptions
+from loomlog.codecs import Codec
 from loomlog.config import ClientSettings
-from loomlog.errors import InvalidArgument, NotFound, Unavailable
+from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
 from loomlog.net.address import split_address
 from loomlog.net.credentials import Credentials
 from loomlog.staging_logs import staged_log, staging_name
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.codec import Codec
+from loomlog.wire.codec import Codec as WireCodec
 from loomlog.wire.info import ClusterStatus, LogInfo, cluster_status, log_info
+
+T = TypeVar("T")
 
 
 async def connect(
@@ -73,7 +77,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         """`role` is that of the process; servers write their audit trail through a client."""
         self._rng = rng = rng or random.Random()  # noqa: S311 - delays, choices, ids; no secrets
         loop = asyncio.get_running_loop()
-        codec = Codec(role, token=settings.token, credentials=Credentials.chosen(settings.tls))
+        codec = WireCodec(role, token=settings.token, credentials=Credentials.chosen(settings.tls))
         self._connections = Connections(codec, rng, settings.connect_timeout_s)
         self._metadata = Metadata(addresses, self._connections, rng, settings.request_timeout_s)
         self._client = Client(
@@ -127,8 +131,10 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         min_replicas: int | None = None,
         nodeset: int | None = None,
         retention: str | float | None = None,
+        exist_ok: bool = False,
     ) -> Log:
-        """Create a log; raise AlreadyExists if there is one of this name.
+        """Create a log; raise AlreadyExists if there is one of this name. With `exist_ok`, return
+        that one as it is, whatever its settings are.
 
         With fewer than `replicas` live nodes, appends continue on as many as there are, down to
         `min_replicas` (by default one less, but at least 2 of several); missing replicas are
@@ -145,15 +151,15 @@ class Cluster(Operator, AccessControl, Registers, Leases):
             _check_count("nodeset", nodeset, limits.NODESET_MAX)
         if min_replicas is not None:
             _check_count("min_replicas", min_replicas, replicas)
-        return await self._create_log(
-            name,
-            protocol,
-            streams,
-            replicas,
-            retention_s(retention),
-            nodeset or 0,
-            min_replicas or 0,
-        )
+        seconds = retention_s(retention)
+        try:
+            return await self._create_log(
+                name, protocol, streams, replicas, seconds, nodeset or 0, min_replicas or 0
+            )
+        except AlreadyExists:
+            if exist_ok:
+                return self.log(name)
+            raise
 
     async def _make_staging_log(self, name: str, like: LogInfo) -> None:
         """Create a log for another log's unpublished rows. Writers remember its tail as the first
@@ -191,8 +197,19 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
         return self.log(name)
 
-    def log(self, name: str) -> Log:
-        """Return a handle for the log of this name, without checking that the log exists."""
+    @overload
+    def log(self, name: str, codec: None = None) -> Log: ...
+
+    @overload
+    def log(self, name: str, codec: Codec[T]) -> CodedLog[T]: ...
+
+    def log(self, name: str, codec: Codec[T] | None = None) -> Log | CodedLog[T]:
+        """Return a handle for the log of this name, without checking that the log exists. With a
+        `codec` (loomlog.codecs), its values are objects instead of bytes."""
+        log = self._log(name)
+        return log if codec is None else CodedLog(log, codec)
+
+    def _log(self, name: str) -> Log:
         log = self._logs.get(name)
         if log is None:
             if self._closed:
@@ -203,7 +220,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         return log
 
     def _parts_of(self, name: str) -> LogParts:
-        return self.log(name)._parts
+        return self._log(name)._parts
 
     async def logs(self) -> list[LogInfo]:
         """Return all logs of the cluster, staging logs included."""
@@ -211,11 +228,12 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         return [log_info(log) for log in answer.log_list.logs]
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log with its entries, checkpoints and staged rows."""
+        """Delete a log with its entries, checkpoints, groups and staged rows."""
         parts = self._parts_of(name)
         log_id = (await parts.cached.fetch()).log_id
         await self._delete_log(name)
         await parts.checkpoints.forget(log_id)
+        await parts.groups.forget(log_id)
         staging = staging_name(name)
         try:
             await self._parts_of(staging).describe()

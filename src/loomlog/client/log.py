@@ -7,9 +7,11 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.append.appender import positions
 from loomlog.client.arguments import check_number, retention_s, timestamp_us
+from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
 from loomlog.client.kv.checkpoints import Checkpoint, CheckpointInfo
 from loomlog.client.kv.leases import Lease
 from loomlog.client.last_entries import find_last
@@ -214,7 +216,7 @@ class Log:
 
         Timestamps are set by writers. If they do not grow with positions, the result is still the
         first such entry of an `ordered` log; with other protocols it may be a later one."""
-        return await self._parts.times.find(timestamp_us(moment), self._rows_from)
+        return await self._parts.find_time(timestamp_us(moment))
 
     async def find_last(self, count: int, stop: Glsn | None = None) -> Glsn:
         """Return the position where the last `count` entries up to `stop` begin, or one past it if
@@ -231,6 +233,30 @@ class Log:
     async def checkpoints(self) -> dict[str, CheckpointInfo]:
         """Return all checkpoints of this log by name."""
         return await self._parts.checkpoints.all()
+
+    def group(
+        self,
+        name: str,
+        shards: int | None = None,
+        *,
+        start: Glsn | str | datetime = "earliest",
+        session_timeout_s: float = limits.GROUP_SESSION_S,
+        commit_every_s: float | None = None,
+        member: str | None = None,
+    ) -> Group:
+        """Return a consumer group, whose members share the entries of this log:
+        `async with log.group("billing") as group` joins it.
+
+        A new group has this many `shards` (16 by default) and begins at `start`: a position, a
+        time, "earliest" or "latest". A member that is silent for `session_timeout_s` is replaced.
+        With `commit_every_s`, entries are committed when the next one is asked for, this often,
+        and at the end; without it, call `Group.commit`. People see `member` as a name."""
+        options = GroupOptions(shards, start, session_timeout_s, commit_every_s, member)
+        return self._parts.groups.group(name, options)
+
+    async def groups(self) -> dict[str, GroupInfo]:
+        """Return all consumer groups of this log by name."""
+        return await self._parts.groups.all()
 
     # ---- description
 
@@ -254,15 +280,6 @@ class Log:
         """Set how long entries are kept: a duration such as "7d", seconds, or None forever."""
         request = pb.SetRetention(name=self.name, retention_s=retention_s(retention))
         return log_info((await self._parts.metadata.request(pb.Frame(set_retention=request))).log)
-
-    async def _rows_from(self, start: Glsn, stop: Glsn) -> pa.RecordBatch | None:
-        pieces = self._parts.pieces.rows(start, stop, archived=False)
-        try:
-            while isinstance(piece := await pieces.next(), Gap):
-                pass
-            return None if piece is None else piece.to_arrow()
-        finally:
-            pieces.close()
 
 
 def _encode(values: list[Buffer], keys: list[Buffer | None] | None, **stamps: Any) -> Buffer:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from loomlog.client.append.appender import Appender
 from loomlog.client.append.delivery import Delivery
 from loomlog.client.context import Client
+from loomlog.client.groups.groups import Groups
 from loomlog.client.kv.checkpoints import Checkpoints
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.reader import Reader, TimeSearch
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
-from loomlog.types import Glsn
+from loomlog.types import Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
 
 
 class LogParts:
-    """The services that make up one log: appender, reader, subscriptions, checkpoints, archive."""
+    """The services that make up one log: appender, reader, subscriptions, checkpoints, groups,
+    archive."""
 
     def __init__(self, name: str, client: Client, parts_of: Callable[[str], LogParts]) -> None:
         self.name = name
@@ -30,6 +33,7 @@ class LogParts:
         self.reader = Reader(cached, loglets, client)
         self.times = TimeSearch(name, loglets, client)
         self.checkpoints = Checkpoints(cached, loglets, client)
+        self.groups = Groups(self, client)
         self.archived = ArchivedLog(cached, loglets, client)
         self.pieces = LogPieces(
             cached,
@@ -53,6 +57,18 @@ class LogParts:
 
     async def tail(self) -> Glsn:
         return (await self.bounds()).tail
+
+    async def find_time(self, timestamp_us: int) -> Glsn:
+        return await self.times.find(timestamp_us, self._rows_from)
+
+    async def _rows_from(self, start: Glsn, stop: Glsn) -> Any:
+        pieces = self.pieces.rows(start, stop, archived=False)
+        try:
+            while isinstance(piece := await pieces.next(), Gap):
+                pass
+            return None if piece is None else piece.to_arrow()
+        finally:
+            pieces.close()
 
     async def trim(self, position: Glsn) -> None:
         """Trim the log itself, but not its staging log."""

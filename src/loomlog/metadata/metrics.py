@@ -35,8 +35,12 @@ def render(metrics: Iterable[Metric]) -> str:
 
 
 def _labels(labels: Mapping[str, object]) -> str:
-    inside = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
     return f"{{{inside}}}" if inside else ""
+
+
+def _escaped(text: object) -> str:
+    return str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def follower_metrics(leader_epoch: int) -> str:
@@ -62,6 +66,7 @@ def cluster_metrics(status: pb.Status) -> list[Metric]:
         _condition_metric(status),
         *_node_metrics(status),
         *_log_metrics(status),
+        *_group_metrics(status),
     ]
 
 
@@ -168,6 +173,22 @@ def _log_metrics(status: pb.Status) -> list[Metric]:
             [stream_sample(s.copied_entries, log, s) for log, s in streams if s.joining_node],
         ),
     ]
+
+
+def _group_metrics(status: pb.Status) -> list[Metric]:
+    """Return how far consumer groups are behind, in positions; nothing where the tail is not
+    known."""
+    groups = [(log, group) for log in status.logs for group in log.groups]
+    lags = [
+        Sample(max(0, log.tail - position), {"log": log.name, "group": group.name, "shard": number})
+        for log, group in groups
+        if not log.tail_unknown
+        for number, position in enumerate(group.positions)
+    ]
+    members = [
+        Sample(group.members, {"log": log.name, "group": group.name}) for log, group in groups
+    ]
+    return [Metric("group_lag", "gauge", lags), Metric("group_members", "gauge", members)]
 
 
 def _short(status: pb.Status, field: str) -> list[Sample]:

@@ -8,6 +8,7 @@ answer. A deleted register stays as a marker for the same reason, until many mor
 from __future__ import annotations
 
 import json
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +24,13 @@ from loomlog.errors import (
     SwapUnknown,
     Unavailable,
 )
+from loomlog.metadata import groups
+from loomlog.metadata.groups import GroupStates
 from loomlog.metadata.leases import ClusterLeases, check_name, part_of
 from loomlog.metadata.store.contract import Fence, MetaStore, StoredItem
 from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "register/"
 
@@ -85,7 +90,21 @@ class ClusterRegisters:
     def __init__(self, store: MetaStore, leases: ClusterLeases) -> None:
         self._store = store
         self._leases = leases
+        self.groups = GroupStates()
         self._markers: deque[tuple[str, int]] | None = None  # oldest first; None: not read yet
+
+    @classmethod
+    async def load(cls, store: MetaStore, leases: ClusterLeases) -> ClusterRegisters:
+        """Return the registers of a store, with the consumer groups among them."""
+        registers = cls(store, leases)
+        for key, item in (await store.list(_PREFIX + groups.PREFIX)).items():
+            try:
+                value = RegisterRecord.decode(key, item.value).value
+            except Corrupt as error:
+                logger.error("%s", error)
+            else:
+                registers.groups.take(key.removeprefix(_PREFIX), value)
+        return registers
 
     async def get(self, request: pb.GetRegister) -> pb.RegisterValue:
         key = _key(request.name)
@@ -137,6 +156,7 @@ class ClusterRegisters:
             return None
         except SwapUnknown as error:  # its token shows the outcome when it is repeated
             raise Unavailable(f"register {request.name!r}: {error}; try again") from error
+        self.groups.take(request.name, None if request.delete else request.value)
         if request.delete:
             await self._keep_few_markers(key, version)
         return version

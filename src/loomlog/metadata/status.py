@@ -12,6 +12,7 @@ from loomlog.core.segments import Layout, Segment
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.conditions import ClusterConditions
+from loomlog.metadata.groups import GroupStates
 from loomlog.metadata.metrics import cluster_metrics, render
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.protocol import Keepers
@@ -33,6 +34,7 @@ class StatusView:
         metadata_members: Callable[[], Sequence[pb.MetadataMember]],
         conditions: ClusterConditions,
         gate: Gate,
+        groups: GroupStates,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._catalog = catalog
@@ -42,6 +44,7 @@ class StatusView:
         self._metadata_members = metadata_members
         self.conditions = conditions
         self._gate = gate
+        self._groups = groups
         self._started_at = self._loop.time()
         self.denials: Callable[[], int] = lambda: 0  # of this process
         self.refusals: Callable[[], pb.LimitRefusals] = pb.LimitRefusals
@@ -69,6 +72,11 @@ class StatusView:
             switching=_switching(log.layout),
             retention_s=log.retention_s,
         )
+
+    def _log_with_groups(self, log: LogRecord) -> pb.Log:
+        description = self.log(log)
+        description.groups.extend(self._groups.of_log(log.log_id, log.name))
+        return description
 
     async def bounds(self, log: LogRecord) -> pb.Bounds:
         return pb.Bounds(head=log.trimmed + 1, tail=await self._keepers.find_tail(log))
@@ -104,7 +112,7 @@ class StatusView:
             cluster_id=self._catalog.cluster.cluster_id,
             metadata_address=next((m.address for m in members if m.member_id == leader), ""),
             nodes=[self._node(nodes[node]) for node in sorted(nodes)],
-            logs=[self.log(log) for log in self.logs()],
+            logs=[self._log_with_groups(log) for log in self.logs()],
             uptime_s=self._loop.time() - self._started_at,
             leader_epoch=epoch,
             leader=leader,

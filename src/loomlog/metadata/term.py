@@ -79,6 +79,7 @@ class Term:
         mandate: Mandate,
         store: MetaStore,
         catalog: Catalog,
+        registers: ClusterRegisters,
         leases: ClusterLeases,
         gate: Gate,
         new_secret: Callable[[], str],
@@ -91,7 +92,7 @@ class Term:
         self.over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.catalog = catalog
         self.leases = leases
-        self.registers = ClusterRegisters(store, leases)
+        self.registers = registers
         self._at_end = AsyncExitStack()  # undone in reverse
         self._background = Background()
         self.keepers = Keepers()  # one of each protocol, once `begin` returns
@@ -109,7 +110,8 @@ class Term:
         has_rounds = bool(mandate.round_log.read())
         catalog = await Catalog.load(store, settings.cluster_id, new_secret, has_rounds=has_rounds)
         leases = await ClusterLeases.load(store)
-        term = cls(settings, mandate, store, catalog, leases, gate, new_secret)
+        registers = await ClusterRegisters.load(store, leases)
+        term = cls(settings, mandate, store, catalog, registers, leases, gate, new_secret)
         await load_keepers(term.keepers, term._keeper_context(settings, mandate))
         await gate.begin(new_secret(), catalog.nodes, term.node_operator.holders)
         term._start()
@@ -168,6 +170,7 @@ class Term:
                 self.gate,
             ),
             gate=self.gate,
+            groups=self.registers.groups,
         )
         self.registration = Registration(
             catalog=self.catalog,

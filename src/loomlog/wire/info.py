@@ -98,6 +98,16 @@ class SegmentInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a consumer group is: the last committed position of each shard."""
+
+    name: str
+    members: int
+    positions: tuple[Glsn, ...]
+    behind: tuple[int, ...] | None  # positions of each shard up to the tail; None: not known
+
+
+@dataclass(frozen=True, slots=True)
 class LogInfo:
     """A log with its bounds, segments and streams."""
 
@@ -113,6 +123,7 @@ class LogInfo:
     switching: str = ""  # target and progress of a switch; empty: none is in progress
     retention_s: int | None = None  # entries older than this may be deleted; None: kept forever
     reached: Glsn = 0  # the last known position; below the tail if `tail` is None
+    groups: tuple[GroupLag, ...] = ()  # only in the status of a cluster
 
     @property
     def active_streams(self) -> tuple[StreamInfo, ...]:
@@ -251,6 +262,17 @@ def log_info(log: pb.Log) -> LogInfo:
         segments=tuple(map(_segment_info, log.segments)),
         switching=log.switching,
         retention_s=log.retention_s or None,
+        groups=tuple(_group_lag(group, log) for group in log.groups),
+    )
+
+
+def _group_lag(group: pb.GroupStatus, log: pb.Log) -> GroupLag:
+    behind = tuple(max(0, log.tail - position) for position in group.positions)
+    return GroupLag(
+        name=group.name,
+        members=group.members,
+        positions=tuple(group.positions),
+        behind=None if log.tail_unknown else behind,
     )
 
 

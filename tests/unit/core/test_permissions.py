@@ -132,6 +132,7 @@ def test_a_staging_log_belongs_to_its_log() -> None:
     ("name", "reading", "changing"),
     [
         ("checkpoint/orders/job", "checkpoint:orders", "checkpoint:orders"),
+        ("group/orders/billing/0", "checkpoint:orders", "checkpoint:orders"),
         ("writer/orders/w1", "append:orders", "append:orders"),
         ("archive/orders", "read:orders", "trim:orders"),
         ("pipeline/daily", "pipeline:daily", "pipeline:daily"),

@@ -68,6 +68,14 @@ class Range:
             "come again; none is missed.",
         ),
     ] = None
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Share the entries with other members of this group, and follow the log; see "
+            "`loom group`.",
+        ),
+    ] = None
     count: Annotated[
         int | None,
         typer.Option(
@@ -86,6 +94,8 @@ class Range:
         starts = [given for given in (self.start, self.since, self.checkpoint) if given is not None]
         if len(starts) > 1:
             raise UsageError("give one of --from, --since and --checkpoint")
+        if self.group is not None and self.checkpoint is not None:
+            raise UsageError("give one of --group and --checkpoint: both keep positions")
         return bool(starts)
 
 
@@ -146,6 +156,9 @@ async def tail(
     show_gap = _print_gap_as_json if as_json else _print_gap
     async with connected(cluster) as client:
         source = client.log(log)
+        if wanted.group is not None:
+            await _tail_group(source, wanted, show)
+            return
         name = wanted.checkpoint
         saver = _CheckpointSaver(source.checkpoint(name) if name else None)
         silence = Silence(source, follow=follow)
@@ -169,6 +182,22 @@ async def tail(
                     saver.show(silence.position, at_once=follow)
         if doubt is not None and not follow:
             raise Unavailable(f"{log} may have more entries: {doubt}")
+
+
+async def _tail_group(log: loomlog.Log, wanted: Range, show: Show) -> None:
+    """Print the entries of this member's shards, at most as many as wanted, until Ctrl-C."""
+    start = wanted.since or wanted.start or "earliest"
+    assert wanted.group is not None
+    left = wanted.count
+    async with log.group(wanted.group, start=start, commit_every_s=SAVE_S) as group:
+        if left == 0:
+            return
+        async for entry in group:
+            sys.stdout.buffer.write(show(entry) + b"\n")
+            sys.stdout.flush()
+            left = None if left is None else left - 1
+            if left == 0:
+                return
 
 
 async def _first_of_last(log: loomlog.Log, count: int | None, last: Glsn) -> Glsn:

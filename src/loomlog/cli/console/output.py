@@ -176,6 +176,8 @@ def status_view(status: ClusterStatus) -> RenderableType:
         parts.insert(-1, member_table(status))
     if status.logs:
         parts += [log_table(status.logs), stream_table(status.logs)]
+        if any(log.groups for log in status.logs):
+            parts.append(group_table(status.logs))
     else:
         parts.append(Text("no logs yet: make one with `loom log create NAME`"))
     return Group(*parts)
@@ -227,6 +229,17 @@ def log_table(logs: Sequence[LogInfo]) -> Table:
         numbers = [f"{info.replicas:,}", _position(info, info.head), _tail(info)]
         stay = [age(info.retention_s) if info.retention_s else "forever"] if retained else []
         table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
+    return table
+
+
+def group_table(logs: Sequence[LogInfo]) -> Table:
+    """List the consumer groups, and how far the slowest shard of each is behind."""
+    table = new_table("log", "group", "members", "shards", "behind")
+    for info in logs:
+        for group in info.groups:
+            behind = "unknown" if group.behind is None else f"{max(group.behind):,}"
+            numbers = _numbers(group.members, len(group.positions))
+            table.add_row(plain(info.name), plain(group.name), *numbers, behind)
     return table
 
 

@@ -5,13 +5,17 @@ It is thread-safe; concurrent appends of several threads are sent in batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
+from loomlog import limits
+from loomlog.client.blocking.groups import BlockingGroup
 from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking, blocking_as
 from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
 from loomlog.client.cluster import Cluster, connect
+from loomlog.client.coded_log import CodedEntry, decoded
 from loomlog.client.kv.checkpoints import Checkpoint
 from loomlog.client.kv.leases import Lease
 from loomlog.client.kv.registers import Register
@@ -20,11 +24,14 @@ from loomlog.client.publish.stager import Staged, portions
 from loomlog.client.publish.writer import Writer
 from loomlog.client.settings import ClientOptions
 from loomlog.client.subscribe.pieces import Pieces, Shown
+from loomlog.codecs import Codec
 from loomlog.errors import Unavailable
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class BlockingCheckpoint(BlockingFace[Checkpoint]):
@@ -114,6 +121,7 @@ class BlockingLog(BlockingFace[Log]):
     find_time = blocking(Log.find_time)
     find_last = blocking(Log.find_last)
     checkpoints = blocking(Log.checkpoints)
+    groups = blocking(Log.groups)
     archive = blocking(Log.archive)
     set_retention = blocking(Log.set_retention)
     describe = blocking(Log.describe)
@@ -121,6 +129,28 @@ class BlockingLog(BlockingFace[Log]):
     def checkpoint(self, name: str) -> BlockingCheckpoint:
         """Return a handle for the checkpoint of this name, which exists once it is set."""
         return BlockingCheckpoint(self._thread, self._target.checkpoint(name))
+
+    def group(
+        self,
+        name: str,
+        shards: int | None = None,
+        *,
+        start: Glsn | str | datetime = "earliest",
+        session_timeout_s: float = limits.GROUP_SESSION_S,
+        commit_every_s: float | None = None,
+        member: str | None = None,
+    ) -> BlockingGroup:
+        """Return a consumer group, whose members share the entries of this log:
+        `with log.group("billing") as group` joins it. The arguments are those of `Log.group`."""
+        group = self._target.group(
+            name,
+            shards,
+            start=start,
+            session_timeout_s=session_timeout_s,
+            commit_every_s=commit_every_s,
+            member=member,
+        )
+        return BlockingGroup(self._thread, group)
 
     def append(
         self, value: Buffer, key: Buffer | None = None, *, stream: StreamId | None = None
@@ -248,6 +278,46 @@ class BlockingLog(BlockingFace[Log]):
         return self._thread.run(make())
 
 
+class BlockingCodedLog(Generic[T]):
+    """A log with a codec; `CodedLog` without an event loop."""
+
+    def __init__(self, log: BlockingLog, codec: Codec[T]) -> None:
+        self.name = log.name
+        self.bytes = log
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f"<BlockingCodedLog {self.name!r}>"
+
+    def append(
+        self, value: T, key: Buffer | None = None, *, stream: StreamId | None = None
+    ) -> Position:
+        """Append one value and wait for its position."""
+        return self.bytes.append(self._codec.encode(value), key, stream=stream)
+
+    def append_many(
+        self,
+        values: Iterable[T],
+        keys: Iterable[Buffer | None] | None = None,
+        *,
+        stream: StreamId | None = None,
+    ) -> list[Position]:
+        """Append several values atomically, at consecutive positions."""
+        return self.bytes.append_many(map(self._codec.encode, values), keys, stream=stream)
+
+    def read(self, position: Glsn) -> CodedEntry[T]:
+        """Return the entry at `position`."""
+        return self.decode(self.bytes.read(position))
+
+    def subscribe(self, start: Glsn | str = 1, stop: Glsn | None = None) -> Iterator[CodedEntry[T]]:
+        """Iterate over every entry from `start` to `stop` inclusive, in order."""
+        return map(self.decode, self.bytes.subscribe(start, stop))
+
+    def decode(self, entry: Entry) -> CodedEntry[T]:
+        """Return an entry of this log, from a group for example, with its value decoded."""
+        return decoded(self.name, self._codec, entry)
+
+
 class BlockingCluster(BlockingFace[Cluster]):
     """A connection to a cluster; a context manager that closes it on exit."""
 
@@ -275,13 +345,21 @@ class BlockingCluster(BlockingFace[Cluster]):
     logs = blocking(Cluster.logs)
     status = blocking(Cluster.status)
 
-    def log(self, name: str) -> BlockingLog:
-        """Return a handle for the log of this name, without checking that the log exists."""
+    @overload
+    def log(self, name: str, codec: None = None) -> BlockingLog: ...
+
+    @overload
+    def log(self, name: str, codec: Codec[T]) -> BlockingCodedLog[T]: ...
+
+    def log(self, name: str, codec: Codec[T] | None = None) -> BlockingLog | BlockingCodedLog[T]:
+        """Return a handle for the log of this name, without checking that the log exists. With a
+        `codec` (loomlog.codecs), its values are objects instead of bytes."""
 
         async def find() -> Log:
             return self._target.log(name)
 
-        return BlockingLog(self._thread, self._thread.run(find()))
+        log = BlockingLog(self._thread, self._thread.run(find()))
+        return log if codec is None else BlockingCodedLog(log, codec)
 
     # ---- registers and leases
 

@@ -1,0 +1,60 @@
+"""Consumer groups for programs without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking
+from loomlog.client.groups.group import Group
+from loomlog.types import Entry
+
+
+class BlockingGroup(BlockingFace[Group]):
+    """A consumer group of one log. As a context manager it joins the group; then it is an iterator
+    over the entries of the shards that this member owns, in order."""
+
+    def __init__(self, thread: LoopThread, group: Group) -> None:
+        super().__init__(thread, group)
+        self.name = group.name
+
+    def __repr__(self) -> str:
+        return f"<BlockingGroup {self.name!r}>"
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._target.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.run(self._target.__aexit__(kind, error, traceback))
+
+    def __iter__(self) -> Iterator[Entry]:
+        group = self._target
+        consumption = group._consumption_joined()
+        while True:
+            for entry in self._thread.run(group._next_entries()):
+                consumption.reading = entry.position
+                yield entry
+                if group._stale:
+                    break
+
+    @property
+    def member(self) -> str:
+        """The id of this member, once it has joined."""
+        return self._target.member
+
+    @property
+    def shards(self) -> frozenset[int]:
+        """The shards that this member owns now."""
+        return self._target.shards
+
+    commit = blocking(Group.commit)
+    describe = blocking(Group.describe)
+    reset = blocking(Group.reset)
+    delete = blocking(Group.delete)

@@ -1,0 +1,1 @@
+"""Consumer groups: programs that share the entries of a log."""

@@ -1,0 +1,61 @@
+"""All consumer groups of one log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from loomlog.client.context import Client
+from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
+from loomlog.client.groups.membership import GroupLeases
+from loomlog.client.groups.store import GroupStore
+from loomlog.client.kv.registers import Registers
+from loomlog.core.groups.state import GroupState
+from loomlog.errors import Conflict, InvalidArgument, NotFound, Retryable, SwapUnknown
+from loomlog.types import LogId
+
+if TYPE_CHECKING:
+    from loomlog.client.log_parts import LogParts
+
+_NAME_CHARS_MAX: Final = 100
+
+
+class Groups(Registers):
+    """The consumer groups of one log. Each is a register, and a lease per member."""
+
+    def __init__(self, parts: LogParts, client: Client) -> None:
+        self._parts = parts
+        self._client = client
+        self._metadata = client.metadata
+        self._rng = client.rng
+        self._prefix = f"group/{parts.name}/"
+
+    def group(self, name: str, options: GroupOptions) -> Group:
+        if not isinstance(name, str) or not 1 <= len(name) <= _NAME_CHARS_MAX or "/" in name:
+            raise InvalidArgument(
+                f"a group's name has 1 to {_NAME_CHARS_MAX} characters and no slash, not {name!r}"
+            )
+        register = self.register(self._prefix + name)
+        store = GroupStore(self._parts.name, name, register)
+        leases = GroupLeases(f"{register.name}/", self._client)
+        return Group(name, self._parts, store, leases, options)
+
+    async def all(self) -> dict[str, GroupInfo]:
+        """Return all groups of the log by name."""
+        found = {}
+        for register in await self.registers(self._prefix):
+            name = register.removeprefix(self._prefix)
+            try:
+                found[name] = await self.group(name, GroupOptions()).describe()
+            except NotFound:
+                pass  # of a deleted log of this name, or deleted just now
+        return found
+
+    async def forget(self, log_id: LogId) -> None:
+        """Delete all groups after the log was deleted. If that fails, those left are ignored
+        because of their log id."""
+        try:
+            for name, found in (await self.registers(self._prefix)).items():
+                if GroupState.decode(found.value).log_id == log_id:
+                    await self.register(name).swap(None, found.version)
+        except (Conflict, Retryable, SwapUnknown):
+            pass

@@ -1,0 +1,54 @@
+"""The rows of a piece that belong to the shards of one member, chosen by columns."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from loomlog.client.subscribe.pieces import Rows
+from loomlog.columns.key_shards import shards_of
+from loomlog.core.groups.consumption import Consumption
+from loomlog.types import Entry, Glsn
+
+
+class ShardRows:
+    """A piece of the log, with the shard of each row."""
+
+    def __init__(self, rows: Rows, shards: int) -> None:
+        self._table = rows.to_arrow()
+        self._positions = self._table.column("position").to_numpy()
+        self._numbers = shards_of(self._table.column("key"), self._positions, shards)
+        self._shards = shards
+
+    def take(self, consumption: Consumption, most: int) -> tuple[list[Entry], Glsn]:
+        """Return the entries to hand out among the next `most` rows, and how far these reach."""
+        first = int(np.searchsorted(self._positions, consumption.reading, "right"))
+        positions = self._positions[first : first + most]
+        if not len(positions):
+            return [], consumption.reading
+        # A floor above every position keeps out the shards that are not this member's.
+        floors = np.full(self._shards, np.iinfo(np.int64).max)
+        floors[list(consumption.floors)] = list(consumption.floors.values())
+        chosen = positions > floors[self._numbers[first : first + most]]
+        return _entries(self._table.slice(first, most), chosen), int(positions[-1])
+
+
+def _entries(table: Any, chosen: Any) -> list[Entry]:
+    if not chosen.all():
+        table = table.filter(pa.array(chosen))
+    position, stream, llsn, timestamp, key, value = table.columns
+    keys = repeat(None) if key.null_count == len(key) else key.to_pylist()
+    rows = zip(
+        position.to_numpy().tolist(),
+        stream.to_numpy().tolist(),
+        llsn.to_numpy().tolist(),
+        timestamp.view("int64").to_numpy().tolist(),
+        keys,
+        value.to_pylist(),
+        strict=False,
+    )
+    # What Entry._make does, without a Python frame per record.
+    return list(map(tuple.__new__, repeat(Entry), rows))
