@@ -38,6 +38,7 @@ def cluster_of_processes() -> Iterator[str]:
     """The address of a cluster that runs for as long as the block does."""
     with tempfile.TemporaryDirectory(prefix="loom-demo-") as directory:
         command = [*LOOM, "up", "--nodes", "3", "--port", "0", "--data", directory, "--json"]
+        command.append("--no-console")
         up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert up.stdout is not None

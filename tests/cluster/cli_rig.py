@@ -21,13 +21,19 @@ class Up:
     mr: str
     http: str
     pids: dict[str, int]
+    console: str  # its URL; empty: there is none
 
 
 @contextmanager
 def loom_up(data: Path, *arguments: str) -> Iterator[Up]:
-    command = program("loom", "up", "--port", "0", "--data", str(data), "--json", *arguments)
+    command = program("loom", "up", "--port", "0", "--data", str(data), "--json")
+    console = [] if "--console" in arguments else ["--no-console"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        [*command, *console, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
     )
     with process:
         try:
@@ -35,7 +41,7 @@ def loom_up(data: Path, *arguments: str) -> Iterator[Up]:
             line = process.stdout.readline()
             assert line, process.communicate()[1]
             ready = json.loads(line)
-            yield Up(process, ready["mr"], ready["http"], ready["pids"])
+            yield Up(process, ready["mr"], ready["http"], ready["pids"], ready.get("console", ""))
         finally:
             process.terminate()
             process.wait(30)

@@ -28,6 +28,7 @@ PROTOCOLS = ("ordered", "chained", "copyset")
 def running(data: Path) -> Iterator[Loom]:
     """Run a cluster of two nodes; the standard error of `loom up` goes to a file."""
     command = program("loom", "up", "--port", "0", "--nodes", "2", "--data", str(data), "--json")
+    command.append("--no-console")
     with (
         (data / "stderr").open("w") as stderr,
         subprocess.Popen(

@@ -40,7 +40,9 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"errors", "net"},
     "spark": WORDS | {"archive", "columns", "config", "client", "core", "loomlog"},
     "testing": SERVED | {"columns", "node", "metadata", "client", "loomlog"},
-    "cli": SERVED | {"node", "metadata", "client", "archive", "testing", "spark", "loomlog"},
+    "console": WORDS | {"client", "core", "net", "spark", "wire"},
+    "cli": SERVED
+    | {"node", "metadata", "client", "archive", "testing", "spark", "console", "loomlog"},
 }
 
 # `core` decides; it never does. Time, chance and the outside world are arguments.

@@ -15,6 +15,7 @@ from loomlog.cli.commands import (
     bench,
     certs,
     checkpoint,
+    console,
     doctor,
     group,
     log,
@@ -97,6 +98,7 @@ def loom(
 
 for work in (
     up.up,
+    console.console,
     append.append,
     tail.tail,
     status.status,

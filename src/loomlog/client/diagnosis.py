@@ -54,16 +54,19 @@ class Finding:
     help: str = ""  # what to do
 
 
-async def ask(addresses: Sequence[str]) -> dict[str, Checked]:
-    """Ask the servers at these addresses to check themselves."""
-    answers = await asyncio.gather(*map(_ask, addresses))
+async def ask(
+    addresses: Sequence[str], *, tls: str | None = None, token: str = ""
+) -> dict[str, Checked]:
+    """Ask the servers at these addresses to check themselves; `tls` and `token` are as those of
+    `connect`."""
+    answers = await asyncio.gather(*(_ask(address, tls, token) for address in addresses))
     return dict(zip(addresses, answers, strict=True))
 
 
-async def _ask(address: str) -> Checked:
+async def _ask(address: str, tls: str | None, token: str) -> Checked:
     try:
         async with asyncio.timeout(limits.REQUEST_TIMEOUT_S):
-            codec = Codec("client", credentials=Credentials.chosen())
+            codec = Codec("client", token=token, credentials=Credentials.chosen(tls))
             connection = await connect(address, codec, OnlyAnswers())
             try:
                 asked_s = time.time()

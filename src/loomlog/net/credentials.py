@@ -79,10 +79,10 @@ class Credentials:
     @classmethod
     def of_client(cls, path: str) -> Credentials:
         """Load the credentials of a client from a directory with one of them, or from its file. A
-        directory without any gives a client without a name."""
+        directory without any, and the file of authorities, give a client without a name."""
         place = Path(path)
         if not place.is_dir():
-            return cls(place.parent / AUTHORITIES, place)
+            return cls(place.parent / AUTHORITIES, None if place.name == AUTHORITIES else place)
         found = sorted([*place.glob("client-*.pem"), *place.glob("operator-*.pem")])
         if len(found) > 1:
             names = ", ".join(file.name for file in found)

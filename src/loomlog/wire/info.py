@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import protocol_names
+from loomlog.core.copyset.record import epoch_of, lsn_words
 from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
@@ -73,6 +74,17 @@ class StreamInfo:
         return tuple(replica.node for replica in self.replicas)
 
     @property
+    def placement(self) -> str:
+        """The nodes of the stream and their roles, for people."""
+        if self.chains:
+            chains = ", ".join("-".join(map(str, chain)) for chain in self.chains)
+            return f"{chains} (head to tail)"
+        nodes = ", ".join(str(replica.node) for replica in self.replicas)
+        if self.copyset is not None:
+            return f"{self.copyset.history[-1].replicas} copies on any of {nodes}"
+        return f"{nodes} (first: primary)" if len(self.replicas) > 1 else nodes
+
+    @property
     def sequencer(self) -> NodeId | None:
         """The storage node that sequences it, if any does."""
         return None if self.copyset is None or self.copyset.closed else self.copyset.sequencer
@@ -124,6 +136,11 @@ class LogInfo:
     retention_s: int | None = None  # entries older than this may be deleted; None: kept forever
     reached: Glsn = 0  # the last known position; below the tail if `tail` is None
     groups: tuple[GroupLag, ...] = ()  # only in the status of a cluster
+
+    def epoch_and_offset(self, position: Glsn) -> str:
+        """Return what a position is made of, such as e3n17; empty: it is just a number."""
+        has_epochs = any(stream.copyset is not None for stream in self.streams)
+        return lsn_words(position) if has_epochs and epoch_of(position) else ""
 
     @property
     def active_streams(self) -> tuple[StreamInfo, ...]:

@@ -59,6 +59,17 @@ async def up(
         int | None,
         typer.Option(min=0, max=65535, show_default="port + 80", help="For status and metrics."),
     ] = None,
+    console: Annotated[
+        bool | None,
+        typer.Option(
+            "--console/--no-console",
+            show_default="if installed",
+            help="Start the HTTP API and the web console, too.",
+        ),
+    ] = None,
+    console_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, show_default="port + 90", help="For those.")
+    ] = None,
     locations: Annotated[
         int,
         typer.Option(
@@ -80,11 +91,19 @@ async def up(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line when ready.")] = False,
 ) -> None:
     """Run a whole cluster on this machine, until Ctrl-C."""
+    from loomlog.cli.commands.console import is_installed
     from loomlog.cli.processes.local_metadata import metadata_found
-    from loomlog.cli.processes.local_processes import HTTP_PORT_DISTANCE, ClusterPlan, nodes_found
+    from loomlog.cli.processes.local_processes import (
+        CONSOLE_PORT_DISTANCE,
+        HTTP_PORT_DISTANCE,
+        ClusterPlan,
+        nodes_found,
+    )
 
     if http_port is None:
-        http_port = port + HTTP_PORT_DISTANCE if 0 < port <= 65535 - HTTP_PORT_DISTANCE else 0
+        http_port = _beside(port, HTTP_PORT_DISTANCE)
+    if console_port is None:
+        console_port = _beside(port, CONSOLE_PORT_DISTANCE)
     plan = ClusterPlan(
         directory=data,
         nodes=nodes or nodes_found(data) or 3,
@@ -99,8 +118,14 @@ async def up(
         sync_rate_mb_s=sync_rate,
         locations=locations,
         secure=secure,
+        console_port=console_port if console or (console is None and is_installed()) else None,
     )
     await _run(plan, as_json=as_json)
+
+
+def _beside(port: int, distance: int) -> int:
+    """Return a port at a distance from another; 0, which picks one, if that is not possible."""
+    return port + distance if 0 < port <= 65535 - distance else 0
 
 
 async def _run(plan: ClusterPlan, *, as_json: bool) -> None:
@@ -141,7 +166,8 @@ def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) ->
     if as_json:
         line = {"mr": processes.address, "http": processes.http, "pids": processes.pids}
         tls = {"tls": processes.tls} if processes.tls else {}
-        print(json.dumps({**line, **tls}), flush=True)
+        console = {"console": processes.console.http} if processes.console else {}
+        print(json.dumps({**line, **tls, **console}), flush=True)
         return
     from rich.console import Console
     from rich.panel import Panel
@@ -150,6 +176,8 @@ def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) ->
     facts = Table.grid(padding=(0, 2))
     facts.add_row("cluster", processes.address)
     scheme = "https" if processes.tls else "http"
+    if processes.console:
+        facts.add_row("console", processes.console.http)
     facts.add_row("status", f"{scheme}://{processes.http}/status")
     facts.add_row("servers", " ".join(f"{name}:{pid}" for name, pid in processes.pids.items()))
     facts.add_row("sync", plan.sync)
@@ -159,5 +187,4 @@ def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) ->
     if processes.tls:
         facts.add_row("", f"export LOOM_TLS={Path(processes.tls).resolve()}")
     facts.add_row("", "loom log create hello && echo world | loom append hello && loom tail hello")
-    console = Console()
-    console.print(Panel(facts, title="loomlog is up", subtitle="Ctrl-C stops it", expand=False))
+    Console().print(Panel(facts, title="loomlog is up", subtitle="Ctrl-C stops it", expand=False))

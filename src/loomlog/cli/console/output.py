@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from loomlog.core.copyset.record import epoch_of, lsn_words
+from loomlog.core.copyset.record import lsn_words
 from loomlog.core.copyset.shards import shard_name, shard_of
 from loomlog.types import Entry
 
@@ -270,7 +270,7 @@ def stream_table(logs: Sequence[LogInfo]) -> Table:
                 _colored(stream.state, good=stream not in info.active_streams or running),
                 *_numbers(stream.epoch),
                 _entries(info, stream),
-                _nodes(stream),
+                stream.placement,
                 plain(condition(stream)),
             )
     return table
@@ -320,20 +320,8 @@ def _tail(info: LogInfo) -> str:
 
 def _position(info: LogInfo, position: int) -> str:
     """Return a position as commands take it, with its epoch and offset if it has them."""
-    has_epochs = any(stream.copyset is not None for stream in info.streams)
-    made_of = f" ({lsn_words(position)})" if has_epochs and epoch_of(position) else ""
-    return f"{position:,}{made_of}"
-
-
-def _nodes(stream: StreamInfo) -> str:
-    """Return the nodes of a stream and their roles."""
-    if stream.chains:
-        chains = ", ".join("-".join(map(str, chain)) for chain in stream.chains)
-        return f"{chains} (head to tail)"
-    nodes = ", ".join(str(replica.node) for replica in stream.replicas)
-    if stream.copyset is not None:
-        return f"{stream.copyset.history[-1].replicas} copies on any of {nodes}"
-    return f"{nodes} (first: primary)" if len(stream.replicas) > 1 else nodes
+    made_of = info.epoch_and_offset(position)
+    return f"{position:,} ({made_of})" if made_of else f"{position:,}"
 
 
 def condition(stream: StreamInfo) -> str:

@@ -45,6 +45,7 @@ START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
 POLL_S: Final = 0.05  # while etcd starts
 STOP_TIMEOUT_S: Final = 15.0  # then it is killed
 HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
+CONSOLE_PORT_DISTANCE: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class ClusterPlan:
     rebuild_rate_mb_s: float = limits.REBUILD_BYTES_PER_S / 1e6  # 0: no limit
     locations: int = 0  # of the nodes, in turn; 0: each is in one of its own
     secure: bool = False  # TLS, with certificates in the directory; once so, always so
+    console_port: int | None = None  # None: no console
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class LocalProcesses:
         self._spawned: list[asyncio.subprocess.Process] = []
         self._arguments: dict[str, list[str]] = {}
         self.children: list[Child] = []
+        self.console: Child | None = None
 
     @property
     def address(self) -> str:
@@ -111,7 +114,8 @@ class LocalProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        return {child.name: child.pid for child in self.children}
+        console = [] if self.console is None else [self.console]
+        return {child.name: child.pid for child in [*self.children, *console]}
 
     async def start(self) -> None:
         """Start all and wait until they are ready; on failure none is left running."""
@@ -124,6 +128,9 @@ class LocalProcesses:
                 self.children.append(await self._start_etcd(addresses))
             await self._start_all("vmr", self.plan.metadata, partial(_vmr_arguments, addresses))
             await self._start_all("vsn", self.plan.nodes, partial(_vsn_arguments, self.address))
+            if self.plan.console_port is not None:
+                arguments = _console_arguments(self.address, self.plan)
+                self.console = await self._start("console", arguments)
         except BaseException:
             await self.stop()
             raise
@@ -158,12 +165,17 @@ class LocalProcesses:
             await asyncio.gather(*(_ended(process) for process in processes))
 
     async def watch(self, died: Callable[[Child, int], None]) -> None:
-        """Call `died` for every child that ends; return when none is left."""
+        """Call `died` for every child that ends; return when no server is left."""
 
         async def one(child: Child) -> None:
             died(child, await child.process.wait())
 
-        await asyncio.gather(*(one(child) for child in self.children))
+        looking = None if self.console is None else asyncio.ensure_future(one(self.console))
+        try:
+            await asyncio.gather(*(one(child) for child in self.children))
+        finally:
+            if looking is not None:
+                looking.cancel()
 
     async def end(self, name: str, number: signal.Signals) -> None:
         """Send a signal to one of them and wait until it is gone."""
@@ -190,7 +202,7 @@ class LocalProcesses:
             name=name,
             process=process,
             address=ready["address"],
-            http=ready.get("http"),
+            http=ready.get("http") or ready.get("url"),
             log_file=log_file,
             held_back=ready.get("held_back", ""),
         )
@@ -264,6 +276,13 @@ def _vsn_arguments(metadata: str, plan: ClusterPlan, number: int) -> list[str]:
         *("--storage-node-id", str(number), "--volumes", str(plan.directory / f"vsn-{number}")),
         *("--mr", metadata, "--listen", f"{HOST}:0", "--sync", plan.sync),
         *("--location", location, *_tls_arguments(plan)),
+    ]
+
+
+def _console_arguments(metadata: str, plan: ClusterPlan) -> list[str]:
+    return [
+        *("loomlog.cli.loom", "console", "--cluster", metadata),
+        *("--listen", f"{HOST}:{plan.console_port}", *_tls_arguments(plan)),
     ]
 
 

@@ -1,0 +1,117 @@
+"""Entries as JSON, in both directions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from loomlog.errors import InvalidArgument
+from loomlog.types import Entry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FIELDS: Final = {"value", "value_base64", "key", "key_base64", "timestamp"}
+
+
+class Record(NamedTuple):
+    """An entry before it is appended. Without `timestamp`, it gets the time of its append."""
+
+    value: bytes
+    key: bytes | None = None
+    timestamp: datetime | None = None
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    """Return an entry for JSON; bytes that are not UTF-8 are in `value_base64`, `key_base64`."""
+    fields: dict[str, Any] = {
+        "position": entry.position,
+        "stream": entry.stream,
+        "llsn": entry.llsn,
+        "timestamp": entry.timestamp.isoformat(),
+    }
+    if entry.key is not None:
+        fields |= bytes_field("key", entry.key)
+    return fields | bytes_field("value", entry.value)
+
+
+def bytes_field(name: str, data: bytes) -> dict[str, str]:
+    try:
+        return {name: bytes(data).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def parse_record(fields: object, number: int) -> Record:
+    """Return the record that a JSON object describes; `number` is for messages."""
+    name = f"records[{number}]"
+    if not isinstance(fields, dict) or not fields.keys() <= _FIELDS:
+        allowed = ", ".join(sorted(_FIELDS))
+        raise InvalidArgument(f"{name} must be an object with some of {allowed}")
+    value = _bytes(name, fields, "value")
+    if value is None:
+        raise InvalidArgument(f"{name} has no value: give value or value_base64")
+    key = _bytes(name, fields, "key")
+    moment = fields.get("timestamp")
+    return Record(value, key, None if moment is None else _moment(name, moment))
+
+
+def _bytes(record: str, fields: dict[str, Any], name: str) -> bytes | None:
+    """Return the bytes of a text as they are, and anything else that JSON can say as JSON."""
+    plain, encoded = fields.get(name), fields.get(f"{name}_base64")
+    if encoded is None:
+        if plain is None:
+            return None
+        text = plain if isinstance(plain, str) else json.dumps(plain, separators=(",", ":"))
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"{record}.{name} is not valid Unicode") from None
+    if plain is not None:
+        raise InvalidArgument(f"{record} has both {name} and {name}_base64: give one of them")
+    return decode_base64(f"{record}.{name}_base64", encoded)
+
+
+def decode_base64(name: str, text: object) -> bytes:
+    try:
+        if not isinstance(text, str):
+            raise ValueError
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        raise InvalidArgument(f"{name} is not base64") from None
+
+
+def _moment(record: str, text: object) -> datetime:
+    try:
+        if not isinstance(text, str):
+            raise ValueError
+        return parse_moment(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{record}.timestamp must be a time such as 2026-11-16T03:00:00Z"
+        ) from None
+
+
+def parse_moment(text: str) -> datetime:
+    """Parse a time of ISO 8601, in UTC unless it names a zone; raise ValueError if it is none."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def as_arrow(records: Sequence[Record]) -> pa.RecordBatch:
+    """Return records as columns; those without a timestamp get the present time."""
+    import pyarrow as pa
+
+    now = datetime.now(UTC)
+    columns = {
+        "value": pa.array([record.value for record in records], pa.binary()),
+        "key": pa.array([record.key for record in records], pa.binary()),
+        "timestamp": pa.array(
+            [record.timestamp or now for record in records], pa.timestamp("us", tz="UTC")
+        ),
+    }
+    return pa.RecordBatch.from_pydict(columns)

@@ -1,0 +1,460 @@
+"""The pages of the web console: rendered here, kept up to date by server-sent events.
+
+The blocks of a template whose names begin with `live_` are rendered again after every look at the
+cluster, and sent when they have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route as PathRoute
+from starlette.types import Receive, Scope, Send
+
+from loomlog.client.cluster import Cluster
+from loomlog.client.log import Log
+from loomlog.client.loglets.registry import FACTORIES
+from loomlog.console import view
+from loomlog.console.api import ROUTES
+from loomlog.console.api.logs import all_checkpoints, checkpoints_of, is_internal
+from loomlog.console.api.records import event, events, first_position, with_pulse
+from loomlog.console.failures import answer_to, status_of
+from loomlog.console.rates import Rates
+from loomlog.console.site import (
+    TOKEN_COOKIE,
+    Connector,
+    check_origin,
+    read_body,
+    token_of,
+)
+from loomlog.console.watch import Watch, Watches
+from loomlog.core.permissions import AUDIT_LOG
+from loomlog.errors import InvalidArgument, LoomError, NotFound, PermissionDenied, Unauthorized
+from loomlog.spark.pipelines.status import statuses
+from loomlog.types import Entry
+from loomlog.wire.info import ClusterStatus, LogInfo
+
+ENTRIES: Final = 20  # of a log, on its page
+ENTRIES_MAX: Final = 500
+SEARCHED_MAX: Final = 20_000  # entries, for a key
+AUDIT_SHOWN: Final = 50
+PULSE_S: Final = 15.0
+_HERE: Final = Path(__file__).parent
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request for a page."""
+
+    request: Request
+    cluster: Cluster
+    watch: Watch
+    connector: Connector
+    token: str
+
+    async def status(self) -> ClusterStatus:
+        return (await self.watch.now()).status
+
+    def asked(self, name: str) -> str:
+        return self.request.query_params.get(name, "").strip()
+
+
+Load = Callable[[Visit], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: its path, and what its template shows."""
+
+    path: str
+    title: str
+    template: str
+    load: Load
+    in_menu: bool = True
+
+
+# ---- what pages show
+
+
+async def overview(visit: Visit) -> dict[str, Any]:
+    status = await visit.status()
+    return {
+        "status": status,
+        "health": view.health(status),
+        "logs": _own(status.logs),
+        "rates": visit.watch.rates[-1] if visit.watch.rates else Rates(0, 0, 0, 0, 0, {}),
+        "events": list(visit.watch.events)[:-9:-1],
+    }
+
+
+async def nodes(visit: Visit) -> dict[str, Any]:
+    return {"status": await visit.status()}
+
+
+async def logs(visit: Visit) -> dict[str, Any]:
+    found = await visit.cluster.logs()
+    rates = visit.watch.rates[-1].logs if visit.watch.rates else {}
+    shows_all = visit.asked("all") == "1"
+    return {
+        "logs": found if shows_all else _own(found),
+        "hidden": 0 if shows_all else len(found) - len(_own(found)),
+        "rates": rates,
+        "protocols": tuple(FACTORIES),
+    }
+
+
+def _own(logs: tuple[LogInfo, ...] | list[LogInfo]) -> list[LogInfo]:
+    return [log for log in logs if not is_internal(log)]
+
+
+async def log(visit: Visit) -> dict[str, Any]:
+    name = visit.request.path_params["log"]
+    handle = visit.cluster.log(name)
+    info = await handle.describe()
+    return {
+        "log": info,
+        "checkpoints": await checkpoints_of(handle),
+        "archive": await handle.archive(),
+        "rate": visit.watch.rates[-1].logs.get(name, 0.0) if visit.watch.rates else 0.0,
+        "stream_state": lambda stream: view.stream_state(info, stream),
+        "position": lambda number: view.position(info, number),
+        "protocols": tuple(FACTORIES),
+    }
+
+
+async def entries(visit: Visit) -> dict[str, Any]:
+    """Return the entries of a log that the visitor searches."""
+    handle = visit.cluster.log(visit.request.path_params["log"])
+    asked = {name: visit.asked(name) for name in ("from", "key", "count")}
+    found: dict[str, Any] = {"asked": asked, "rows": [], "note": "", "after": None}
+    try:
+        await _search(handle, asked, found)
+    except LoomError as error:
+        found["note"] = str(error)
+    return found
+
+
+async def _search(log: Log, asked: Mapping[str, str], found: dict[str, Any]) -> None:
+    wanted = asked["count"] or str(ENTRIES)
+    if not wanted.isascii() or not wanted.isdigit() or not 0 < int(wanted) <= ENTRIES_MAX:
+        raise InvalidArgument(f"show 1 to {ENTRIES_MAX} entries, not {wanted[:20]!r}")
+    most, key = int(wanted), asked["key"].encode() if asked["key"] else None
+    tail = await log.tail()
+    if asked["from"]:
+        start = await first_position(log, asked["from"])
+    else:
+        start = await log.find_last(SEARCHED_MAX if key is not None else most)
+    searched = 0
+    rows: list[Entry] = []
+    if start <= tail:
+        async with aclosing(log.subscribe(start, tail)) as source:
+            async for entry in source:
+                searched += 1
+                if key is None or entry.key == key:
+                    rows.append(entry)
+                if searched >= SEARCHED_MAX or (asked["from"] and len(rows) >= most):
+                    break
+    rows = rows[:most] if asked["from"] else rows[-most:]
+    found["rows"] = [view.entry(row) for row in reversed(rows)]
+    found["after"] = tail + 1
+    if key is not None:
+        found["note"] = f"{len(rows)} of {searched:,} entries, from position {start:,} on"
+    elif not rows:
+        found["note"] = "There are no entries here."
+
+
+async def readers(visit: Visit) -> dict[str, Any]:
+    return {"checkpoints": await all_checkpoints(visit.cluster)}
+
+
+async def pipelines(visit: Visit) -> dict[str, Any]:
+    def look() -> list[Any]:
+        with visit.connector.connect_sync(visit.token) as cluster:
+            return list(statuses(cluster))
+
+    return {"pipelines": await asyncio.to_thread(look)}
+
+
+async def work(visit: Visit) -> dict[str, Any]:
+    status = await visit.status()
+    streams = [(log, stream) for log in status.logs for stream in log.streams]
+    return {
+        "status": status,
+        "conditions": [each for each in status.conditions if each.severity == "work"],
+        "copies": [(log, stream) for log, stream in streams if stream.joining is not None],
+        "switches": [log for log in status.logs if log.switching],
+        "drained": [node for node in status.nodes if node.draining],
+    }
+
+
+async def timeline(visit: Visit) -> dict[str, Any]:
+    await visit.status()
+    return {
+        "events": list(visit.watch.events)[::-1],
+        "since": visit.watch.began_s,
+        "audit": await _audit(visit.cluster),
+    }
+
+
+async def _audit(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return what operators did last, as far as the visitor may know."""
+    log = cluster.log(AUDIT_LOG)
+    try:
+        start = await log.find_last(AUDIT_SHOWN)
+        tail = await log.tail()
+        if start > tail:
+            return []
+        rows = [json.loads(entry.value) async for entry in log.subscribe(start, tail)]
+    except (NotFound, PermissionDenied, ValueError):
+        return []
+    return rows[::-1]
+
+
+async def api(_: Visit) -> dict[str, Any]:
+    return {"routes": ROUTES}
+
+
+PAGES: Final = (
+    Page("/", "Overview", "overview.html", overview),
+    Page("/nodes", "Nodes", "nodes.html", nodes),
+    Page("/logs", "Logs", "logs.html", logs),
+    Page("/logs/{log}", "Log", "log.html", log, in_menu=False),
+    Page("/readers", "Readers", "readers.html", readers),
+    Page("/pipelines", "Pipelines", "pipelines.html", pipelines),
+    Page("/work", "Work", "work.html", work),
+    Page("/timeline", "Timeline", "timeline.html", timeline),
+    Page("/api", "API", "api.html", api),
+)
+
+
+# ---- how they are served
+
+
+class Pages:
+    """All pages, and the events that keep them up to date."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self.watches = Watches(connector.clients)
+        self._templates = _environment()
+
+    def routes(self) -> list[PathRoute]:
+        found = [PathRoute(page.path, _Endpoint(self, page, self._page)) for page in PAGES]
+        live = [
+            PathRoute(f"/live{page.path.rstrip('/')}", _Endpoint(self, page, self._live))
+            for page in PAGES
+        ]
+        [page] = [page for page in PAGES if page.load is log]
+        return [
+            *found,
+            *live,
+            PathRoute("/rows/{log}", _Endpoint(self, page, self._rows)),
+            PathRoute("/static/{name}", _static),
+            PathRoute("/sign-in", self._sign_in, methods=["POST"]),
+            PathRoute("/sign-out", self._sign_out, methods=["POST"]),
+        ]
+
+    async def visit(self, request: Request, stack: AsyncExitStack) -> Visit:
+        token = token_of(request)
+        cluster = await stack.enter_async_context(self._connector.clients.use(token))
+        watch = await self.watches.of(token)
+        return Visit(request, cluster, watch, self._connector, token)
+
+    async def _page(self, page: Page, visit: Visit) -> Response:
+        context = await page.load(visit)
+        if page.load is log:
+            context |= await entries(visit)
+        return self.show(page.template, visit.request, page, context)
+
+    def show(
+        self,
+        template: str,
+        request: Request,
+        page: Page | None,
+        context: Mapping[str, Any],
+        status: int = 200,
+    ) -> Response:
+        html = self._templates.get_template(template).render(
+            {**_frame(request, page, self._connector), **context}
+        )
+        return HTMLResponse(html, status)
+
+    def failure(self, request: Request, page: Page, error: LoomError) -> Response:
+        """Return a page that says what is wrong; it becomes the page itself when that is over."""
+        denied = isinstance(error, PermissionDenied | Unauthorized)
+        context = {"error": error, "denied": denied, "named": bool(token_of(request))}
+        return self.show("failure.html", request, page, context, status_of(error))
+
+    async def _live(self, page: Page, visit: Visit) -> Response:
+        return events(self._changes(page, visit))
+
+    async def _changes(self, page: Page, visit: Visit) -> AsyncIterator[str]:
+        template = self._templates.get_template(page.template)
+        sent: dict[str, str] = {}
+        watch, failed = visit.watch, visit.asked("failed") == "1"
+        for each in list(watch.rates):
+            yield event("rates", each[:5])
+        last = watch.rates[-1] if watch.rates else None
+        async with aclosing(with_pulse(watch.looks(), PULSE_S)) as looks:
+            async for _ in looks:
+                try:
+                    context = await page.load(visit)
+                except LoomError as error:
+                    yield event("failure", {"message": str(error)})
+                    failed = True
+                    continue
+                if failed:
+                    yield event("reload", {})
+                    return
+                parts = self._parts(template, visit.request, page, context)
+                changed = {name: html for name, html in parts.items() if sent.get(name) != html}
+                sent = parts
+                yield event("parts", changed) if changed else ":\n\n"
+                if watch.rates and watch.rates[-1] is not last:
+                    last = watch.rates[-1]
+                    yield event("rates", last[:5])
+
+    def _parts(
+        self, template: Template, request: Request, page: Page, context: Mapping[str, Any]
+    ) -> dict[str, str]:
+        frame = _frame(request, page, self._connector)
+        shared = template.new_context({**frame, **context})
+        return {
+            name: "".join(block(shared))
+            for name, block in template.blocks.items()
+            if name.startswith("live_")
+        }
+
+    async def _rows(self, page: Page, visit: Visit) -> Response:
+        handle = visit.cluster.log(visit.request.path_params["log"])
+        start = await first_position(handle, visit.asked("from") or "latest")
+        return events(self._new_rows(handle, start))
+
+    async def _new_rows(self, handle: Log, start: int) -> AsyncIterator[str]:
+        template = self._templates.get_template("rows.html")
+        async with aclosing(with_pulse(handle.subscribe(start), PULSE_S)) as source:
+            async for row in source:
+                if row is None:
+                    yield ":\n\n"
+                else:
+                    html = template.render(rows=[view.entry(row)], name=handle.name)
+                    yield event("rows", {"html": html}, row.position)
+
+    # ---- tokens of visitors
+
+    async def _sign_in(self, request: Request) -> Response:
+        try:
+            check_origin(request)
+            body = (await read_body(request, 16 * 1024)).decode("ascii", "replace")
+        except LoomError as error:
+            return answer_to(error, named=True)
+        token = parse_qs(body).get("token", [""])[0].strip()
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            TOKEN_COOKIE,
+            quote(token, safe="=._-+/"),
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    async def _sign_out(self, request: Request) -> Response:
+        try:
+            check_origin(request)
+        except LoomError as error:
+            return answer_to(error, named=True)
+        answer = RedirectResponse("/", 303)
+        answer.delete_cookie(TOKEN_COOKIE)
+        return answer
+
+
+class _Endpoint:
+    """A page as an ASGI application, which holds its client while the answer is sent."""
+
+    def __init__(
+        self, pages: Pages, page: Page, answer: Callable[[Page, Visit], Awaitable[Response]]
+    ) -> None:
+        self._pages = pages
+        self._page = page
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        async with AsyncExitStack() as stack:
+            try:
+                visit = await self._pages.visit(request, stack)
+                response = await self._answer(self._page, visit)
+            except LoomError as error:
+                response = self._pages.failure(request, self._page, error)
+            await response(scope, receive, send)
+
+
+def _frame(request: Request, page: Page | None, connector: Connector) -> dict[str, Any]:
+    """Return what every template needs."""
+    return {
+        "path": request.url.path.removeprefix("/live") or "/",
+        "page": page,
+        "menu": [each for each in PAGES if each.in_menu],
+        "named": bool(token_of(request)),
+        "addresses": connector.addresses,
+    }
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= view.FILTERS
+    environment.globals |= {"asset": _asset}
+    environment.globals["ui"] = environment.get_template("macros.html").module
+    return environment
+
+
+# ---- files
+
+
+@cache
+def _assets() -> dict[str, bytes]:
+    own = {file.name: file.read_bytes() for file in (_HERE / "static").iterdir()}
+    spec = find_spec("uplot")
+    assert spec is not None
+    assert spec.origin is not None
+    charts = Path(spec.origin).parent / "static"
+    return own | {
+        "uplot.js": (charts / "uPlot.iife.js").read_bytes(),
+        "uplot.css": (charts / "uPlot.min.css").read_bytes(),
+    }
+
+
+@cache
+def _asset(name: str) -> str:
+    """Return the address of a file, which changes with its content."""
+    return f"/static/{name}?v={hashlib.sha256(_assets()[name]).hexdigest()[:12]}"
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    content = _assets().get(name)
+    if content is None:
+        return answer_to(NotFound(f"there is no file {name!r}"), named=True)
+    headers = {"Cache-Control": "max-age=31536000, immutable"}
+    return Response(content, headers=headers, media_type=_TYPES[Path(name).suffix])

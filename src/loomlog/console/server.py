@@ -1,0 +1,153 @@
+"""The console as a server: uvicorn in the event loop of its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from loomlog.client.blocking import connect_sync
+from loomlog.client.cluster import Cluster, connect
+from loomlog.console.application import application
+from loomlog.console.clients import Clients
+from loomlog.console.pages import Pages
+from loomlog.console.site import Connector
+from loomlog.errors import InvalidArgument, LoomError
+from loomlog.net.address import is_loopback, join_address, split_address
+from loomlog.net.credentials import AUTHORITIES
+
+CONNECTIONS_MAX: Final = 1000  # further ones are answered with 503
+STOP_S: Final = 1  # for requests under way; then they are cancelled
+IDLE_S: Final = 60  # a connection without requests is closed after this
+
+
+class ConsoleServer:
+    """Serves the API and the pages of one cluster."""
+
+    def __init__(self, addresses: str, listen: str, tls: str = "") -> None:
+        """`tls` is the file of the certificate for HTTPS; beside it are the authorities by which
+        servers of the cluster are known. The certificate is not shown to them: callers have
+        their own permissions, and none of ours."""
+        self._listen = listen
+        self._tls = Path(tls) if tls else None
+        authorities = str(self._tls.with_name(AUTHORITIES)) if self._tls else ""
+        settings = partial(connect, addresses, tls=authorities, spin_s=0.0)
+
+        async def connected(token: str) -> Cluster:
+            return await settings(token=token)
+
+        self._connector = Connector(
+            Clients(connected),
+            lambda token: connect_sync(addresses, tls=authorities, token=token, spin_s=0.0),
+            addresses,
+            authorities,
+        )
+        self._pages = Pages(self._connector)
+        self.address = ""
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://{self.address}/"
+
+    @property
+    def failed(self) -> asyncio.Future[LoomError]:
+        """A future that is never done: the console waits for a cluster that is away."""
+        return asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Listen. Raise InvalidArgument if the address or the certificate cannot be used."""
+        context = _context(self._tls) if self._tls else None
+        only_loopback = context is None and is_loopback(self._listen)
+        config = uvicorn.Config(
+            application(self._connector, self._pages, only_loopback=only_loopback),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=STOP_S,
+        )
+        config.load()
+        config.ssl = context
+        host, port = split_address(self._listen)
+        config.host, config.port = host, port
+        self._server = _Server(config)
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve())
+        ready = asyncio.ensure_future(self._server.ready.wait())
+        await asyncio.wait([self._serving, ready], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        bound = self._server.bound
+        if bound is None:
+            raise InvalidArgument(
+                f"cannot listen on {self._listen}: choose another address or stop what uses it"
+            )
+        self.address = join_address(*bound)
+
+    async def stop(self) -> None:
+        """Stop listening; requests under way get a moment to end."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait([self._serving])
+        await self._pages.watches.close()
+        await self._connector.clients.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @property
+    def bound(self) -> tuple[str, int] | None:
+        """Host and port it listens on."""
+        if not self.started:
+            return None
+        host, port, *_ = self.servers[0].sockets[0].getsockname()
+        return host, port
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield
+
+
+def _context(file: Path) -> ssl.SSLContext:
+    """Return the context for HTTPS; a renewed certificate is used from the next handshake on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(file)
+        loaded = os.stat(file).st_mtime_ns
+    except OSError as error:  # an SSLError is one, too
+        raise InvalidArgument(
+            f"{file} cannot be used for HTTPS: {error.strerror or error}; `loom certs client "
+            "console --host NAME` makes it"
+        ) from error
+
+    def renew(*_: object) -> None:
+        nonlocal loaded
+        try:
+            if (changed := os.stat(file).st_mtime_ns) != loaded:
+                loaded = changed
+                context.load_cert_chain(file)
+        except OSError:
+            pass  # it is being replaced: the last one stays in use
+
+    context.sni_callback = renew
+    return context

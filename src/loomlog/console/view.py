@@ -1,0 +1,178 @@
+"""How values are shown on pages. Pure; escaping is left to the templates."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from loomlog.console.timeline import subject_of
+from loomlog.types import Entry
+from loomlog.wire.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
+
+TEXT_CHARS_MAX: Final = 20_000  # of one value on a page
+HEX_BYTES_MAX: Final = 1024
+_HEX_WIDTH: Final = 16
+
+
+class Health(NamedTuple):
+    """The state of the cluster in one sentence, and what helps."""
+
+    severity: str  # good, work, warning, problem
+    title: str
+    sentence: str
+    help: str = ""
+
+
+def health(status: ClusterStatus) -> Health:
+    if not status.conditions:
+        return Health("good", "Healthy", "Every acknowledged entry has all its copies.")
+    first = status.conditions[0]
+    subject = subject_of(first)
+    sentence = f"{subject[:1].upper()}{subject[1:]}: {first.text}."
+    titles = {"problem": "Problem", "warning": "Warning", "work": "Work under way"}
+    return Health(first.severity, titles.get(first.severity, "Problem"), sentence, first.help)
+
+
+def node_state(node: NodeInfo) -> tuple[str, str]:
+    """Return a node's state in a word, and its severity."""
+    if node.alive:
+        return ("draining", "work") if node.draining else ("alive", "good")
+    if node.held_back is not None:
+        return "held back", "problem"
+    return ("restarting", "work") if node.restarting else ("away", "problem")
+
+
+def stream_state(log: LogInfo, stream: StreamInfo) -> tuple[str, str]:
+    """Return a stream's state in a word, and its severity."""
+    if stream not in log.active_streams:
+        return stream.state, "info"
+    return stream.state, "good" if stream.state == "running" else "problem"
+
+
+def copied(stream: StreamInfo) -> float:
+    """Return the share of its entries that the joining node has, 0 to 1."""
+    last = stream.last_llsn
+    return min(1.0, stream.copied_entries / last) if last else 1.0
+
+
+def position(log: LogInfo, number: int | None) -> str:
+    """Return a position, with its epoch and offset if it has them."""
+    if number is None:
+        return "unknown"
+    return log.epoch_and_offset(number) or f"{number:,}"
+
+
+class ShownValue(NamedTuple):
+    """A value for people."""
+
+    kind: str  # json, text, binary, empty
+    text: str
+    size: int
+    cut: bool = False  # there is more
+
+
+def shown(data: bytes) -> ShownValue:
+    """Return JSON indented, text as it is, and anything else as a table of bytes."""
+    if not data:
+        return ShownValue("empty", "", 0)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _hex(data)
+    if any(character < " " and character not in "\t\r\n" for character in text):
+        return _hex(data)
+    kind = "text"
+    if text[0] in "{[" and len(text) <= TEXT_CHARS_MAX:
+        try:
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            kind = "json"
+        except (ValueError, RecursionError):
+            pass
+    return ShownValue(kind, text[:TEXT_CHARS_MAX], len(data), len(text) > TEXT_CHARS_MAX)
+
+
+def _hex(data: bytes) -> ShownValue:
+    lines = []
+    for start in range(0, min(len(data), HEX_BYTES_MAX), _HEX_WIDTH):
+        part = data[start : start + _HEX_WIDTH]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in part)
+        lines.append(f"{start:06x}  {part.hex(' '):<{3 * _HEX_WIDTH - 1}}  {letters}")
+    return ShownValue("binary", "\n".join(lines), len(data), len(data) > HEX_BYTES_MAX)
+
+
+def summary(data: bytes, most: int = 160) -> str:
+    """Return the beginning of a value on one line."""
+    text = data[: 4 * most].decode("utf-8", "replace")
+    line = "".join(each if each.isprintable() else "·" for each in text)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def entry(row: Entry) -> dict[str, Any]:
+    """Return an entry for a page."""
+    return {
+        "position": row.position,
+        "stream": row.stream,
+        "time": row.timestamp,
+        "key": None if row.key is None else summary(row.key, 60),
+        "summary": summary(row.value),
+        "value": shown(row.value),
+    }
+
+
+# ---- numbers
+
+
+def size(count: float | None) -> str:
+    """Format 1536 as 1.5 KiB."""
+    if count is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def count(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def rate(number: float) -> str:
+    """Format a rate with the digits that people read."""
+    if number < 10 and number != math.floor(number):
+        return f"{number:.1f}"
+    return f"{number:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Format 93.5 as 1 m 33 s."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} m" if hours else f"{minutes} m {rest} s"
+
+
+def moment(time_s: float | datetime) -> str:
+    """Format a time in UTC, with seconds."""
+    found = time_s if isinstance(time_s, datetime) else datetime.fromtimestamp(time_s, UTC)
+    return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+FILTERS: Final = {
+    "size": size,
+    "count": count,
+    "rate": rate,
+    "duration": duration,
+    "moment": moment,
+    "node_state": node_state,
+    "copied": copied,
+    "subject": subject_of,
+}

@@ -1,0 +1,123 @@
+"""Looks at the status of the cluster again and again, while pages are open.
+
+There is one watch for each identity: what a status shows depends on who asks. It keeps the rates
+and events of the last minutes in memory, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from loomlog.console.clients import CLIENTS_MAX, Clients
+from loomlog.console.rates import Look, Rates, rates
+from loomlog.console.timeline import Event, changes
+from loomlog.errors import LoomError, PermissionDenied, Unauthorized
+
+LOOK_EVERY_S: Final = 1.0
+LEFT_S: Final = 300.0  # a watch ends this long after its last watcher left
+RATES_MAX: Final = 300
+EVENTS_MAX: Final = 500
+
+
+class Watch:
+    """The cluster as one identity sees it."""
+
+    def __init__(self, clients: Clients, token: str) -> None:
+        self._clients = clients
+        self._token = token
+        self._looked = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._wanted_until_s = 0.0  # on the loop's clock
+        self.look: Look | None = None
+        self.error: LoomError | None = None  # of the last look
+        self.rates: deque[Rates] = deque(maxlen=RATES_MAX)
+        self.events: deque[Event] = deque(maxlen=EVENTS_MAX)  # the newest last
+        self.began_s = time.time()
+
+    async def now(self) -> Look:
+        """Return the newest look, not older than a second; raise an error if there is none."""
+        self._want()
+        if self.error is not None or self.look is None or self._is_old():
+            await self._look_once()
+        if self.error is not None:
+            raise self.error
+        assert self.look is not None
+        return self.look
+
+    async def looks(self) -> AsyncGenerator[None, None]:
+        """Yield after every look, also after one that failed."""
+        while True:
+            self._want()
+            yield
+            async with self._looked:
+                await self._looked.wait()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _is_old(self) -> bool:
+        return self.look is not None and time.time() - self.look.time_s > 2 * LOOK_EVERY_S
+
+    def _want(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._wanted_until_s = loop.time() + LEFT_S
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < self._wanted_until_s:
+            await self._look_once()
+            if isinstance(self.error, PermissionDenied | Unauthorized):
+                return  # until the next visit
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look_once(self) -> None:
+        began_s = time.monotonic()
+        before = self.look
+        try:
+            async with self._clients.use(self._token) as cluster:
+                status = await cluster.status()
+        except LoomError as error:
+            if self.error is None and before is not None:
+                self._note("problem", "the metadata repository does not answer")
+            self.error = error
+        else:
+            if self.error is not None and before is not None:
+                self._note("good", "the metadata repository answers again")
+            self.error = None
+            self.look = Look(time.time(), status, time.monotonic() - began_s)
+            if before is not None:
+                self.rates.append(rates(before, self.look))
+                self.events += changes(before.status, status, self.look.time_s)
+        async with self._looked:
+            self._looked.notify_all()
+
+    def _note(self, severity: str, text: str) -> None:
+        self.events.append(Event(time.time(), severity, "metadata", text))
+
+
+class Watches:
+    """The watches of all identities; the least recently used gives way."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._watches: OrderedDict[str, Watch] = OrderedDict()
+
+    async def of(self, token: str) -> Watch:
+        if token not in self._watches:
+            while len(self._watches) >= CLIENTS_MAX:
+                await self._watches.popitem(last=False)[1].close()
+            self._watches[token] = Watch(self._clients, token)
+        self._watches.move_to_end(token)
+        return self._watches[token]
+
+    async def close(self) -> None:
+        while self._watches:
+            await self._watches.popitem()[1].close()
