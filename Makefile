@@ -17,7 +17,7 @@ ARGS ?=
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd demo test most long kills lint types sim soak attack bench proto clean
+.PHONY: help venv java etcd demo test most long kills lint types sim soak attack fuzz bench proto clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -48,7 +48,7 @@ test: lint java etcd  ## lint, types, all tests
 # (sim) beside those that wait (cluster), and takes from the others when it is done.
 most: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS) \
-		tests/cluster tests/bench tests/sim tests/conformance tests/unit
+		tests/cluster tests/bench tests/sim tests/conformance tests/unit tests/fuzz
 
 long: etcd  ## the other tests that take long: a bad network, many more seeds of simulations
 	$(BIN)/python -m pytest -q -n $(JOBS) -m long $(ARGS) tests/cluster tests/bench tests/sim tests/conformance tests/unit
@@ -86,6 +86,11 @@ attack: MINUTES = 5
 attack: SEED = $(shell date +%s)
 attack: etcd  ## kills, stops, disk faults, lost disks, clock jumps, damaged frames: make attack MINUTES=60
 	$(BIN)/python tests/cluster/chaos/attack.py --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+fuzz: MINUTES = 1
+fuzz: SEED = $(shell date +%s)
+fuzz: $(STAMP)  ## senseless input to every decoder, or to servers: make fuzz MINUTES=60; ARGS=--live
+	PYTHONPATH=tests/rigs $(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $(SEED) --keep $(ARGS)
 
 bench: $(STAMP)  ## measure a private cluster on this machine: make bench ARGS="--seconds 2"
 	$(BIN)/loom bench --up 3 $(ARGS)

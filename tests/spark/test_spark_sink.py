@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from pyspark.sql import functions as f
 from spark_rig import SparkRig
 
 import loomlog
+from loomlog.spark.options import read_options
+from loomlog.spark.writers import write_options
 
 ROWS = 500
 
@@ -249,3 +252,24 @@ def test_complete_mode_is_refused(
     )
     with pytest.raises(PySparkException, match="only ever appended to"):
         query.start().awaitTermination(60)
+
+
+def test_a_token_is_read_where_it_is_used_and_is_in_no_plan(
+    rig: SparkRig, target: loomlog.BlockingLog, tmp_path: Path
+) -> None:
+    secret = uuid.uuid4().hex
+    file = tmp_path / "app.token"
+    file.write_text(secret)
+    with pytest.raises(PySparkException, match=r"app\.token may be read by others"):
+        save(rig, numbers(rig, 5), target, tokenFile=str(file))
+    file.chmod(0o600)
+    save(rig, numbers(rig, 5), target, tokenFile=str(file))
+    place = {"cluster": rig.address, "log": target.name, "tokenFile": str(file)}
+    frame = rig.spark.read.format("loomlog").options(**place).load()
+    assert frame.count() == 5
+    assert secret not in str(frame._jdf.queryExecution().toString())
+    settings = write_options(place, streaming=False), read_options(place, streaming=False)
+    assert secret.encode() not in pickle.dumps(settings)  # what travels to tasks
+    with pytest.raises(PySparkException, match=r"has no option token; there are .*tokenFile") as e:
+        save(rig, numbers(rig, 1), target, token=secret)
+    assert secret not in str(e.value)

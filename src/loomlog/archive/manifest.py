@@ -80,7 +80,7 @@ def decode(data: bytes, name: str) -> Manifest:
         found = _decode(data)
         pages = tuple(Page(**page) for page in found["pages"])
         manifest = Manifest(pages, tuple(RangeFile(**file) for file in found["files"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Corrupt(f"{name} is not the manifest of an archive") from None
     _require_dense(manifest.ranges, name)
     return manifest
@@ -93,7 +93,7 @@ def encode_page(files: Iterable[RangeFile]) -> bytes:
 def decode_page(data: bytes, name: str) -> list[RangeFile]:
     try:
         files = [RangeFile(**file) for file in _decode(data)["files"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Corrupt(f"{name} is not a page of an archive's manifest") from None
     _require_dense(files, name)
     return files

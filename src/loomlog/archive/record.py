@@ -46,7 +46,7 @@ def decode(value: bytes, log: str) -> ArchiveInfo:
         version = fields.pop("version")
         if version == VERSION:
             return ArchiveInfo(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Corrupt(
             f"the register {register_name(log)!r} does not describe an archive: another program "
             "wrote it"

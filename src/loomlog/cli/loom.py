@@ -85,7 +85,9 @@ def loom(
 ) -> None:
     """A distributed shared log: many writers, many storage nodes, one total order."""
     if token_file is not None:  # never an argument: those are seen by others
-        os.environ["LOOM_TOKEN"] = token_file.read_text().strip()
+        from loomlog.client.settings import read_token
+
+        os.environ["LOOM_TOKEN"] = read_token(token_file).strip()
     if tls:
         os.environ[VARIABLE] = tls  # also for the processes that a command starts
     if cluster is not None:

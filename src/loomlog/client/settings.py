@@ -29,6 +29,7 @@ class ClientOptions(TypedDict, total=False):
     spin_s: float
     hole_timeout_s: float
     token: str
+    token_file: str
 
 
 class _Bounds(NamedTuple):
@@ -68,7 +69,7 @@ _CHOICES: Final = {
     "compression": ("none", "lz4", "zstd"),
     "retry": ("exactly-once", "at-once"),
 }
-_NAMES: Final = frozenset(field.name for field in fields(ClientSettings))
+_NAMES: Final = frozenset({*(field.name for field in fields(ClientSettings)), "token_file"})
 
 
 def checked_settings(given: ClientOptions) -> ClientSettings:
@@ -79,7 +80,8 @@ def checked_settings(given: ClientOptions) -> ClientSettings:
         raise InvalidArgument(
             f"no setting {', '.join(unknown)}; there are {', '.join(sorted(_NAMES))}"
         )
-    token = options.pop("token", "") or _environment_token()
+    path = options.pop("token_file", "")
+    token = options.pop("token", "") or (read_token(path) if path else _environment_token())
     if not isinstance(token, str) or not token.isascii():
         raise InvalidArgument("token must be the text that `loom token create` printed")
     for name, value in options.items():
@@ -91,12 +93,23 @@ def _environment_token() -> str:
     """Return the token that LOOM_TOKEN is, or that is in the file LOOM_TOKEN_FILE."""
     if token := os.environ.get("LOOM_TOKEN"):
         return token
-    if not (path := os.environ.get("LOOM_TOKEN_FILE")):
-        return ""
+    path = os.environ.get("LOOM_TOKEN_FILE")
+    return read_token(path) if path else ""
+
+
+def read_token(path: str | Path) -> str:
+    """Return the token in a file, which others must not be able to read."""
     try:
-        return Path(path).read_text()
+        with open(path) as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            token = file.read()
     except (OSError, UnicodeError):
         raise InvalidArgument(f"the token file {path} cannot be read") from None
+    if mode & 0o077:
+        raise InvalidArgument(
+            f"the token file {path} may be read by others (mode {mode:03o}): chmod 600 {path}"
+        )
+    return token
 
 
 def _check(name: str, value: object) -> None:

@@ -54,7 +54,7 @@ class RegisterRecord:
             head = json.loads(line)
             earlier = tuple((token, version) for token, version in head["earlier"])
             return cls(None if head["deleted"] else value, head["token"], earlier)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Corrupt(f"metadata {key!r} is not what this release writes: {error}") from error
 
 

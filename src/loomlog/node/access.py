@@ -12,7 +12,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from loomlog.core.permissions import AccessRules
-from loomlog.errors import InvalidArgument, NotFound
+from loomlog.errors import LoomError, NotFound
 from loomlog.node.workers import off_loop
 from loomlog.storage import small_files
 from loomlog.storage.files import Files, Worker
@@ -49,7 +49,7 @@ class KnownAccess:
             fields = small_files.decode(small_files.read(self._files, f"{path}/{_FILE}"))
             if fields is not None:
                 return Access.from_wire(pb.Access.FromString(bytes.fromhex(fields["access"])))
-        except (OSError, ValueError, KeyError, DecodeError, InvalidArgument) as error:
+        except (OSError, ValueError, KeyError, TypeError, DecodeError, LoomError) as error:
             logger.warning("%s/%s cannot be read: %s", path, _FILE, error)
         logger.error("%s/%s is damaged: requests wait for the metadata repository", path, _FILE)
         return Access(rules=AccessRules(enforced=True))

@@ -40,6 +40,7 @@ _NAMES: Final = (
     "failOnDataLoss",
     "readTimeoutMs",
     "tls",
+    "tokenFile",
 )
 _STREAM_ONLY: Final = "maxRecordsPerTrigger"
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,6 +62,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     read_timeout_s: float
     tls: str | None  # as of `connect`
+    token_file: str  # the same; a path: plans and Spark's pages show options
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -88,6 +90,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         read_timeout_s=(_count(options, "readTimeoutMs") or READ_TIMEOUT_MS) / 1000,
         tls=options.get("tls"),
+        token_file=options.get("tokenFile", ""),
     )
 
 

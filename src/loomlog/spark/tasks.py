@@ -32,7 +32,9 @@ _LLSN: Final = SCHEMA.get_field_index("llsn")
 def connect(options: ReadOptions) -> BlockingCluster:
     """Connect for one task or one plan; the user chooses how long to wait for an answer."""
     timeout_s = min(options.read_timeout_s, limits.REQUEST_TIMEOUT_S)
-    return connect_sync(options.cluster, request_timeout_s=timeout_s, tls=options.tls)
+    return connect_sync(
+        options.cluster, request_timeout_s=timeout_s, tls=options.tls, token_file=options.token_file
+    )
 
 
 def read_range(options: ReadOptions, wanted: TaskRange, schema: Any) -> Iterator[Any]:

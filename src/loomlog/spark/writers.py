@@ -27,13 +27,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType, TimestampType
 
-from loomlog.client.blocking import connect_sync
+from loomlog.client.blocking import BlockingCluster, connect_sync
 from loomlog.client.publish.stager import Staged
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.spark.options import named, number, required
 
 _QUERY: Final = "sql.streaming.queryId"  # where Spark tells a task to which query it belongs
-_OPTIONS: Final = ("cluster", "log", "writer", "sequence", "tls")
+_OPTIONS: Final = ("cluster", "log", "writer", "sequence", "tls", "tokenFile")
 _OF_SPARK: Final = ("checkpointlocation",)  # it hands its own on
 
 _BYTES: Final = (BinaryType, StringType)
@@ -57,6 +57,7 @@ class WriteOptions:
     writer: str | None  # of a batch: None for one that is written but once
     sequence: int
     tls: str | None  # as of `connect`
+    token_file: str
 
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -76,7 +77,12 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         writer=writer,
         sequence=1 if sequence is None else number("sequence", sequence, "a number from 1 on"),
         tls=options.get("tls"),
+        token_file=options.get("tokenFile", ""),
     )
+
+
+def _connect(options: WriteOptions) -> BlockingCluster:
+    return connect_sync(options.cluster, tls=options.tls, token_file=options.token_file)
 
 
 def require_writable(schema: StructType, overwrite: bool) -> None:
@@ -148,7 +154,7 @@ class BatchWriter(DataSourceArrowWriter):
     def _forget(self) -> None:
         """Forget a writer that was made for this batch alone."""
         if self._options.writer is None:
-            with connect_sync(self._options.cluster, tls=self._options.tls) as cluster:
+            with _connect(self._options) as cluster:
                 cluster.log(self._options.log).writer(self._writer).forget()
 
 
@@ -171,7 +177,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _stage(options: WriteOptions, writer: str, batches: Iterator[Any]) -> TaskStaged:
     """Stage rows in a task. The writer is created first, so that no trim removes them."""
-    with connect_sync(options.cluster, tls=options.tls) as cluster:
+    with _connect(options) as cluster:
         log = cluster.log(options.log)
         log.writer(writer)
         return TaskStaged(log.stage(batches), writer)
@@ -184,7 +190,7 @@ def _publish(
     writers = [message.writer for message in messages if isinstance(message, TaskStaged)]
     if not writers:
         return  # Spark had no task for it: there was nothing to write
-    with connect_sync(options.cluster, tls=options.tls) as cluster:
+    with _connect(options) as cluster:
         writer = cluster.log(options.log).writer(writers[0])
         writer.publish(sequence, all_staged(messages, options.log))
 

@@ -34,7 +34,7 @@ def load_generation(files: Files, path: str) -> int | None:
     That is no sign of an older copy, which would have one that can."""
     if not files.exists(f"{path}/{_GENERATION}"):
         return 0
-    mark = _load(files, f"{path}/{_GENERATION}")
+    mark = _load(files, f"{path}/{_GENERATION}", number=int)
     return None if mark is None else int(mark["number"])
 
 
@@ -46,7 +46,8 @@ def save_generation(files: Files, path: str, generation: int) -> None:
 
 def load_run(files: Files, paths: Sequence[str]) -> Seen:
     """Return the newest one. A file that is damaged counts as none: others know as much."""
-    marks = [mark for path in paths if (mark := _load(files, f"{path}/{_RUN}")) is not None]
+    found = (_load(files, f"{path}/{_RUN}", number=int, id=str, revision=int) for path in paths)
+    marks = [mark for mark in found if mark is not None]
     runs = (Seen(Run(mark["number"], mark["id"]), mark["revision"]) for mark in marks)
     return max(runs, default=Seen())
 
@@ -65,8 +66,9 @@ def save_run(files: Files, paths: Sequence[str], seen: Seen) -> None:
         raise failures[0]
 
 
-def _load(files: Files, path: str) -> dict[str, Any] | None:
-    """Return the fields of a mark; None if there is none, or none that can be read."""
+def _load(files: Files, path: str, **kinds: type) -> dict[str, Any] | None:
+    """Return the fields of a mark, which are of these kinds; None if there is none, or none that
+    can be read."""
     try:
         if not files.exists(path):
             return None
@@ -74,6 +76,7 @@ def _load(files: Files, path: str) -> dict[str, Any] | None:
     except OSError as error:
         logger.error("%s cannot be read (%s): an older copy may go unnoticed", path, error)
         return None
-    if fields is None:
+    if fields is None or any(type(fields.get(name)) is not kind for name, kind in kinds.items()):
         logger.error("%s is damaged: an older copy may go unnoticed", path)
+        return None
     return fields

@@ -89,21 +89,23 @@ def load(files: Files, path: str) -> Identity:
             f"{path}/{_FILE}: expected format {FORMAT}, found {fields.get('format')}; "
             "use the release that wrote it"
         )
-    if fields is None or crc != b"%08x\n" % crc32c(line):
-        raise Corrupt(
-            f"{path}/{_FILE} is damaged; copy it from another volume of this node or a backup; if "
-            f"there is none, run `loom node replace {path.rpartition('=')[2]}` and start the node "
-            "with empty volumes"
-        )
-    del fields["format"]
-    fields["volumes"] = tuple(fields["volumes"])
-    return Identity(**fields)
+    if fields is not None and crc == b"%08x\n" % crc32c(line):
+        del fields["format"]
+        try:
+            return Identity(**{**fields, "volumes": tuple(fields["volumes"])})
+        except (KeyError, TypeError):
+            pass  # nothing of ours wrote it
+    raise Corrupt(
+        f"{path}/{_FILE} is damaged; copy it from another volume of this node or a backup; if "
+        f"there is none, run `loom node replace {path.rpartition('=')[2]}` and start the node "
+        "with empty volumes"
+    )
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None
 
@@ -211,8 +213,9 @@ def _save_owner(files: Files, path: str, owner: Owner) -> None:
 
 def _load_owner(files: Files, path: str) -> Owner:
     fields = small_files.decode(small_files.read(files, f"{path}/{_OWNER_FILE}"))
-    if fields is None:
-        raise Corrupt(
-            f"{path}/{_OWNER_FILE} does not match its checksum; restore it from another node"
-        )
-    return Owner(fields["cluster"], fields["node_id"], fields["shard"])
+    try:
+        if fields is not None:
+            return Owner(fields["cluster"], fields["node_id"], fields["shard"])
+    except KeyError:
+        pass  # nothing of ours wrote it
+    raise Corrupt(f"{path}/{_OWNER_FILE} does not match its checksum; restore it from another node")

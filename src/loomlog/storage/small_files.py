@@ -20,12 +20,15 @@ def encode(fields: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Any] | None:
-    """Return the fields; None if they do not match their checksum."""
+    """Return the fields; None if they do not match their checksum, or are none."""
     line, _, crc = data.partition(b"\n")
     if crc != b"%08x\n" % crc32c(line):
         return None
-    fields: dict[str, Any] = json.loads(line)
-    return fields
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
 
 
 def read(files: Files, path: str) -> bytes:

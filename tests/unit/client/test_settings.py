@@ -18,7 +18,7 @@ def test_every_setting_is_an_option_and_its_default_is_valid() -> None:
     defaults: Any = {
         field.name: getattr(ClientSettings(), field.name) for field in fields(ClientSettings)
     }
-    assert set(ClientOptions.__annotations__) == set(defaults)
+    assert set(ClientOptions.__annotations__) == {*defaults, "token_file"}  # that becomes a token
     assert checked_settings(defaults) == ClientSettings()
 
 
@@ -46,6 +46,7 @@ def test_a_token_comes_from_an_argument_the_environment_or_a_file(
 ) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
+    file.chmod(0o600)
     monkeypatch.setenv("LOOM_TOKEN_FILE", str(file))
     assert checked_settings({}).token == "from-file"
     monkeypatch.setenv("LOOM_TOKEN", "from-environment")
@@ -53,6 +54,18 @@ def test_a_token_comes_from_an_argument_the_environment_or_a_file(
     settings = checked_settings({"token": "given"})
     assert settings.token == "given"
     assert "given" not in repr(settings)
+
+
+def test_a_token_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    for mode in (0o640, 0o604, 0o644):
+        file.chmod(mode)
+        with pytest.raises(InvalidArgument, match=f"mode {mode:o}.: chmod 600") as e:
+            checked_settings({"token_file": str(file)})
+        assert "secret" not in str(e.value)
+    file.chmod(0o600)
+    assert checked_settings({"token_file": str(file)}).token == "secret"
 
 
 def test_errors_about_tokens_do_not_show_them(

@@ -105,9 +105,15 @@ async def export_metadata(
         bool,
         typer.Option("--skip-damaged", help="Leave out registers and leases that are damaged."),
     ] = False,
+    without_token_keys: Annotated[
+        bool,
+        typer.Option(
+            "--without-token-keys", help="Leave out the keys of tokens: none is valid then."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write all metadata of a cluster into a file. Its vmr must be stopped."""
+    """Write all metadata of a cluster into a file, which is a secret. Its vmr must be stopped."""
     settings = access.settings(etcd) if etcd else None
     if file.exists():
         raise AlreadyExists(f"{file} exists: give another name")
@@ -121,8 +127,11 @@ async def export_metadata(
         dump = await embedded.export(data[0], skip_damaged=skip_damaged)
     else:
         raise UsageError("one --data is exported; several belong to one --etcd, give it, too")
+    if without_token_keys:
+        dump = dump.without_token_keys()
     _write(file, dump.encode())
-    _say(dump, f"is in {file}", as_json=as_json)
+    secrets = f"; keep it secret: it has {dump.secrets}"
+    _say(dump, f"is in {file}{secrets}", as_json=as_json)
 
 
 @command(app, "import")

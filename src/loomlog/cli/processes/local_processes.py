@@ -36,7 +36,7 @@ from loomlog.cli.processes.local_metadata import (
 )
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.net.credentials import AUTHORITIES
-from loomlog.storage.disk import DIRECTORY_MODE
+from loomlog.storage.disk import DIRECTORY_MODE, FILE_MODE
 from loomlog.testing.etcd import environment, is_healthy
 from loomlog.types import SyncMode
 
@@ -293,7 +293,7 @@ def _tls_arguments(plan: ClusterPlan) -> list[str]:
 async def _spawn(
     command: list[str], log_file: Path, environment: dict[str, str] | None = None
 ) -> asyncio.subprocess.Process:
-    with log_file.open("ab") as log:
+    with os.fdopen(_open_private(log_file), "ab") as log:
         return await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -302,6 +302,13 @@ async def _spawn(
             env=environment,
             start_new_session=True,  # Ctrl-C in the terminal is for us; we stop them in order
         )
+
+
+def _open_private(file: Path) -> int:
+    """Open a log file for its owner only, also one that was there before."""
+    fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
+    os.fchmod(fd, FILE_MODE)
+    return fd
 
 
 async def _ready_line(

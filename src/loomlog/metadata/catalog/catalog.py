@@ -24,6 +24,7 @@ from loomlog.core.segments import Layout, Segment, Settings
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound
 from loomlog.metadata.catalog.kept_records import KeptRecords
 from loomlog.metadata.catalog.records import (
+    ACCESS,
     AccessRecord,
     ClusterRecord,
     CountersRecord,
@@ -146,7 +147,7 @@ class Catalog(KeptRecords):
     # ---- access rules
 
     async def put_access(self, record: AccessRecord) -> None:
-        await self._put("access", record)
+        await self._put(ACCESS, record)
 
     # ---- logs
 

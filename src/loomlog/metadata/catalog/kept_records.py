@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from loomlog.core.segments import Segment
 from loomlog.errors import Conflict, NotFound, SwapUnknown
 from loomlog.metadata.catalog.records import (
+    ACCESS,
     AccessRecord,
     ClusterRecord,
     CountersRecord,
@@ -30,7 +31,7 @@ _KINDS: dict[str, type[MetadataRecord]] = {
     "counters": CountersRecord,
     "node": NodeRecord,
     "log": LogRecord,
-    "access": AccessRecord,
+    ACCESS: AccessRecord,
 }
 
 

@@ -245,7 +245,7 @@ def decode(kind: type[R], key: str, value: bytes) -> R:
     try:
         fields = json.loads(value)
         return kind(**{name: _tuples(field) for name, field in fields.items()})
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Corrupt(f"metadata {key!r} is not what this release writes: {error}") from error
 
 
@@ -266,6 +266,7 @@ def _successor(fields: Successor) -> Successor:
     return Successor(loglet, Settings(*settings), ready)
 
 
+ACCESS: Final = "access"  # the key of the AccessRecord
 HISTORY: Final = "history"  # the key of the HistoryRecord
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from crc32c import crc32c
 
 from loomlog.errors import AlreadyExists, Corrupt, NotFound, VersionMismatch
-from loomlog.metadata.catalog.records import ClusterRecord, decode
+from loomlog.metadata.catalog.records import ACCESS, AccessRecord, ClusterRecord, decode, encode
 from loomlog.metadata.leader.membership import LEADER
 from loomlog.metadata.store.checked_value import DamagedItem
 from loomlog.metadata.store.contract import MetaStore, StoredItem
@@ -59,6 +59,24 @@ class Dump:
     def cluster_id(self) -> str:
         return decode(ClusterRecord, _CLUSTER, self.items[_CLUSTER]).cluster_id
 
+    @property
+    def secrets(self) -> str:
+        """Say which secrets are in it."""
+        keys = " and the keys that sign tokens" if self._access.keys else ""
+        return f"the secrets of cluster and nodes{keys}"
+
+    def without_token_keys(self) -> Dump:
+        """Leave out the keys that sign tokens, and with them all tokens."""
+        items = dict(self.items)
+        if ACCESS in items:
+            items[ACCESS] = encode(replace(self._access, keys=(), tokens=()))
+        return replace(self, items=items)
+
+    @property
+    def _access(self) -> AccessRecord:
+        found = self.items.get(ACCESS)
+        return decode(AccessRecord, ACCESS, found) if found is not None else AccessRecord()
+
     def encode(self) -> bytes:
         parts = [
             part
@@ -81,8 +99,14 @@ class Dump:
         if version != FORMAT:
             raise VersionMismatch(f"{path} has format {version}, this release reads {FORMAT}")
         reader = _Reader(data, _HEADER.size)
-        found = dict(reader.items(items))
-        return cls(epoch, highest, found, tuple(reader.rounds(rounds)))
+        try:
+            found = dict(reader.items(items))
+            dump = cls(epoch, highest, found, tuple(reader.rounds(rounds)))
+        except (struct.error, UnicodeDecodeError):
+            raise Corrupt(f"{path} ends too early: export it again, or use another copy") from None
+        if _CLUSTER not in found:
+            raise Corrupt(f"{path} has no record of a cluster: use another copy")
+        return dump
 
 
 class _Reader:
@@ -106,8 +130,11 @@ class _Reader:
         return layout.unpack(self._bytes(layout.size))
 
     def _bytes(self, size: int) -> bytes:
+        found = self._data[self._at : self._at + size]
+        if len(found) != size:
+            raise struct.error("cut off")
         self._at += size
-        return self._data[self._at - size : self._at]
+        return found
 
 
 async def dump(

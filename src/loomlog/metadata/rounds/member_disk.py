@@ -239,7 +239,7 @@ def _decode_promise(path: str, data: bytes, member_id: MemberId) -> MemberState:
         raise VersionMismatch(f"{path} has format {version}, this release reads {FORMAT}")
     if whose != member_id:
         raise InvalidArgument(f"{path} belongs to member {whose}: start it with that id")
-    address = data[_PROMISE.size : _PROMISE.size + size].decode()
+    address = data[_PROMISE.size : _PROMISE.size + size].decode(errors="replace")
     return MemberState(Leader(epoch, member, address), lost=bool(lost))
 
 

@@ -314,6 +314,9 @@ def pack_head(head: Head) -> bytes:
     return numbers + b"".join(shard.to_bytes(_SHARD_BYTES, "big") for shard in record.copyset)
 
 
+_KINDS: Final = frozenset(Kind)
+
+
 def unpack_head(first: Lsn, value: bytes) -> Head:
     numbers = _unpack(_HEAD, value, "the head of a record")
     kind, count, timestamp_us, wave, lng, recovered, size, crc, offset = numbers
@@ -321,6 +324,8 @@ def unpack_head(first: Lsn, value: bytes) -> Head:
         int.from_bytes(value[at : at + _SHARD_BYTES], "big")
         for at in range(_HEAD.size, len(value), _SHARD_BYTES)
     )
+    if kind not in _KINDS:
+        raise _corrupt(f"a record of unknown kind {kind}", value)
     record = Record(first, count, Kind(kind), timestamp_us, copyset, wave, lng, recovered)
     return Head(record, size, crc, offset)
 

@@ -63,10 +63,13 @@ def load_meta(files: Files, path: str) -> StreamMeta:
     fields = small_files.decode(small_files.read(files, f"{path}/meta"))
     if fields is None:
         raise Corrupt(f"{path}/meta does not match its checksum; recreate this replica")
-    version = fields.pop("format")
+    version = fields.pop("format", None)
     if version != META_FORMAT:
         raise VersionMismatch(f"{path}/meta: expected format {META_FORMAT}, found {version}")
-    return StreamMeta(**fields)
+    try:
+        return StreamMeta(**fields)
+    except TypeError:
+        raise Corrupt(f"{path}/meta has other fields than it should; recreate it") from None
 
 
 @dataclass(slots=True)

@@ -12,7 +12,13 @@ import pytest
 from loomlog.config import EtcdSettings
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import AlreadyExists, Corrupt, NotFound, Unavailable, VersionMismatch
-from loomlog.metadata.catalog.records import ClusterRecord, encode
+from loomlog.metadata.catalog.records import (
+    AccessRecord,
+    ClusterRecord,
+    TokenRecord,
+    decode,
+    encode,
+)
 from loomlog.metadata.data_directory import rounds_in
 from loomlog.metadata.leader import membership
 from loomlog.metadata.offline import embedded, replicated, transfer
@@ -269,3 +275,16 @@ async def test_rounds_that_wait_and_are_damaged_are_refused(tmp_path: Path) -> N
     await store.compare_and_swap(part[0], part[1].version, b"other")
     with pytest.raises(Corrupt, match="import or rebuild"):
         await imported_rounds.read(store)
+
+
+def test_an_export_says_that_it_has_keys_or_leaves_them_out() -> None:
+    token = TokenRecord("id", "billing", ("read:*",), 1, 2, 1)
+    access = AccessRecord(3, True, (("alice", "read", "*"),), ((1, "ab" * 32),), (token,))
+    dump = Dump(7, 9, {**DUMP.items, "access": encode(access)}, ())
+    assert dump.secrets.endswith("and the keys that sign tokens")
+    without = dump.without_token_keys()
+    assert without.secrets == DUMP.secrets == "the secrets of cluster and nodes"
+    assert b"ab" * 32 not in without.encode()
+    kept = decode(AccessRecord, "access", without.items["access"])
+    assert (kept.enforced, kept.grants, kept.keys, kept.tokens) == (True, access.grants, (), ())
+    assert DUMP.without_token_keys() == DUMP
