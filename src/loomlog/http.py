@@ -16,13 +16,16 @@ from typing import Final, TypeAlias, cast
 
 import h11
 
+from loomlog.core.principal import ANONYMOUS, Principal
 from loomlog.errors import LoomError
+from loomlog.net.address import is_loopback, join_address
 from loomlog.net.credentials import Credentials
 from loomlog.net.listener import Listener
 
 log = logging.getLogger(__name__)
 
 Route: TypeAlias = Callable[[], tuple[str, bytes]]  # -> content type, body
+Permits: TypeAlias = Callable[[Principal, str, str], bool]  # who, token, from which address
 
 REQUEST_BYTES_MAX: Final = 16 * 1024  # request line and headers; also the limit of a body
 CONNECTIONS_MAX: Final = 128  # a monitoring system needs two
@@ -39,11 +42,13 @@ class HttpServer:
         routes: Mapping[str, Route],
         credentials: Credentials | None = None,
         public: Collection[str] = (),
+        permits: Permits | None = None,
     ) -> None:
-        """With `credentials`, the server speaks TLS and requires a certificate of the cluster for
-        every path that is not in `public`."""
+        """With `credentials`, the server speaks TLS. Paths that are not in `public` are for those
+        whom `permits` lets in; without it, for everybody."""
         self._routes = dict(routes)
-        self._public = frozenset(routes if credentials is None else public)
+        self._public = frozenset(routes if permits is None else public)
+        self._permits = permits
         self._credentials = credentials
         self._listener = Listener(self._connection, credentials)
         self._connections: dict[_Connection, None] = {}  # most recent request last
@@ -66,14 +71,20 @@ class HttpServer:
     def _connection(self) -> _Connection:
         return _Connection(self._routes, self._connections, self._may_see)
 
-    def _may_see(self, path: str, transport: asyncio.Transport) -> bool:
-        if path in self._public or self._credentials is None:
+    def _may_see(self, path: str, request: h11.Request, transport: asyncio.Transport) -> bool:
+        if path in self._public or self._permits is None:
             return True
+        name, principal = transport.get_extra_info("peername"), ANONYMOUS
+        is_private = self._credentials is not None or is_loopback(join_address(name[0], 0))
         try:
-            holder = self._credentials.principal_of(transport.get_extra_info("peercert"))
+            if self._credentials is not None:
+                self._credentials.look()
+                certificate = transport.get_extra_info("peercert")
+                principal = self._credentials.principal_of(certificate)
+            token = _token(request) if is_private else ""
+            return self._permits(principal, token, join_address(*name[:2]))
         except LoomError:
             return False
-        return holder.kind != "anonymous"
 
 
 class _Connection(asyncio.Protocol):
@@ -81,7 +92,7 @@ class _Connection(asyncio.Protocol):
         self,
         routes: Mapping[str, Route],
         connections: dict[_Connection, None],
-        may_see: Callable[[str, asyncio.Transport], bool],
+        may_see: Callable[[str, h11.Request, asyncio.Transport], bool],
     ) -> None:
         self._routes = routes
         self._connections = connections
@@ -152,6 +163,7 @@ class _Connection(asyncio.Protocol):
                 self._allow_body(self._body_bytes)
             elif isinstance(event, h11.EndOfMessage):
                 self._answer()
+                self._request = None
                 self._answered()
                 if self._unread_bytes() > UNREAD_BYTES_MAX:
                     self.abort()
@@ -176,8 +188,8 @@ class _Connection(asyncio.Protocol):
         if route is None:
             known = ", ".join(sorted(self._routes))
             self._send(HTTPStatus.NOT_FOUND, _plain(f"nothing here; there is: {known}"))
-        elif self._transport is None or not self._may_see(path, self._transport):
-            text = "only with a certificate of the cluster: see `loom certs client`"
+        elif self._transport is None or not self._may_see(path, self._request, self._transport):
+            text = "this needs the permission metrics: show a certificate, or a token as Bearer"
             self._send(HTTPStatus.FORBIDDEN, _plain(text))
         elif method not in (b"GET", b"HEAD"):
             self._send(HTTPStatus.METHOD_NOT_ALLOWED, _plain("only GET"), [("Allow", "GET, HEAD")])
@@ -214,7 +226,6 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, error: h11.RemoteProtocolError) -> None:
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._request = None
             status = HTTPStatus(error.error_status_hint)
             self._send(status, _plain(status.phrase.lower()), [("Connection", "close")])
         self.close()
@@ -231,6 +242,13 @@ def _call(route: Route, path: str) -> tuple[HTTPStatus, tuple[str, bytes]]:
 def _declared_bytes(request: h11.Request) -> int:
     sizes = [value for name, value in request.headers if name == b"content-length"]
     return int(sizes[0]) if sizes else 0
+
+
+def _token(request: h11.Request) -> str:
+    """Return the token of `Authorization: Bearer TOKEN`; empty: there is none."""
+    given = [value for name, value in request.headers if name == b"authorization"]
+    kind, _, token = given[0].partition(b" ") if given else (b"", b"", b"")
+    return token.strip().decode("latin-1") if kind.lower() == b"bearer" else ""
 
 
 def _plain(text: str) -> tuple[str, bytes]:

@@ -31,6 +31,7 @@ def test_permissions_tokens_and_the_audit_log(tmp_path: Path) -> None:
             anybody.create_log("orders", replicas=1)
         allow = ("--allow", "*:*", "--allow", "read:loomlog.*")
         root.write_text(Loom(up.mr).says("token", "create", "root", *allow, "--expires", "1h"))
+        root.chmod(0o600)
         enabled = loom(up.mr, root, "acl", "enable", "--yes", "--json")
         assert json.loads(enabled.stdout)["enforced"], enabled.stderr
         made = loom(up.mr, root, "token", "create", "billing", "--allow", "append:orders")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from itertools import product
 
@@ -14,6 +15,8 @@ from loomlog.client.cluster import Cluster, connect
 from loomlog.client.log import Log
 from loomlog.core.permissions import Grant
 from loomlog.errors import InvalidArgument, LoomError, NotFound, PermissionDenied
+from loomlog.limits import IdentityLimits
+from loomlog.net.address import split_address
 from loomlog.net.connection import OnlyAnswers
 from loomlog.net.endpoints import connect as connect_to
 from loomlog.testing import LocalCluster
@@ -32,10 +35,10 @@ class Site:
         self.operator = operator
         self.clients: list[Cluster] = []
 
-    async def client(self, *allow: str) -> Cluster:
+    async def client(self, *allow: str, append_timeout_s: float = 30.0) -> Cluster:
         """Return a client with a token that allows this; without one if that is nothing."""
         token = (await self.operator.create_token("user", allow)).text if allow else ""
-        client = await connect(self.local.address, token=token)
+        client = await connect(self.local.address, token=token, append_timeout_s=append_timeout_s)
         self.clients.append(client)
         return client
 
@@ -188,3 +191,58 @@ async def facts(site: Site) -> object:
     ]
     access, status = await operator.access(), await operator.status()
     return logs, access.rules, [(node.id, node.alive, node.draining) for node in status.nodes]
+
+
+async def test_pages_of_a_metadata_repository_need_the_permission_metrics(site: Site) -> None:
+    repository = site.local.metadata
+    assert repository is not None
+    await repository._listen_http("127.0.0.1:0")
+    address = str(repository.http_address)
+    monitor = (await site.operator.create_token("monitor", ["metrics:*"])).text
+    for page, token, status in (
+        ("/healthz", "", 200),
+        ("/metrics", "", 403),
+        ("/status", "nonsense", 403),
+        ("/metrics", monitor, 200),
+        ("/status", monitor, 200),
+    ):
+        assert await get(address, page, token) == status, (page, token)
+
+
+async def get(address: str, page: str, token: str) -> int:
+    reader, writer = await asyncio.open_connection(*split_address(address))
+    asked = f"GET {page} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    writer.write(asked.encode())
+    async with asyncio.timeout(20):
+        line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+async def test_what_one_name_uses_is_limited_and_counted(site: Site) -> None:
+    """Requests and subscriptions of all its connections count together, with every protocol."""
+    client = await site.client("append:*", "read:*", append_timeout_s=0.5)
+    repository = site.local.metadata
+    guards = [node._guard for node in site.local.nodes.values()]
+    assert repository is not None
+    for protocol in PROTOCOLS:
+        log = client.log(protocol)
+        await log.append(b"x")
+        assert await first_value(log) == b"first"
+    for guard in guards:
+        guard._limits = guard._usages["token user"].limits = IdentityLimits(requests=0)
+    for protocol in PROTOCOLS:
+        with pytest.raises(LoomError, match="token user has 0 requests under way here"):
+            await client.log(protocol).append(b"x")
+    for guard in guards:
+        guard._limits = guard._usages["token user"].limits = IdentityLimits()
+    await client.log("ordered").append(b"x")
+    refused = sum(guard.refusals["requests"] for guard in guards)
+    assert refused
+
+    def counted() -> int:
+        found = re.findall(r'limit_refusals{server="vsn-.",limit="requests"} (\d+)', metrics())
+        return sum(map(int, found))
+
+    metrics = repository.metrics
+    await until(lambda: counted() == refused)

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "metadata": SERVED | {"http", "archive"},  # of archives only what is archived: record.py
     "client": SERVED - {"storage"} | {"archive", "codecs", "columns", "references"},
     "archive": WORDS | {"columns"},
-    "http": {"errors", "net"},
+    "http": {"errors", "net", "core"},
     "spark": WORDS | {"archive", "columns", "config", "client", "core", "loomlog"},
     "testing": SERVED | {"columns", "node", "metadata", "client", "loomlog"},
     "console": WORDS | {"client", "core", "net", "spark", "wire"},

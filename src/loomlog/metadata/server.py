@@ -28,9 +28,11 @@ from loomlog.errors import (
     InvalidArgument,
     LoomError,
     NotLeader,
+    Unavailable,
 )
-from loomlog.metadata.access import CatalogNames
+from loomlog.metadata.access import CatalogNames, access_of
 from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import ACCESS, AccessRecord, decode
 from loomlog.metadata.data_directory import DataDirectory
 from loomlog.metadata.leader.leadership import Leadership
 from loomlog.metadata.leader.membership import check_granted
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SECRET_BITS: Final = 128
+ACCESS_LOOK_S: Final = 5.0  # between looks at the access rules while another one leads
 LONE_MEMBER: Final = 1  # the id of a metadata repository that runs alone
 
 
@@ -88,7 +91,10 @@ class MetadataRepository:
         }
         self.audit = AuditTrail()
         names, limited = CatalogNames(self._catalog), settings.identity_limits
-        self._guard = Guard(names, self.audit, identity_limits=limited)
+        self._guard = Guard(
+            names, self.audit, identity_limits=limited, is_encrypted=credentials is not None
+        )
+        self._knows_access = credentials is None  # what is said on a network has to be judged
         self._front = Front(self._codec, self._routes, self._guard, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
         self._started_at = 0.0  # by the loop's clock
@@ -178,6 +184,10 @@ class MetadataRepository:
             return await member.seal(frame.round_seal, partial(check_granted, store))
 
         self._routes |= {**member.routes(self._codec), "round_seal": seal}
+        if self._codec.credentials is not None:
+            await self._learn_access()  # before anybody connects
+            following = asyncio.get_running_loop().create_task(self._follow_access())
+            self._at_stop.callback(following.cancel)
         await self._listen()
         self._leadership.start()
         self._at_stop.push_async_callback(self._leadership.stop)
@@ -227,8 +237,29 @@ class MetadataRepository:
             await self._listen_http(self._settings.http)
 
     def _admit(self, connection: Connection) -> None:
-        if self.term is not None:  # else it does not know the keys of tokens
-            self._guard.admit(connection)
+        if self.term is None and not self._knows_access:
+            raise Unavailable("this metadata repository does not know the keys of tokens yet")
+        self._guard.admit(connection)
+
+    async def _follow_access(self) -> None:
+        """Learn the access rules while another one leads: tokens are judged here, too."""
+        while True:
+            await self._learn_access()
+            await asyncio.sleep(ACCESS_LOOK_S)
+
+    async def _learn_access(self) -> None:
+        if self.term is not None:
+            self._knows_access = True
+            return
+        try:
+            item = await self._store.get(ACCESS)
+            record = decode(AccessRecord, ACCESS, item.value) if item else AccessRecord()
+        except LoomError as error:
+            logger.warning("the access rules cannot be read: %s", error)
+            return
+        if self.term is None:
+            self._guard.update(access_of(record))
+            self._knows_access = True
 
     async def _listen_http(self, address: str) -> None:
         from loomlog.http import HttpServer
@@ -241,6 +272,7 @@ class MetadataRepository:
             },
             self._codec.credentials,
             public=("/healthz",),
+            permits=self._guard.permits_metrics,
         )
         await http.start(address)
         self._http = http

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from loomlog.core.principal import ANONYMOUS, Principal, stated_principal
-from loomlog.errors import AlreadyExists, InvalidArgument, NotFound
+from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound
 from loomlog.net.credentials import AUTHORITIES, REVOKED
 
 AUTHORITY_KEY: Final = "ca.key"
@@ -108,6 +109,24 @@ def revoke_certificate(directory: Path, file: Path) -> None:
     numbers = revoked.read_text().split() if revoked.exists() else []
     if serial not in numbers:
         _write(revoked, [f"{number}\n".encode() for number in (*numbers, serial)])
+
+
+def is_signed_by(certificate: bytes, authorities: Path) -> bool:
+    """Return whether one of the authorities in a file has signed a certificate (DER). A file that
+    cannot be read now refuses nobody."""
+    try:
+        trusted = _certificates(authorities)
+    except LoomError:
+        return True
+    return any(_is_issuer(each, x509.load_der_x509_certificate(certificate)) for each in trusted)
+
+
+def _is_issuer(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def cluster_of(directory: Path) -> str:

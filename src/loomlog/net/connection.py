@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, cast
 
@@ -117,6 +119,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self.usage: Usage = UNKNOWN  # of the peer's identity
         self._counted: dict[int, int] = {}  # payload bytes of the requests in `usage`, by id
         self._held = False
+        self._ends_s = math.inf  # of the peer's certificate, since 1970
+        self._credentials_generation = 0  # that it was checked against
 
     @property
     def codec(self) -> Codec[F]:
@@ -159,7 +163,26 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         credentials = self._codec.credentials
         if credentials is not None:
             self._writelines = _joined_writes(transport)
-            self.principal = credentials.principal_of(transport.get_extra_info("peercert"))
+            certificate = transport.get_extra_info("peercert")
+            self.principal = credentials.principal_of(certificate)
+            if certificate:
+                self._ends_s = ssl.cert_time_to_seconds(certificate["notAfter"])
+                self._credentials_generation = credentials.look()
+
+    def recheck(self) -> None:
+        """Close if the peer's certificate has expired, or new files do not let it in any more: a
+        peer that is let in connects again. Called every few seconds."""
+        credentials, transport = self._codec.credentials, self._transport
+        if credentials is None or transport is None or self._ends_s == math.inf:
+            return
+        generation = credentials.look()
+        if generation == self._credentials_generation and time.time() < self._ends_s:
+            return
+        self._credentials_generation = generation
+        try:
+            credentials.recheck(transport.get_extra_info("ssl_object"))
+        except Unauthorized as error:
+            self.close(error)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.writable()

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 AUTHORITIES: Final = "ca.pem"
 REVOKED: Final = "revoked"
 EXPIRY_NOTICE_S: Final = 30 * 86_400  # an expiry is announced this long before
+LOOK_S: Final = 5.0  # between looks at the files while no handshake does
 
 
 VARIABLE: Final = "LOOM_TLS"  # of the environment: a directory or file, for clients
@@ -57,6 +58,8 @@ class Credentials:
         self.own = own
         self._cluster = cluster
         self._ends_s: int | None = None
+        self._look_at_s = 0.0
+        self.generation = 0  # of the files: grows when others are used
         self._signature = self._files_signature()
         self._contexts = self._load()
 
@@ -114,6 +117,8 @@ class Credentials:
             return ANONYMOUS
         if int(certificate["serialNumber"], 16) in self._revoked:
             raise Unauthorized("the certificate was revoked: ask for a new one")
+        if ssl.cert_time_to_seconds(certificate["notAfter"]) <= time.time():
+            raise Unauthorized("the certificate has expired: renew it")
         names = certificate.get("subjectAltName", ())
         stated = stated_principal(value for kind, value in names if kind == "URI")
         if stated is ANONYMOUS:
@@ -123,6 +128,23 @@ class Credentials:
                 f"the certificate is of cluster {stated.cluster!r}, this is {self._cluster!r}"
             )
         return stated
+
+    def look(self) -> int:
+        """Return the generation of the files, after a look at them now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_S
+            self._fresh()
+        return self.generation
+
+    def recheck(self, tls: ssl.SSLObject) -> None:
+        """Raise Unauthorized if the peer of an open connection would not be let in any more."""
+        self.principal_of(tls.getpeercert())
+        certificate = tls.getpeercert(binary_form=True)
+        from loomlog.net.certificates import is_signed_by
+
+        if certificate is not None and not is_signed_by(certificate, self._authorities):
+            raise Unauthorized("the authority that signed the certificate is not trusted any more")
 
     # ---- expiry
 
@@ -170,6 +192,7 @@ class Credentials:
                 self._signature = signature  # also if it cannot be used: to complain once
                 self._contexts = self._load()
                 self._ends_s = None
+                self.generation += 1
                 logger.info("uses the renewed certificates beside %s", self._authorities)
         except LoomError as error:
             logger.warning("still uses the certificates that were there before: %s", error)

@@ -57,6 +57,9 @@ class Pinger(Generic[F]):
 
     def _look(self) -> None:
         connection = self._connection
+        connection.recheck()
+        if connection.closed:
+            return
         if self._waits:
             moves = connection.heard or connection.unsent_bytes
             self._cost += _SLOW if moves else _SILENT

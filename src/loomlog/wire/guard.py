@@ -36,6 +36,7 @@ from loomlog.core.permissions import (
     of_staging,
     register_need,
 )
+from loomlog.core.principal import Principal
 from loomlog.core.usage import NO_LIMITS, UNKNOWN, Usage
 from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
 from loomlog.limits import IdentityLimits
@@ -146,11 +147,14 @@ class Guard:
         clock: Callable[[], float] = time.time,
         enforced: Callable[[], None] = lambda: None,
         identity_limits: IdentityLimits | None = None,
+        *,
+        is_encrypted: bool = False,
     ) -> None:
         """`enforced` is called when rules begin to be enforced: nobody was judged before."""
         self._names = names
         self._clock = clock
         self._enforced = enforced
+        self._is_encrypted = is_encrypted
         self._sessions: dict[Connection, Session] = {}
         self._limits = identity_limits or IdentityLimits()
         self._usages: dict[str, Usage] = {}  # by name, of those with connections
@@ -359,6 +363,22 @@ class Guard:
             return False
         return bool(session.peer.permits(of_staging(need), self._clock()))
 
+    def permits_metrics(self, principal: Principal, token: str, where: str) -> bool:
+        """Return whether the peer of an HTTP request may see status and metrics. As elsewhere,
+        a certificate is enough while no rules are enforced, and so is plain TCP."""
+        if token:
+            peer = self._peer_of_token(token)
+        else:
+            if not self.is_on:
+                return principal.kind != "anonymous" or not self._is_encrypted
+            permissions = self.access.rules.permissions_of(principal)
+            peer = _Peer(str(principal), principal.kind, permissions)
+        permitted = peer.permits(Need((Verb.METRICS,)), self._clock())
+        if not permitted:
+            self.denials += 1
+            self.trail.note(self._clock(), peer.name, where, "HTTP", "denied: metrics")
+        return permitted
+
     # ---- peers
 
     def _identify(self, connection: Connection) -> _Peer:
@@ -375,9 +395,12 @@ class Guard:
     def _token_holder(self, connection: Connection) -> _Peer:
         if not connection.is_private:
             raise PermissionDenied("tokens are accepted over TLS and on the same machine only")
+        return self._peer_of_token(connection.token)
+
+    def _peer_of_token(self, text: str) -> _Peer:
         access = self.access
         try:
-            token = verify(connection.token, access.keys, access.revoked, self._clock())
+            token = verify(text, access.keys, access.revoked, self._clock())
         except PermissionDenied as refusal:  # remembered: it costs more to verify than to send
             return _Peer("a token that is not accepted", "client", (), refusal=refusal)
         return _Peer(f"token {token.name}", "client", token.permissions, token)

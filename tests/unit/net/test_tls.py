@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -569,9 +570,10 @@ def test_files_are_private(certs: Path) -> None:
 # ---- HTTP
 
 
-async def _get(address: str, path: str, context: ssl.SSLContext) -> bytes:
+async def _get(address: str, path: str, context: ssl.SSLContext, authorization: str = "") -> bytes:
     reader, writer = await asyncio.open_connection(*split_address(address), ssl=context)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    more = f"Authorization: {authorization}\r\n" if authorization else ""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n".encode())
     async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     writer.close()
@@ -581,11 +583,98 @@ async def _get(address: str, path: str, context: ssl.SSLContext) -> bytes:
 @on_both_loops
 async def test_http_shows_more_to_those_with_a_certificate(certs: Path, tmp_path: Path) -> None:
     pages = {path: lambda: ("text/plain", b"there\n") for path in ("/healthz", "/metrics")}
-    http = HttpServer(pages, node_3(certs), public=("/healthz",))
+    asked: list[tuple[Principal, str]] = []
+
+    def permits(principal: Principal, token: str, where: str) -> bool:
+        asked.append((principal, token))
+        return principal is not ANONYMOUS or token == "right"
+
+    http = HttpServer(pages, node_3(certs), public=("/healthz",), permits=permits)
     await http.start("127.0.0.1:0")
     (tmp_path / "ca.pem").write_bytes((certs / "ca.pem").read_bytes())
     nobody = Credentials.of_client(str(tmp_path)).connecting()
     assert b" 200 " in await _get(http.address, "/healthz", nobody)
     assert b" 403 " in await _get(http.address, "/metrics", nobody)
     assert b" 200 " in await _get(http.address, "/metrics", alice(certs).connecting())
+    for token, status in (("right", b" 200 "), ("wrong", b" 403 ")):
+        assert status in await _get(http.address, "/metrics", nobody, f"bearer {token}")
+    assert b" 403 " in await _get(http.address, "/metrics", nobody, "Basic cmlnaHQ=")
+    nobody_asked = [(ANONYMOUS, token) for token in ("right", "wrong", "")]
+    assert asked == [(ANONYMOUS, ""), (ALICE, ""), *nobody_asked]
     await http.stop()
+
+
+@on_both_loops
+async def test_an_open_connection_ends_with_its_certificate(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expired, revoked, or of an authority that was retired; others stay open."""
+    monkeypatch.setattr(limits, "PING_S", 0.02)
+    monkeypatch.setattr("loomlog.net.credentials.LOOK_S", 0.02)
+    own = tmp_path / "own"
+    create_authority(own, CLUSTER)
+    create_certificate(own, NODE_3, ["127.0.0.1"])
+    bob, carol = (Principal("client", name=name, cluster=CLUSTER) for name in ("bob", "carol"))
+    files = [create_certificate(own, ALICE, days=1)]
+    files += [create_certificate(own, each) for each in (bob, carol)]
+    async with serving(node_3(own)) as (server, _):
+        expiring, revoked, stays = [
+            await dial(server.address, Credentials.of_client(str(file))) for file in files
+        ]
+        with monkeypatch.context() as patched:
+            later_s = time.time() + 2 * 86_400
+            patched.setattr(time, "time", lambda: later_s)
+            await until(lambda: expiring.closed)
+            await revoked.request(pb.Frame(get_bounds=pb.GetBounds()))
+        again = await dial(server.address, Credentials.of_client(str(files[0])))
+        revoke_certificate(own, files[1])
+        await until(lambda: revoked.closed)
+        await stays.request(pb.Frame(get_bounds=pb.GetBounds()))
+        rotate_authority(own)
+        create_certificate(own, NODE_3, ["127.0.0.1"])
+        renewed = create_certificate(own, carol)
+        carol_again = await dial(server.address, Credentials.of_client(str(renewed)))
+        await again.request(pb.Frame(get_bounds=pb.GetBounds()))
+        (own / "client-alice.pem").unlink()
+        (own / "client-bob.pem").unlink()
+        retire_authorities(own)
+        await until(lambda: again.closed and stays.closed)
+        await carol_again.request(pb.Frame(get_bounds=pb.GetBounds()))
+
+
+@on_both_loops
+async def test_what_was_recorded_on_the_way_is_worth_nothing_when_it_is_repeated(
+    certs: Path,
+) -> None:
+    """Somebody on the network records a connection that asks, and sends the same bytes again."""
+    async with serving(node_3(certs)) as (server, service):
+        recorded: list[bytes] = []
+        host, port = split_address(server.address)
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inner_reader, inner_writer = await asyncio.open_connection(host, port)
+
+            async def pump(
+                source: asyncio.StreamReader, target: asyncio.StreamWriter, kept: list[bytes]
+            ) -> None:
+                while data := await source.read(1 << 16):
+                    kept.append(data)
+                    target.write(data)
+                target.close()
+
+            await asyncio.gather(
+                pump(reader, inner_writer, recorded), pump(inner_reader, writer, [])
+            )
+
+        listening = await asyncio.start_server(relay, "127.0.0.1", 0)
+        between = listening.sockets[0].getsockname()[1]
+        await ask(f"127.0.0.1:{between}", alice(certs))
+        assert len(service.asked) == 1
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"".join(recorded))
+        async with asyncio.timeout(PATIENCE_S):
+            while await reader.read(1 << 16):  # until the server hangs up
+                pass
+        writer.close()
+        listening.close()
+        assert len(service.asked) == 1

@@ -143,6 +143,10 @@ class ReplicaDriver:
             return f"node {self.core.node_id}: {self._volume.condition}"
         return next(iter(self._full_backups.values()), "")
 
+    def require_primary(self, connection: Connection) -> None:
+        """Raise Unauthorized unless this is the certificate of the stream's primary."""
+        connection.require("node", self.core.replicas[0] if self.core.replicas else 0)
+
     def serve_primary(self, connection: Connection) -> None:
         """Tell this primary from now on when no append may begin."""
         self._primary = connection

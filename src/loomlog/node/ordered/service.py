@@ -287,6 +287,7 @@ class OrderedService(NodeProtocol):
         order = frame.replicate
         try:
             driver = self.holding(order.log_stream_id).driver
+            driver.require_primary(connection)
             driver.replicate(order.seal_epoch, payload)
         except LoomError as error:
             refusal = pb.ReplicationRefused(
@@ -300,6 +301,7 @@ class OrderedService(NodeProtocol):
         order = frame.open_replication
         driver = self.holding(order.log_stream_id).driver
         driver.core.check_primary(order.seal_epoch, order.next_llsn)
+        driver.require_primary(connection)
         driver.serve_primary(connection)
         return pb.Frame(done=pb.Done())
 
