@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -533,7 +532,6 @@ _HTTP: Final = (
 
 def all_targets() -> list[Target]:
     """Return every target, the fastest kinds first."""
-    logging.getLogger("loomlog").setLevel(logging.CRITICAL)  # damage is logged, here by the million
     commit = commit_log.encode(3, CommitContext(9, 5, 6, 2, 4, 1))
     value, stored = b"content", lambda data: checked_value.unpack("log/x", data, 3)
     register = RegisterRecord(b"value", 5, ((1, 2), (3, 4))).encode()

@@ -10,6 +10,7 @@ There is no tracing, which would cost more than the targets: an input that ends 
 from __future__ import annotations
 
 import hashlib
+import logging
 import resource
 import signal
 import time
@@ -168,6 +169,9 @@ def _bounds() -> Iterator[None]:
     def hang(*_: object) -> None:
         raise Hang(f"an input took more than {HANG_S:g} s of the CPU")
 
+    log = logging.getLogger("loomlog")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # damage is logged, here by the million
     before = signal.signal(signal.SIGVTALRM, hang)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -177,6 +181,7 @@ def _bounds() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+        log.setLevel(level)
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 

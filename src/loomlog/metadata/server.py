@@ -237,7 +237,7 @@ class MetadataRepository:
             await self._listen_http(self._settings.http)
 
     def _admit(self, connection: Connection) -> None:
-        if self.term is None and not self._knows_access:
+        if connection.token and self.term is None and not self._knows_access:
             raise Unavailable("this metadata repository does not know the keys of tokens yet")
         self._guard.admit(connection)
 

@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
     ) -> None:
         """`peer` is the address that was connected to. `accept` is called when the connection of a
         listening server is made; it may abort it. One whose TLS handshake fails is never made.
-        `admit` raises if a peer that greets with a token alone is to be closed."""
+        `admit` raises if a peer that greets over TLS is to be closed."""
         self._codec = codec
         self._admit = admit
         self._handler = handler
@@ -472,9 +472,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         on_reply(failure or frame, payload)
 
     def _check_identified(self) -> None:
-        if self.principal is not ANONYMOUS:
-            return
-        if not self.token:
+        if self.principal is ANONYMOUS and not self.token:
             raise Unauthorized("show a certificate of this cluster (--tls), or a token")
         self._admit(self)  # or it could hold memory and connections with any text
 

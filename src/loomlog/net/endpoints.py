@@ -121,7 +121,7 @@ class Server(Generic[F]):
         handler: Handler[F],
         admit: Callable[[Connection[F]], None] = lambda connection: None,
     ) -> None:
-        """`admit` raises if the token of a peer that has no certificate is not accepted."""
+        """`admit` raises if a peer that greets over TLS is not accepted."""
         self._codec = codec
         self._handler = handler
         self._admit = admit

@@ -36,7 +36,7 @@ from loomlog.core.permissions import (
     of_staging,
     register_need,
 )
-from loomlog.core.principal import Principal
+from loomlog.core.principal import ANONYMOUS, Principal
 from loomlog.core.usage import NO_LIMITS, UNKNOWN, Usage
 from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
 from loomlog.limits import IdentityLimits
@@ -219,8 +219,13 @@ class Guard:
     # ---- requests
 
     def admit(self, connection: Connection) -> None:
-        """Begin the session of a peer that has a token alone; raise PermissionDenied if that is not
-        accepted."""
+        """Count a peer that greets over TLS; raise Busy if its name has too many connections, and
+        PermissionDenied if it has a token alone, which is not accepted."""
+        principal = connection.principal
+        if principal is not ANONYMOUS:
+            if not connection.token:  # who has both is identified with the first request
+                self._enter(connection, str(principal), principal.kind)
+            return
         peer = self._identify(connection)
         if peer.refusal is not None:
             self._deny(connection, peer, "hello", peer.refusal)

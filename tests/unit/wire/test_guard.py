@@ -386,6 +386,20 @@ async def test_the_connections_of_a_name_are_limited() -> None:
     await rig.ask(Peer(NODE), frame_of("replicate"))
 
 
+async def test_idle_connections_count_from_their_greeting() -> None:
+    rig: Any = Rig(connections=2)
+    first, second = Peer(ALICE), Peer(ALICE)
+    rig.guard.admit(first)
+    rig.guard.admit(second)
+    with pytest.raises(Busy, match="client alice has 2 connections to this server"):
+        rig.guard.admit(Peer(ALICE))
+    rig.guard.admit(Peer(NODE))
+    rig.guard.admit(Peer(CAROL))
+    rig.guard.closed(first)
+    rig.guard.admit(Peer(ALICE))
+    assert rig.guard.refusals == {"connections": 1}
+
+
 async def test_lists_show_what_may_be_read() -> None:
     rig, peer = Rig(Grant("alice", "read", "orders")), Peer(ALICE)
     sees: Any = rig.guard.sees
