@@ -154,6 +154,8 @@ def test_logs_checkpoints_and_registers(http: Http, log: str) -> None:
     [checkpoint] = http.get(f"{log}/checkpoints")["checkpoints"]
     assert (checkpoint["position"], checkpoint["behind"]) == (4, 6)
     assert checkpoint in http.get("/v1/checkpoints")["checkpoints"]
+    assert http.get(f"{log}/groups") == {"groups": []}
+    assert http.ask("GET", f"{log}/groups/g").error == (404, "NotFound")
     assert http.ask("DELETE", f"{log}/checkpoints/a").status == 200
     assert http.ask("GET", f"{log}/checkpoints/a").error == (404, "NotFound")
 

@@ -47,7 +47,6 @@ EXEMPT_FOLDERS = ("cli/bench/",)  # compares protocols
 ALLOWED: dict[str, str] = {
     "wire/info.py": "shows users what each protocol adds to the status of a stream",
     "cli/console/output.py": "prints it",
-    "cli/console/options.py": "parses positions that are made of an epoch and an offset",
     "storage/identity.py": "recognises the data of a node by the names of its folders",
 }
 

@@ -29,7 +29,7 @@ from loomlog.client.log import Log
 from loomlog.client.loglets.registry import FACTORIES
 from loomlog.console import view
 from loomlog.console.api import ROUTES
-from loomlog.console.api.logs import all_checkpoints, checkpoints_of, is_internal
+from loomlog.console.api.logs import all_checkpoints, checkpoints_of, group_fields, is_internal
 from loomlog.console.api.records import event, events, first_position, with_pulse
 from loomlog.console.failures import answer_to, status_of
 from loomlog.console.rates import Rates
@@ -128,6 +128,7 @@ async def log(visit: Visit) -> dict[str, Any]:
     return {
         "log": info,
         "checkpoints": await checkpoints_of(handle),
+        "groups": await _groups(handle),
         "archive": await handle.archive(),
         "rate": visit.watch.rates[-1].logs.get(name, 0.0) if visit.watch.rates else 0.0,
         "stream_state": lambda stream: view.stream_state(info, stream),
@@ -169,7 +170,8 @@ async def _search(log: Log, asked: Mapping[str, str], found: dict[str, Any]) -> 
                 if searched >= SEARCHED_MAX or (asked["from"] and len(rows) >= most):
                     break
     rows = rows[:most] if asked["from"] else rows[-most:]
-    found["rows"] = [view.entry(row) for row in reversed(rows)]
+    info = await log.describe()
+    found["rows"] = [view.entry(info, row) for row in reversed(rows)]
     found["after"] = tail + 1
     if key is not None:
         found["note"] = f"{len(rows)} of {searched:,} entries, from position {start:,} on"
@@ -178,7 +180,15 @@ async def _search(log: Log, asked: Mapping[str, str], found: dict[str, Any]) -> 
 
 
 async def readers(visit: Visit) -> dict[str, Any]:
-    return {"checkpoints": await all_checkpoints(visit.cluster)}
+    logs = _own(await visit.cluster.logs())
+    return {
+        "checkpoints": await all_checkpoints(visit.cluster),
+        "groups": [each for log in logs for each in await _groups(visit.cluster.log(log.name))],
+    }
+
+
+async def _groups(log: Log) -> list[dict[str, Any]]:
+    return [group_fields(log.name, group) for group in (await log.groups()).values()]
 
 
 async def pipelines(visit: Visit) -> dict[str, Any]:
@@ -346,12 +356,13 @@ class Pages:
 
     async def _new_rows(self, handle: Log, start: int) -> AsyncIterator[str]:
         template = self._templates.get_template("rows.html")
+        info = await handle.describe()
         async with aclosing(with_pulse(handle.subscribe(start), PULSE_S)) as source:
             async for row in source:
                 if row is None:
                     yield ":\n\n"
                 else:
-                    html = template.render(rows=[view.entry(row)], name=handle.name)
+                    html = template.render(rows=[view.entry(info, row)], name=handle.name)
                     yield event("rows", {"html": html}, row.position)
 
     # ---- tokens of visitors

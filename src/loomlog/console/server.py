@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 from collections.abc import Iterator
@@ -80,6 +81,7 @@ class ConsoleServer:
             timeout_graceful_shutdown=STOP_S,
         )
         config.load()
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         config.ssl = context
         host, port = split_address(self._listen)
         config.host, config.port = host, port

@@ -105,7 +105,7 @@ def _stream(old: StreamInfo, new: StreamInfo) -> Iterator[str]:
     if new.state != old.state:
         yield f"stream {new.id} is {new.state}"
     if new.placement != old.placement:
-        yield f"stream {new.id} is on nodes {new.placement}"
+        yield f"nodes of stream {new.id}: {new.placement}"
     if new.sequencer != old.sequencer and new.sequencer is not None:
         yield f"stream {new.id} is sequenced by node {new.sequencer}"
 

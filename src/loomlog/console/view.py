@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import getincrementaldecoder
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup, escape
 
 from loomlog.console.timeline import subject_of
 from loomlog.types import Entry
@@ -30,7 +33,8 @@ def health(status: ClusterStatus) -> Health:
         return Health("good", "Healthy", "Every acknowledged entry has all its copies.")
     first = status.conditions[0]
     subject = subject_of(first)
-    sentence = f"{subject[:1].upper()}{subject[1:]}: {first.text}."
+    link = " " if first.text.startswith("is ") else ": "
+    sentence = f"{subject[:1].upper()}{subject[1:]}{link}{first.text}."
     titles = {"problem": "Problem", "warning": "Warning", "work": "Work under way"}
     return Health(first.severity, titles.get(first.severity, "Problem"), sentence, first.help)
 
@@ -103,15 +107,20 @@ def _hex(data: bytes) -> ShownValue:
 
 
 def summary(data: bytes, most: int = 160) -> str:
-    """Return the beginning of a value on one line."""
-    text = data[: 4 * most].decode("utf-8", "replace")
-    line = "".join(each if each.isprintable() else "·" for each in text)
+    """Return the beginning of a value on one line; bytes that are no text in hexadecimal."""
+    begin = data[: 4 * most]
+    try:
+        text = getincrementaldecoder("utf-8")().decode(begin, final=len(begin) == len(data))
+        line = "".join(each if each.isprintable() else "·" for each in text)
+    except UnicodeDecodeError:
+        line = begin[: most // 3 + 1].hex(" ")
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def entry(row: Entry) -> dict[str, Any]:
+def entry(log: LogInfo, row: Entry) -> dict[str, Any]:
     """Return an entry for a page."""
     return {
+        "at": position(log, row.position),
         "position": row.position,
         "stream": row.stream,
         "time": row.timestamp,
@@ -166,7 +175,21 @@ def moment(time_s: float | datetime) -> str:
     return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def with_code(text: str) -> Markup:
+    """Return a text in which commands between backticks stand out."""
+    parts = [escape(part) for part in text.split("`")]
+    shown = [Markup(f"<code>{p}</code>") if n % 2 else p for n, p in enumerate(parts)]  # noqa: S704 - escaped
+    return Markup("").join(shown)
+
+
+def clock(time_s: float) -> str:
+    """Format the time of the day, in UTC."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M:%S")
+
+
 FILTERS: Final = {
+    "with_code": with_code,
+    "clock": clock,
     "size": size,
     "count": count,
     "rate": rate,

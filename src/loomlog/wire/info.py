@@ -3,11 +3,12 @@ JSON-ready."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import protocol_names
-from loomlog.core.copyset.record import epoch_of, lsn_words
+from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, epoch_of, lsn_words, make
 from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
@@ -263,6 +264,18 @@ class ClusterStatus:
     conditions: tuple[ConditionInfo, ...] = ()
     rebuilds: tuple[RebuildInfo, ...] = ()
     denials: int = 0  # requests that the leading metadata repository denied
+
+
+_EPOCH_AND_OFFSET = re.compile(r"e(\d{1,10})n(\d{1,10})", re.ASCII)
+_NUMBER = re.compile(r"\d{1,19}|\d{1,3}(,\d{3}){1,6}", re.ASCII)
+
+
+def parse_position(text: str) -> Glsn | None:
+    """Return a position as people write it: 4200, 4,200 or, if it has an epoch, e3n17."""
+    if found := _EPOCH_AND_OFFSET.fullmatch(text.strip()):
+        epoch, offset = int(found[1]), int(found[2])
+        return make(epoch, offset) if epoch <= EPOCH_MAX and offset <= OFFSET_MAX else None
+    return int(text.replace(",", "")) if _NUMBER.fullmatch(text.strip()) else None
 
 
 def log_info(log: pb.Log) -> LogInfo:

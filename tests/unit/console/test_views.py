@@ -62,7 +62,7 @@ def test_events_are_what_changed() -> None:
     assert texts(after) == {
         ("problem", "node 2", "is away"),
         ("info", "log orders", "stream 5 began epoch 2"),
-        ("info", "log orders", "stream 5 is on nodes 2, 1 (first: primary)"),
+        ("info", "log orders", "nodes of stream 5: 2, 1 (first: primary)"),
         ("good", "log b", "was created: ordered, 2 replicas"),
         ("warning", "node 2", "it does not report"),
     }
@@ -82,6 +82,7 @@ def test_values_are_shown_as_what_they_are() -> None:
     assert binary.text == f"000000  {'ff 00 41':<47}  ··A"
     assert view.shown(b"\x00" * 5000).cut
     assert view.summary(b"a\nb" + b"x" * 500, 10) == "a·bxxxxxx…"
+    assert view.summary(b"\xff\x00" * 500, 10) == "ff 00 ff …"
 
 
 def test_health_is_one_sentence_with_what_helps() -> None:
@@ -89,3 +90,4 @@ def test_health_is_one_sentence_with_what_helps() -> None:
     wrong = ConditionInfo("node-away", "problem", "it is away", "start it", node=2)
     health = view.health(replace(STATUS, conditions=(wrong,)))
     assert health == ("problem", "Problem", "Node 2: it is away.", "start it")
+    assert view.with_code("use `a <b>` & c") == "use <code>a &lt;b&gt;</code> &amp; c"

@@ -14,7 +14,6 @@ import typer
 
 from loomlog.cli.console.failures import UsageError
 from loomlog.config import EtcdSettings, VolumeLimit
-from loomlog.core.copyset.record import EPOCH_MAX, LSN_MAX, OFFSET_MAX, make
 from loomlog.errors import LoomError
 from loomlog.limits import IdentityLimits
 from loomlog.net.address import split_address
@@ -114,26 +113,20 @@ def read_nodes(text: str) -> list[int]:
 # ---- positions, as people write them: like they are shown, or as programs do
 
 STARTS: Final = ("earliest", "latest")
-_COPYSET = re.compile(r"e(\d+)n(\d+)", re.ASCII)
-_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+", re.ASCII)
 
 
 def parse_position(text: str, least: int) -> int:
-    """Parse 4200, 4,200 or, of copyset logs, e3n17."""
-    position = _position(text.strip())
-    if position is None or not least <= position <= LSN_MAX:
+    """Parse 4200, 4,200 or, if it has an epoch, e3n17."""
+    from loomlog.client.arguments import POSITION_MAX
+    from loomlog.wire import info
+
+    position = info.parse_position(text)
+    if position is None or not least <= position <= POSITION_MAX:
         raise typer.BadParameter(
             f"{text!r} is not a position: write a number from {least} on, "
-            "or as positions of copyset logs are shown, e3n17"
+            "or e3n17 if positions of the log are shown so"
         )
     return position
-
-
-def _position(text: str) -> int | None:
-    if found := _COPYSET.fullmatch(text):
-        epoch, offset = int(found[1]), int(found[2])
-        return make(epoch, offset) if epoch <= EPOCH_MAX and offset <= OFFSET_MAX else None
-    return int(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
 def read_start(text: str) -> int | str | datetime:

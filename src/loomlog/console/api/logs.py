@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from loomlog import protocol_names
 from loomlog.client.cluster import Cluster
+from loomlog.client.groups.group import GroupInfo
 from loomlog.client.kv.checkpoints import CheckpointInfo
 from loomlog.client.log import Log
-from loomlog.console.api.records import LOG
+from loomlog.console.api.records import LOG, first_position
 from loomlog.console.entries import parse_moment
 from loomlog.console.route import (
     COUNT,
@@ -27,6 +28,7 @@ from loomlog.errors import InvalidArgument, LoomError, NotFound
 from loomlog.wire.info import LogInfo
 
 NAME: Final = in_path("name", "Name of the checkpoint.")
+GROUP: Final = in_path("group", "Name of the group.")
 PROTOCOL: Final = in_body("protocol", "The protocol of the log.")
 SETTINGS: Final = (
     PROTOCOL,
@@ -177,6 +179,34 @@ async def delete_checkpoint(call: Call) -> dict[str, Any]:
     return {"deleted": call["name"]}
 
 
+# ---- consumer groups
+
+
+async def list_groups(call: Call) -> dict[str, Any]:
+    groups = (await call.cluster.log(call["log"]).groups()).values()
+    return {"groups": [group_fields(call["log"], group) for group in groups]}
+
+
+def group_fields(log: str, group: GroupInfo) -> dict[str, Any]:
+    return {"log": log, **asdict(group), "position": group.position, "behind": group.behind}
+
+
+async def describe_group(call: Call) -> dict[str, Any]:
+    group = await call.cluster.log(call["log"]).group(call["group"]).describe()
+    return group_fields(call["log"], group)
+
+
+async def reset_group(call: Call) -> dict[str, Any]:
+    log = call.cluster.log(call["log"])
+    start = await first_position(log, call["to"])
+    return group_fields(log.name, await log.group(call["group"]).reset(start))
+
+
+async def delete_group(call: Call) -> dict[str, Any]:
+    await call.cluster.log(call["log"]).group(call["group"]).delete()
+    return {"deleted": call["group"]}
+
+
 ROUTES: Final = (
     Route(
         "GET",
@@ -309,5 +339,38 @@ ROUTES: Final = (
         delete_checkpoint,
         (LOG, NAME),
         command="loom checkpoint delete",
+    ),
+    Route(
+        "GET",
+        "/v1/logs/{log}/groups",
+        "List the consumer groups of a log.",
+        list_groups,
+        (LOG,),
+        command="loom group list",
+        answer="groups, with their members, and the position of each shard.",
+    ),
+    Route(
+        "GET",
+        "/v1/logs/{log}/groups/{group}",
+        "Describe a consumer group.",
+        describe_group,
+        (LOG, GROUP),
+        command="loom group describe",
+    ),
+    Route(
+        "POST",
+        "/v1/logs/{log}/groups/{group}/reset",
+        "Let a group without members begin somewhere else.",
+        reset_group,
+        (LOG, GROUP, in_body("to", "As from of records.", required=True)),
+        command="loom group reset",
+    ),
+    Route(
+        "DELETE",
+        "/v1/logs/{log}/groups/{group}",
+        "Delete a group without members, with its positions.",
+        delete_group,
+        (LOG, GROUP),
+        command="loom group delete",
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
+from loomlog.client.arguments import POSITION_MAX
 from loomlog.client.log import Log
 from loomlog.console.entries import (
     Record,
@@ -35,6 +36,7 @@ from loomlog.console.route import (
 from loomlog.errors import Conflict, InvalidArgument, LoomError
 from loomlog.limits import BATCH_BYTES_MAX, MIB
 from loomlog.types import Entry, Gap, Position
+from loomlog.wire.info import parse_position
 
 T = TypeVar("T")
 
@@ -131,8 +133,9 @@ async def first_position(log: Log, start: str | None) -> int:
         return await log.earliest()
     if start == "latest":
         return await log.tail() + 1
-    if start.isascii() and start.isdigit() and 0 < int(start) < 1 << 63:
-        return int(start)
+    position = parse_position(start)
+    if position is not None and 1 <= position <= POSITION_MAX:
+        return position
     try:
         moment = parse_moment(start)
     except ValueError:

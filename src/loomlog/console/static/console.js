@@ -47,16 +47,20 @@ function listen() {
 // ---- charts
 
 const KEPT = 300;
+const WINDOW_S = 120; // shown from the start, so that two points do not look like a trend
 const columns = [[], [], [], [], []];
 const charts = [];
 
 function short(value, unit) {
   if (unit === "ms") return value.toFixed(value < 10 ? 1 : 0);
-  const step = unit === "bytes" ? 1024 : 1000;
-  const names = unit === "bytes" ? ["", "K", "M", "G", "T"] : ["", "k", "M", "G", "T"];
+  const names = ["", "k", "M", "G", "T"];
   let at = 0;
-  while (value >= step && at < names.length - 1) { value /= step; at += 1; }
+  while (value >= 1000 && at < names.length - 1) { value /= 1000; at += 1; }
   return (value < 10 && at ? value.toFixed(1) : Math.round(value)) + names[at];
+}
+
+function clock(time_s) {
+  return new Date(time_s * 1000).toTimeString().slice(0, time_s % 60 ? 8 : 5);
 }
 
 function color(name) {
@@ -74,9 +78,9 @@ function drawCharts() {
       height: 130,
       legend: { show: false },
       cursor: { y: false, points: { size: 6 } },
-      scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.15, unit === "ms" ? 5 : 10)] } },
+      scales: { x: { range: (u, first, last) => [Math.min(first ?? last, (last ?? 0) - WINDOW_S), last] }, y: { range: (u, low, high) => [0, Math.max(high * 1.15, unit === "ms" ? 5 : 10)] } },
       axes: [
-        { ...axis, space: 70, values: (u, times) => times.map((s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" })) },
+        { ...axis, size: 24, space: 60, incrs: [15, 30, 60, 120], values: (u, times) => times.map(clock) },
         { ...axis, size: 44, space: 30, values: (u, values) => values.map((v) => short(v, unit)) },
       ],
       series: [{}, { stroke: color("--accent"), fill: color("--accent-soft"), width: 2, points: { show: false } }],
