@@ -17,7 +17,7 @@ ARGS ?=
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd demo test most long kills lint types sim soak attack fuzz bench proto clean
+.PHONY: help venv java etcd promtool demo test most long kills lint types sim soak attack fuzz bench proto reference clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -37,10 +37,11 @@ $(SPARK): $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[spark,delta]'
 	@touch $@
 
-demo: java  ## a cluster of three nodes on this machine: append, read back, look, a pipeline, stop
+demo: $(SPARK)  ## a cluster of three nodes on this machine: append, read back, look, a pipeline, stop
+	@$(MAKE) --no-print-directory java >/dev/null 2>&1 || true  # without Java, all but the pipeline
 	@$(BIN)/python examples/demo.py
 
-test: lint java etcd  ## lint, types, all tests
+test: lint java etcd promtool  ## lint, types, all tests
 	@$(MAKE) --no-print-directory -j 2 types most
 	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
 
@@ -68,6 +69,15 @@ etcd: $(STAMP)  ## the etcd that tests use: found, or installed if this is root 
 			&& apt-get -qq update && apt-get -qq install -y etcd-server; } \
 		|| $(BIN)/python -W ignore -m loomlog.testing.etcd
 
+# Only the program, from Debian's package: installing that would start a server.
+promtool: $(STAMP)  ## the checker of alerts and metrics: found, or fetched if this is Debian or Ubuntu
+	@test -x $(BIN)/promtool || command -v promtool >/dev/null \
+		|| { command -v apt-get >/dev/null && cd "$$(mktemp -d)" \
+			&& { test "$$(id -u)" != 0 || apt-get -qq update; } \
+			&& apt-get -qq download prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . \
+			&& mv usr/bin/promtool $(CURDIR)/$(BIN)/ && rm -rf "$$PWD"; } \
+		|| echo "promtool cannot be installed here: what it checks is skipped"
+
 lint: $(STAMP)  ## style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -94,6 +104,9 @@ fuzz: $(STAMP)  ## senseless input to every decoder, or to servers: make fuzz MI
 
 bench: $(STAMP)  ## measure a private cluster on this machine: make bench ARGS="--seconds 2"
 	$(BIN)/loom bench --up 3 $(ARGS)
+
+reference: $(STAMP)  ## write docs/configuration.md
+	PYTHONPATH=tests/rigs $(BIN)/python tests/rigs/configuration_page.py
 
 proto: $(STAMP)  ## generate Python from the wire contract
 	$(BIN)/python -m grpc_tools.protoc -I$(dir $(PROTO)) \

@@ -24,6 +24,7 @@ from rich.table import Table
 
 import loomlog
 from loomlog.spark import table_files
+from loomlog.spark.java import require_java
 
 LOOM = [sys.executable, "-m", "loomlog.cli.loom"]
 PIPELINES = Path(__file__).parent / "pipelines"
@@ -137,7 +138,12 @@ def main() -> None:
     with cluster_of_processes() as address:
         asyncio.run(tour(address))
         subprocess.run([*LOOM, "status", "--cluster", address], check=True)
-        run_pipeline(address)
+        try:
+            require_java()
+        except loomlog.errors.LoomError as error:
+            console.print(f"[yellow]skipped[/]   the pipeline: {error}")
+        else:
+            run_pipeline(address)
     console.print("[green]stopped[/]   try it yourself: .venv/bin/loom up")
 
 

@@ -50,6 +50,8 @@ _STREAM_MAX: Final = (1 << 31) - 1  # readers see streams and positions as signe
 _POSITION_MAX: Final = (1 << 63) - 1
 
 _HEADER: Final = Struct("<IBBHIIIII4xQQqqQQI4xQ28xI")
+_COUNT_AT: Final = 12
+_COUNT: Final = Struct("<I")
 _POSITION_AT: Final = 64
 _POSITION: Final = Struct("<Q")
 _LLSN_AT: Final = 72
@@ -114,6 +116,11 @@ def read_header(buffer: Buffer, offset: int = 0) -> Header:
     if not _is_sane(header):
         raise Corrupt(f"batch at {offset}: the header contradicts itself: {header}")
     return header
+
+
+def count_in(buffer: Buffer) -> int:
+    """Return the number of records that a batch claims to have; nothing is verified."""
+    return int(_COUNT.unpack_from(buffer, _COUNT_AT)[0])
 
 
 def _is_sane(header: Header) -> bool:

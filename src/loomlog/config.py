@@ -52,6 +52,7 @@ class NodeSettings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     tls: str = ""  # directory or file of its certificate (net/credentials.py); empty: no TLS
     identity_limits: IdentityLimits = field(default_factory=IdentityLimits)  # for each client
+    http: str | None = None  # address of /healthz, /readyz and /metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Final, TypeAlias, cast
 
@@ -24,7 +24,8 @@ from loomlog.net.listener import Listener
 
 log = logging.getLogger(__name__)
 
-Route: TypeAlias = Callable[[], tuple[str, bytes]]  # -> content type, body
+Content: TypeAlias = tuple[str, bytes]  # content type, body
+Route: TypeAlias = Callable[[], Content | Awaitable[Content]]  # a LoomError: 503, with its text
 Permits: TypeAlias = Callable[[Principal, str, str], bool]  # who, token, from which address
 
 REQUEST_BYTES_MAX: Final = 16 * 1024  # request line and headers; also the limit of a body
@@ -103,6 +104,8 @@ class _Connection(asyncio.Protocol):
         self._asking = False  # a request has begun to arrive
         self._request: h11.Request | None = None
         self._body_bytes = 0
+        self._early_bytes = 0  # that arrived while the page was made
+        self._page: asyncio.Future[tuple[HTTPStatus, Content]] | None = None  # that is being made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
@@ -115,16 +118,24 @@ class _Connection(asyncio.Protocol):
         self._connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
+        if self._page is not None:
+            self._page.cancel()
 
     def data_received(self, data: bytes) -> None:
         if not self._asking:
             self._asking = True
             self._close_after(REQUEST_S)
+        if self._page is not None:
+            self._early_bytes += len(data)
+            if self._early_bytes > REQUEST_BYTES_MAX:
+                self.abort()
+                return
         try:
             self._http.receive_data(data)
-            self._advance()
         except h11.RemoteProtocolError as error:
             self._refuse(error)
+        else:
+            self._advance()
 
     def eof_received(self) -> bool:
         return False  # close: the peer no longer reads
@@ -153,7 +164,13 @@ class _Connection(asyncio.Protocol):
             self._connections[self] = None
 
     def _advance(self) -> None:
-        while True:
+        try:
+            self._handle_events()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error)
+
+    def _handle_events(self) -> None:
+        while self._page is None:
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 self._request, self._body_bytes = event, 0
@@ -163,18 +180,24 @@ class _Connection(asyncio.Protocol):
                 self._allow_body(self._body_bytes)
             elif isinstance(event, h11.EndOfMessage):
                 self._answer()
-                self._request = None
-                self._answered()
-                if self._unread_bytes() > UNREAD_BYTES_MAX:
-                    self.abort()
+                if self._page is None and not self._finish():
                     return
             else:  # NEED_DATA, PAUSED, ConnectionClosed
                 return
-            if self._http.our_state is h11.MUST_CLOSE:
-                self.close()
-                return
-            if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-                self._http.start_next_cycle()
+
+    def _finish(self) -> bool:
+        """Called after an answer; return whether more requests may follow."""
+        self._request = None
+        self._answered()
+        if self._unread_bytes() > UNREAD_BYTES_MAX:
+            self.abort()
+            return False
+        if self._http.our_state is h11.MUST_CLOSE:
+            self.close()
+            return False
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+        return True
 
     def _allow_body(self, size: int) -> None:
         if size > REQUEST_BYTES_MAX:
@@ -194,12 +217,34 @@ class _Connection(asyncio.Protocol):
         elif method not in (b"GET", b"HEAD"):
             self._send(HTTPStatus.METHOD_NOT_ALLOWED, _plain("only GET"), [("Allow", "GET, HEAD")])
         else:
-            self._send(*_call(route, path))
+            self._call(route, path)
+
+    def _call(self, route: Route, path: str) -> None:
+        """Answer with the page; one that takes a while is sent when it is made."""
+        try:
+            content = route()
+        except Exception as error:
+            self._send(*_failed(error, path))
+            return
+        if isinstance(content, tuple):
+            self._send(HTTPStatus.OK, content)
+            return
+        self._page = asyncio.ensure_future(_made(content, path))
+        self._page.add_done_callback(self._page_made)
+        self._early_bytes = 0
+
+    def _page_made(self, page: asyncio.Future[tuple[HTTPStatus, Content]]) -> None:
+        self._page = None
+        if page.cancelled() or self._transport is None or self._transport.is_closing():
+            return
+        self._send(*page.result())
+        if self._finish():
+            self._advance()
 
     def _send(
         self,
         status: HTTPStatus,
-        content: tuple[str, bytes],
+        content: Content,
         headers: list[tuple[str, str]] | None = None,
     ) -> None:
         content_type, body = content
@@ -231,12 +276,18 @@ class _Connection(asyncio.Protocol):
         self.close()
 
 
-def _call(route: Route, path: str) -> tuple[HTTPStatus, tuple[str, bytes]]:
+async def _made(content: Awaitable[Content], path: str) -> tuple[HTTPStatus, Content]:
     try:
-        return HTTPStatus.OK, route()
-    except Exception:
-        log.exception("the page failed", extra={"path": path})
-        return HTTPStatus.INTERNAL_SERVER_ERROR, _plain("the page failed; see the server's log")
+        return HTTPStatus.OK, await content
+    except Exception as error:
+        return _failed(error, path)
+
+
+def _failed(error: Exception, path: str) -> tuple[HTTPStatus, Content]:
+    if isinstance(error, LoomError):
+        return HTTPStatus.SERVICE_UNAVAILABLE, _plain(str(error))
+    log.error("the page failed", extra={"path": path}, exc_info=error)
+    return HTTPStatus.INTERNAL_SERVER_ERROR, _plain("the page failed; see the server's log")
 
 
 def _declared_bytes(request: h11.Request) -> int:
@@ -251,5 +302,5 @@ def _token(request: h11.Request) -> str:
     return token.strip().decode("latin-1") if kind.lower() == b"bearer" else ""
 
 
-def _plain(text: str) -> tuple[str, bytes]:
+def _plain(text: str) -> Content:
     return "text/plain; charset=utf-8", f"{text}\n".encode()

@@ -115,6 +115,11 @@ NODE_CONDITIONS_MAX: Final = 100  # conditions kept per node
 NODE_CONDITION_CHARS_MAX: Final = 500
 NODESET_MAX: Final = 200  # recovery asks all of its nodes, readers most of them
 
+# Metrics: what one page shows. A monitoring system keeps each sample for weeks.
+METRICS_LOGS_MAX: Final = 1000
+METRICS_STREAMS_MAX: Final = 2000
+METRICS_READERS_MAX: Final = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class IdentityLimits:

@@ -22,6 +22,7 @@ class Up:
     http: str
     pids: dict[str, int]
     console: str  # its URL; empty: there is none
+    metrics: dict[str, str]
 
 
 @contextmanager
@@ -41,7 +42,9 @@ def loom_up(data: Path, *arguments: str) -> Iterator[Up]:
             line = process.stdout.readline()
             assert line, process.communicate()[1]
             ready = json.loads(line)
-            yield Up(process, ready["mr"], ready["http"], ready["pids"], ready.get("console", ""))
+            console = ready.get("console", "")
+            where = ready["metrics"]
+            yield Up(process, ready["mr"], ready["http"], ready["pids"], console, where)
         finally:
             process.terminate()
             process.wait(30)

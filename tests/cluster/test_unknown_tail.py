@@ -60,8 +60,8 @@ async def test_an_unknown_tail_is_shown_as_unknown(tmp_path: Path) -> None:
         assert local.metadata.term is not None
         view = local.metadata.term.view
         assert view.as_dict()["logs"][0]["tail"] is None
-        assert "loomlog_log_tail{" not in view.metrics()
-        assert "loomlog_stream_entries{" not in view.metrics()
+        assert "loomlog_log_tail{" not in local.metadata.metrics()
+        assert "loomlog_stream_entries_total{" not in local.metadata.metrics()
 
         loom = Loom(local.address)
         done = await asyncio.to_thread(loom.run, "tail", "events")

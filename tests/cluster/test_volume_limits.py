@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from poll import until
+from scrape import values
 
 from loomlog import Cluster, Log, connect, limits
 from loomlog.config import NodeSettings, StorageSettings, VolumeLimit
@@ -169,10 +170,10 @@ async def test_status_and_metrics_show_the_space(tmp_path: Path) -> None:
         assert local.metadata is not None
         term = local.metadata.term
         assert term is not None
-        metrics = term.view.metrics()
+        metrics = values(local.metadata.metrics())
         label = f'{{node="2",volume="{tmp_path}/vsn-2"}}'
-        assert f"loomlog_volume_limit_bytes{label} {LIMIT}\n" in metrics
-        assert f"loomlog_volume_full{label} 0\n" in metrics
+        assert metrics[f"loomlog_volume_limit_bytes{label}"] == LIMIT
+        assert metrics[f"loomlog_volume_full{label}"] == 0
         [_, node] = term.view.as_dict()["nodes"]
         assert node["volumes"][0]["limit"] == LIMIT
 

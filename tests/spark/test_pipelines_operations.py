@@ -259,11 +259,11 @@ def test_status_and_metrics_say_how_far_it_is(pipelines: PipelineRig, tmp_path: 
     assert found.lag_s > 0
     write_metrics(tmp_path / "metrics.prom", [found])
     text = (tmp_path / "metrics.prom").read_text()
-    assert f'loomlog_pipeline_lag_records{{pipeline="{pipelines.name}"}} 3\n' in text
+    assert f'loomlog_pipeline_lag_records{{pipeline="{pipelines.name}"}} 3.0\n' in text
     with written_metrics(pipelines.address, pipelines.name, tmp_path / "ended.prom"):
         pass
     ended = (tmp_path / "ended.prom").read_text()
-    assert f'loomlog_pipeline_running{{pipeline="{pipelines.name}"}} 0\n' in ended
+    assert f'loomlog_pipeline_running{{pipeline="{pipelines.name}"}} 0.0\n' in ended
     told = loom(pipelines, "status", pipelines.name, "--json")
     assert json.loads(told)["sources"][0]["position"] == 10
     assert pipelines.name in loom(pipelines, "list")

@@ -9,7 +9,7 @@ import pytest
 
 from loomlog import http as http_server
 from loomlog.cli.console.command import run_async
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer
 
 
@@ -184,3 +184,54 @@ async def test_one_that_asks_again_and_again_and_does_not_read_is_cut_off(
             await writes_until_it_fails(writer)
     assert (await exchange(server, get("/healthz"))).endswith(b"ok\n")
     writer.close()
+
+
+async def test_pages_that_take_a_while_are_sent_when_they_are_made() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> tuple[str, bytes]:
+        begun.set()
+        await go_on.wait()
+        return "text/plain", b"slow\n"
+
+    async def broken() -> tuple[str, bytes]:
+        raise Unavailable("nobody leads")
+
+    server = HttpServer(
+        {"/slow": slow, "/broken": broken, "/quick": lambda: ("text/plain", b"quick\n")}
+    )
+    await server.start("127.0.0.1:0")
+    requests = get("/slow", headers="") + get("/quick", headers="") + get("/broken")
+    answer = asyncio.ensure_future(exchange(server, requests))
+    await begun.wait()
+    go_on.set()
+    first, second, third = (await answer).split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"200")
+    assert first.endswith(b"slow\n")
+    assert second.endswith(b"quick\n")
+    assert third.startswith(b"503")
+    assert third.endswith(b"nobody leads\n")
+    await server.stop()
+
+
+async def test_a_client_that_leaves_ends_the_making_of_its_page() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> tuple[str, bytes]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return "text/plain", b""
+
+    server = HttpServer({"/slow": slow})
+    await server.start("127.0.0.1:0")
+    host, port = server.address.split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(get("/slow"))
+    await begun.wait()
+    writer.transport.abort()
+    async with asyncio.timeout(10):
+        await ended.wait()
+    await server.stop()

@@ -12,7 +12,10 @@ import loomlog
 
 SOURCE = Path(loomlog.__file__).parent
 
-WORDS = {"types", "errors", "limits", "batch", "staging_logs", "protocol_names"}
+WORDS = {
+    *("types", "errors", "limits", "batch", "staging_logs", "protocol_names"),
+    *("meters", "metrics"),
+}
 PORTS = {"storage", "wire", "net"}
 SERVED = WORDS | PORTS | {"config", "core"}
 
@@ -26,6 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "staging_logs": set(),
     "protocol_names": set(),
     "codecs": WORDS,
+    "meters": set(),
+    "metrics": {"meters"},
     "columns": WORDS,
     "references": WORDS,
     "config": {"types", "limits"},
@@ -33,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "storage": WORDS | {"config", "core"},
     "wire": WORDS | {"core", "net"},
     "net": WORDS | {"core"},
-    "node": SERVED,
+    "node": SERVED | {"http"},
     "metadata": SERVED | {"http", "archive"},  # of archives only what is archived: record.py
     "client": SERVED - {"storage"} | {"archive", "codecs", "columns", "references"},
     "archive": WORDS | {"columns"},
@@ -97,7 +102,7 @@ def test_core_is_pure(path: Path) -> None:
     assert not used & IMPURE
 
 
-def test_only_the_metadata_repository_serves_http_and_nobody_needs_the_commands() -> None:
+def test_only_servers_serve_http_and_nobody_needs_the_commands() -> None:
     users = {part for part, allowed in ALLOWED.items() if "http" in allowed}
-    assert users == {"metadata"}
+    assert users == {"metadata", "node"}
     assert not any("cli" in allowed for allowed in ALLOWED.values())

@@ -16,6 +16,7 @@ from loomlog.cli.commands import (
     certs,
     checkpoint,
     console,
+    context,
     doctor,
     group,
     log,
@@ -30,7 +31,7 @@ from loomlog.cli.commands import (
     token,
     up,
 )
-from loomlog.cli.console import failures
+from loomlog.cli.console import contexts, failures
 from loomlog.cli.console.command import command
 from loomlog.cli.console.options import CLUSTER, CLUSTER_VARIABLE, Json
 from loomlog.cli.console.output import say
@@ -50,17 +51,27 @@ app.add_typer(metadata.app, name="metadata")
 app.add_typer(acl.app, name="acl")
 app.add_typer(token.app, name="token")
 app.add_typer(certs.app, name="certs")
+app.add_typer(context.app, name="context")
 
 
 @app.callback(invoke_without_command=True)
 def loom(
-    context: typer.Context,
+    invocation: typer.Context,
     cluster: Annotated[
         str | None,
         typer.Option(
             metavar="ADDR",
             show_default=f"${CLUSTER_VARIABLE}, or {CLUSTER}",
             help="The metadata repository of the cluster, for any command.",
+        ),
+    ] = None,
+    context_name: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            show_default=f"${contexts.VARIABLE}, or as `loom context use` says",
+            help="The cluster of this name.",
         ),
     ] = None,
     show_version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
@@ -92,10 +103,27 @@ def loom(
         os.environ[VARIABLE] = tls  # also for the processes that a command starts
     if cluster is not None:
         os.environ[CLUSTER_VARIABLE] = cluster  # the default of the command's own --cluster
+    elif invocation.invoked_subcommand != "context":
+        _use(context_name)
     if show_version:
         version()
-    elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    elif invocation.invoked_subcommand is None:
+        typer.echo(invocation.get_help())
+
+
+def _use(name: str | None) -> None:
+    """Make a context the default of the command's own options. One that is not asked for by name
+    counts less than LOOM_CLUSTER."""
+    if name is None and contexts.VARIABLE not in os.environ and CLUSTER_VARIABLE in os.environ:
+        return
+    found = contexts.chosen(name)
+    if found is None:
+        return
+    os.environ[CLUSTER_VARIABLE] = found.cluster
+    if found.tls:
+        os.environ.setdefault(VARIABLE, found.tls)
+    if found.token_file and "LOOM_TOKEN" not in os.environ:
+        os.environ["LOOM_TOKEN"] = Path(found.token_file).read_text().strip()
 
 
 for work in (

@@ -50,14 +50,14 @@ def vmr() -> None:
     """The metadata repository of a loomlog cluster."""
 
 
-@command(app)
+@command(app, variables="LOOM_VMR")
 def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that it serves.")],
     data: Annotated[str, typer.Option(metavar="DIR", help="Where metadata lives.")],
     listen: Listen = "127.0.0.1:7400",
     http: Annotated[
         str,
-        typer.Option(metavar="ADDR|none", help="Address of /healthz, /status and /metrics."),
+        typer.Option(metavar="ADDR|none", help="Address of /healthz, /readyz, /status, /metrics."),
     ] = "127.0.0.1:7480",
     store: Annotated[
         StoreKind, typer.Option(help="Of one vmr alone (sqlite), or shared by several (etcd).")

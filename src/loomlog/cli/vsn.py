@@ -69,7 +69,7 @@ def vsn() -> None:
     """A storage node of a loomlog cluster."""
 
 
-@command(app)
+@command(app, variables="LOOM_VSN")
 def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that this node belongs to.")],
     storage_node_id: Annotated[
@@ -91,6 +91,10 @@ def start(
     sync: Sync = SyncMode.ALWAYS,
     volume_limit: VolumeLimits = None,
     scrub_rate: ScrubRate = limits.SCRUB_RATE_MB_PER_S,
+    http: Annotated[
+        str,
+        typer.Option(metavar="ADDR|none", help="Address of /healthz, /readyz and /metrics."),
+    ] = "none",
     error_if_exists: Annotated[
         bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
     ] = False,
@@ -101,7 +105,7 @@ def start(
     from loomlog.config import NodeSettings, StorageSettings
     from loomlog.node import StorageNode
 
-    server.check_exposed(listen)
+    server.check_exposed(listen, *([http] if http != "none" else []))
     server.set_up(f"vsn-{storage_node_id}")
     metadata = tuple(address.strip() for address in mr.split(","))
     keep_private(found for volume in volumes for found in Path(volume).glob("cid=*"))
@@ -120,12 +124,17 @@ def start(
             storage=StorageSettings(sync=sync),
             tls=server.tls,
             identity_limits=parse_identity_limits(server.identity_limit or []),
+            http=None if http == "none" else http,
         )
     )
     tls = str(server_file(server.tls, "node", storage_node_id)) if server.tls else ""
     name = f"vsn-{storage_node_id}"
     audited = Audited(_Registered(node), name, node.audit, lambda: metadata, tls)
-    serve(audited, lambda: {"address": node.address}, lambda: node.failed)
+    serve(
+        audited,
+        lambda: {"address": node.address, "http": node.http_address},
+        lambda: node.failed,
+    )
 
 
 class _Registered:

@@ -27,7 +27,7 @@ from loomlog.metadata.rounds.quorum_member import QuorumMember
 from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.metadata.store.contract import LateStore, MetaStore
 from loomlog.storage.disk_speed import measure
-from loomlog.storage.files import Files, Worker
+from loomlog.storage.files import Files, Space, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.server_check import volume_check
 
@@ -67,6 +67,9 @@ class DataDirectory:
     async def check(self) -> pb.VolumeCheck:
         """Measure the disk."""
         return volume_check(self._path, *await asyncio.to_thread(measure, self._files, self._path))
+
+    async def space(self) -> Space:
+        return await asyncio.to_thread(self._files.space, self._path)
 
     async def until_gone(self) -> DiskFailed:
         """Wait until the directory is deleted or replaced: writes would be lost from then on."""

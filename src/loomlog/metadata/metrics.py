@@ -1,68 +1,35 @@
-"""Metrics in Prometheus' text format."""
+"""The metrics of a metadata repository: those of the cluster, if it leads, and its own."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
+from loomlog import limits
 from loomlog.core.conditions import Kind, severity_of
+from loomlog.metadata.registers import ClusterRegisters
+from loomlog.metrics import Metric, Sample, gauge
 from loomlog.wire import loomlog_pb2 as pb
 
-
-class Sample(NamedTuple):
-    """One value of a metric, identified by its labels."""
-
-    value: float
-    labels: Mapping[str, object] = MappingProxyType({})
+_CHECKPOINTS = "checkpoint/"  # registers of this prefix are where readers are
 
 
-class Metric(NamedTuple):
-    """One metric with all its samples."""
-
-    name: str  # without the prefix `loomlog_`
-    kind: str  # gauge or counter
-    samples: list[Sample]
-
-
-def render(metrics: Iterable[Metric]) -> str:
-    lines = []
-    for name, kind, samples in metrics:
-        lines.append(f"# TYPE loomlog_{name} {kind}")
-        lines += [f"loomlog_{name}{_labels(labels)} {value}" for value, labels in samples]
-    return "\n".join(lines) + "\n"
-
-
-def _labels(labels: Mapping[str, object]) -> str:
-    inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-    return f"{{{inside}}}" if inside else ""
-
-
-def _escaped(text: object) -> str:
-    return str(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def follower_metrics(leader_epoch: int) -> str:
-    """Return the metrics of a metadata repository that does not lead."""
-    return render(_leader_metrics(0, leader_epoch))
-
-
-def _leader_metrics(leads: int, epoch: int) -> list[Metric]:
-    return [gauge("metadata_leads", leads), gauge("metadata_leader_epoch", epoch)]
-
-
-def gauge(name: str, value: float) -> Metric:
-    return Metric(name, "gauge", [Sample(value)])
+def leader_metrics(*, leads: bool, epoch: int) -> list[Metric]:
+    """Return the metrics that every metadata repository has."""
+    return [
+        gauge("metadata_leads", "1 if this metadata repository leads.", int(leads)),
+        gauge("metadata_leader_epoch", "Epoch of the newest leader that it knows.", epoch),
+    ]
 
 
 def cluster_metrics(status: pb.Status) -> list[Metric]:
     """Return the metrics that do not depend on protocols."""
     return [
-        gauge("uptime_seconds", round(status.uptime_s, 3)),
-        *_leader_metrics(1, status.leader_epoch),
-        _of_members("metadata_member_reachable", status, "reachable"),
-        _of_members("metadata_member_lag", status, "lag"),
+        gauge("uptime_seconds", "Time since it began to lead.", round(status.uptime_s, 3)),
+        *leader_metrics(leads=True, epoch=status.leader_epoch),
+        _of_members("reachable", "1 if the leader reaches it.", status),
+        _of_members("lag", "Records of the round log that it lacks.", status),
         _condition_metric(status),
         *_node_metrics(status),
         *_log_metrics(status),
@@ -70,34 +37,48 @@ def cluster_metrics(status: pb.Status) -> list[Metric]:
     ]
 
 
-def _of_members(name: str, status: pb.Status, field: str) -> Metric:
+def shown_logs(status: pb.Status) -> list[pb.Log]:
+    """Return the logs that have metrics of their own: the oldest."""
+    return sorted(status.logs, key=lambda log: log.log_id)[: limits.METRICS_LOGS_MAX]
+
+
+def streams_of(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
+    """Return the streams that have metrics of their own."""
+    streams = [(log, stream) for log in shown_logs(status) for stream in log.streams]
+    return streams[: limits.METRICS_STREAMS_MAX]
+
+
+def stream_sample(value: int, log: pb.Log, stream: pb.LogStream) -> Sample:
+    return Sample(value, {"log": log.name, "stream": stream.log_stream_id})
+
+
+def _of_members(field: str, help: str, status: pb.Status) -> Metric:
     members = status.members
     samples = [Sample(int(getattr(m, field)), {"member": m.member_id}) for m in members]
-    return Metric(name, "gauge", samples)
+    return Metric(f"metadata_member_{field}", "gauge", help, samples)
 
 
 def _condition_metric(status: pb.Status) -> Metric:
-    """Return how many conditions there are of each kind, 0 for those that there are none of."""
     counts = Counter(condition.kind for condition in status.conditions)
     samples = [Sample(counts[kind], {"kind": kind, "severity": severity_of(kind)}) for kind in Kind]
-    return Metric("conditions", "gauge", samples)
+    return Metric("conditions", "gauge", "What is not as it should be, by kind.", samples)
 
 
 def _node_metrics(status: pb.Status) -> list[Metric]:
-    def of_nodes(name: str, values: Iterable[int]) -> Metric:
+    def of_nodes(name: str, help: str, values: Iterable[int]) -> Metric:
         pairs = zip(values, status.nodes, strict=True)
         samples = [Sample(value, {"node": node.storage_node_id}) for value, node in pairs]
-        return Metric(name, "gauge", samples)
+        return Metric(f"node_{name}", "gauge", help, samples)
 
-    def of_scrubs(field: str, kind: str) -> Metric:
+    def of_scrubs(field: str, kind: str, help: str) -> Metric:
         samples = [
             Sample(getattr(node.scrub, field), {"node": node.storage_node_id})
             for node in status.nodes
             if node.HasField("scrub")
         ]
-        return Metric(f"scrub_{field}", kind, samples)
+        return Metric(f"scrub_{field}", kind, help, samples)
 
-    def of_volumes(name: str, field: str) -> Metric:
+    def of_volumes(name: str, field: str, help: str) -> Metric:
         samples = [
             Sample(
                 int(getattr(volume, field)),
@@ -106,36 +87,50 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
             for node in status.nodes
             for volume in node.volumes
         ]
-        return Metric(f"volume_{name}", "gauge", samples)
+        return Metric(f"volume_{name}", "gauge", help, samples)
 
     nodes = status.nodes
     about = Counter(condition.storage_node_id for condition in status.conditions)
     return [
-        of_scrubs("passes", "counter"),
-        of_scrubs("bytes", "counter"),
-        of_scrubs("damaged", "counter"),
-        of_scrubs("repaired", "counter"),
-        of_scrubs("unrepaired", "gauge"),
-        of_volumes("used_bytes", "used"),
-        of_volumes("limit_bytes", "limit"),
-        of_volumes("free_bytes", "free"),
-        of_volumes("full", "full"),
-        of_volumes("failed", "failed"),
-        of_nodes("node_alive", (int(n.alive) for n in nodes)),
-        of_nodes("node_stored_bytes", (n.stored_bytes for n in nodes)),
-        of_nodes("node_draining", (int(n.draining) for n in nodes)),
-        of_nodes("node_unknown_streams", (len(n.unknown_streams) for n in nodes)),
-        of_nodes("node_conditions", (about[n.storage_node_id] for n in nodes)),
-        gauge("nodes_silent", sum(not n.alive for n in nodes)),
+        of_scrubs("passes", "counter", "Times that a node has read all that it stores."),
+        of_scrubs("bytes", "counter", "Bytes that were read to find damage."),
+        of_scrubs("damaged", "counter", "Damaged or missing batches and copies found."),
+        of_scrubs("repaired", "counter", "Of these, those that were repaired."),
+        of_scrubs("unrepaired", "gauge", "Of these, those that could not be repaired."),
+        of_volumes("used_bytes", "used", "Bytes that a node uses on a volume."),
+        of_volumes("limit_bytes", "limit", "Most that a node may use of a volume; 0: no limit."),
+        of_volumes("free_bytes", "free", "Bytes that are free in the file system of a volume."),
+        of_volumes("full", "full", "1 if a volume takes no appends for lack of space."),
+        of_volumes("failed", "failed", "1 if a volume does not work."),
+        of_nodes("alive", "1 if a node reports.", (int(n.alive) for n in nodes)),
+        of_nodes("stored_bytes", "About how much a node stores.", (n.stored_bytes for n in nodes)),
+        of_nodes("draining", "1 if a node is being emptied.", (int(n.draining) for n in nodes)),
+        of_nodes(
+            "unknown_streams",
+            "Streams on a node that are not, or no longer, its own.",
+            (len(n.unknown_streams) for n in nodes),
+        ),
+        of_nodes(
+            "conditions",
+            "What is not as it should be with a node.",
+            (about[n.storage_node_id] for n in nodes),
+        ),
+        gauge("nodes_silent", "Nodes that do not report.", sum(not n.alive for n in nodes)),
         Metric(
             "denials",
             "counter",
+            "Requests that were denied for lack of a permission.",
             [
                 Sample(status.denials, {"server": "vmr"}),
                 *(Sample(n.denials, {"server": f"vsn-{n.storage_node_id}"}) for n in nodes),
             ],
         ),
-        Metric("limit_refusals", "counter", _refusals(status)),
+        Metric(
+            "limit_refusals",
+            "counter",
+            "Requests and connections that were refused because one identity used too much.",
+            _refusals(status),
+        ),
     ]
 
 
@@ -150,26 +145,50 @@ def _refusals(status: pb.Status) -> list[Sample]:
 
 
 def _log_metrics(status: pb.Status) -> list[Metric]:
-    tails = [Sample(log.tail, {"log": log.name}) for log in status.logs if not log.tail_unknown]
-    streams = streams_of(status)
+    logs, streams = shown_logs(status), streams_of(status)
+    tails = [Sample(log.tail, {"log": log.name}) for log in logs if not log.tail_unknown]
+    all_streams = [(log, stream) for log in status.logs for stream in log.streams]
     return [
-        Metric("log_tail", "counter", tails),
-        Metric("log_underreplicated_records", "gauge", _short(status, "records")),
-        Metric("log_underreplicated_bytes", "gauge", _short(status, "bytes")),
-        gauge("streams_sealed", sum(_is_missed(log, stream) for log, stream in streams)),
+        gauge("logs", "Logs of the cluster.", len(status.logs)),
+        gauge(
+            "metrics_logs_omitted",
+            "Logs that are too many to have metrics of their own.",
+            len(status.logs) - len(logs),
+        ),
+        Metric("log_tail", "gauge", "Last position of a log, if it is known.", tails),
+        Metric(
+            "log_underreplicated_records",
+            "gauge",
+            "Entries of a log with fewer copies than wanted, at most.",
+            _short(status, logs, "records"),
+        ),
+        Metric(
+            "log_underreplicated_bytes",
+            "gauge",
+            "About how much of a log has fewer copies than wanted.",
+            _short(status, logs, "bytes"),
+        ),
+        gauge(
+            "streams_sealed",
+            "Streams that should take appends and do not.",
+            sum(_is_missed(log, stream) for log, stream in all_streams),
+        ),
         Metric(
             "stream_running",
             "gauge",
+            "1 if a stream takes appends.",
             [stream_sample(int(s.state == pb.RUNNING), log, s) for log, s in streams],
         ),
         Metric(
             "stream_entries",
             "counter",
+            "Entries of a stream, those included that are trimmed.",
             [stream_sample(s.entries, log, s) for log, s in streams if s.HasField("entries")],
         ),
         Metric(
             "stream_copied_entries",
             "gauge",
+            "Entries copied so far to a new replica.",
             [stream_sample(s.copied_entries, log, s) for log, s in streams if s.joining_node],
         ),
     ]
@@ -178,7 +197,7 @@ def _log_metrics(status: pb.Status) -> list[Metric]:
 def _group_metrics(status: pb.Status) -> list[Metric]:
     """Return how far consumer groups are behind, in positions; nothing where the tail is not
     known."""
-    groups = [(log, group) for log in status.logs for group in log.groups]
+    groups = [(log, group) for log in shown_logs(status) for group in log.groups]
     lags = [
         Sample(max(0, log.tail - position), {"log": log.name, "group": group.name, "shard": number})
         for log, group in groups
@@ -188,10 +207,14 @@ def _group_metrics(status: pb.Status) -> list[Metric]:
     members = [
         Sample(group.members, {"log": log.name, "group": group.name}) for log, group in groups
     ]
-    return [Metric("group_lag", "gauge", lags), Metric("group_members", "gauge", members)]
+    shown = limits.METRICS_READERS_MAX
+    return [
+        Metric("group_lag", "gauge", "Positions between a group and the tail.", lags[:shown]),
+        Metric("group_members", "gauge", "Members of a group.", members[:shown]),
+    ]
 
 
-def _short(status: pb.Status, field: str) -> list[Sample]:
+def _short(status: pb.Status, logs: Sequence[pb.Log], field: str) -> list[Sample]:
     """Return how much of each log has fewer copies than wanted; logs for which that is not known
     have no sample."""
     short = [c for c in status.conditions if c.kind == Kind.UNDER_REPLICATED]
@@ -199,19 +222,40 @@ def _short(status: pb.Status, field: str) -> list[Sample]:
     sums: Counter[str] = Counter()
     for condition in short:
         sums[condition.log] += getattr(condition, field)
-    names = (log.name for log in status.logs)
+    names = (log.name for log in logs)
     return [Sample(sums[name], {"log": name}) for name in names if name not in unknown]
-
-
-def streams_of(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
-    return [(log, stream) for log in status.logs for stream in log.streams]
-
-
-def stream_sample(value: int, log: pb.Log, stream: pb.LogStream) -> Sample:
-    return Sample(value, {"log": log.name, "stream": stream.log_stream_id})
 
 
 def _is_missed(log: pb.Log, stream: pb.LogStream) -> bool:
     """Return whether it should take appends and does not; those of ended segments never do."""
     is_active = stream.loglet_id == log.segments[-1].loglet_id
     return is_active and stream.state != pb.RUNNING
+
+
+async def reader_metrics(registers: ClusterRegisters, status: pb.Status) -> list[Metric]:
+    """Return how far readers are: the checkpoints of logs."""
+    found = await registers.list(pb.ListRegisters(prefix=_CHECKPOINTS))
+    logs = {log.name: log for log in status.logs}
+    positions, lags = [], []
+    for register in found.registers[: limits.METRICS_READERS_MAX]:
+        name, _, reader = register.name.removeprefix(_CHECKPOINTS).rpartition("/")
+        position = _position(register.value, logs.get(name))
+        if position is None:
+            continue
+        labels = {"log": name, "reader": reader}
+        positions.append(Sample(position, labels))
+        if not logs[name].tail_unknown:
+            lags.append(Sample(max(0, logs[name].tail - position), labels))
+    return [
+        Metric("reader_position", "gauge", "Last position that a reader is done with.", positions),
+        Metric("reader_lag", "gauge", "Positions between a reader and the tail.", lags),
+    ]
+
+
+def _position(value: bytes, log: pb.Log | None) -> int | None:
+    """Return the position in a checkpoint; None if it is of a log that was deleted, or none."""
+    try:
+        fields = json.loads(value)
+        return int(fields["position"]) if log and fields["log"] == log.log_id else None
+    except (ValueError, KeyError, TypeError):
+        return None

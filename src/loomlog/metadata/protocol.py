@@ -23,12 +23,12 @@ from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.loglet_records import L, LogletRecords
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
-from loomlog.metadata.metrics import Metric
 from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import LostNodes, ReplicaPlacement
 from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.store.contract import MetaStore
+from loomlog.metrics import Metric
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection

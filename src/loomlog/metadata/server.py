@@ -15,12 +15,12 @@ import asyncio
 import json
 import logging
 import random
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from loomlog import limits
+from loomlog import limits, metrics
 from loomlog.config import MetadataSettings
 from loomlog.core.audit import AuditTrail
 from loomlog.core.quorum.member import Leader
@@ -36,21 +36,25 @@ from loomlog.metadata.catalog.records import ACCESS, AccessRecord, decode
 from loomlog.metadata.data_directory import DataDirectory
 from loomlog.metadata.leader.leadership import Leadership
 from loomlog.metadata.leader.membership import check_granted
-from loomlog.metadata.metrics import follower_metrics
+from loomlog.metadata.metrics import leader_metrics, reader_metrics
 from loomlog.metadata.requests import Front, Requests
 from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.metadata.term import Mandate, Term, explained
+from loomlog.metrics import Metric
 from loomlog.net.credentials import Credentials
+from loomlog.storage import sync_times
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection, Frame, Route, Server
 from loomlog.wire.server_check import server_check
+from loomlog.wire.server_metrics import disk_metrics, server_metrics
+from loomlog.wire.traffic import Traffic
 
 if TYPE_CHECKING:
-    from loomlog.http import HttpServer
+    from loomlog.http import Content, HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +101,7 @@ class MetadataRepository:
         self._knows_access = credentials is None  # what is said on a network has to be judged
         self._front = Front(self._codec, self._routes, self._guard, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
+        self._traffic = Traffic()
         self._started_at = 0.0  # by the loop's clock
         self._at_stop.push_async_callback(self._directory.close)
 
@@ -229,7 +234,7 @@ class MetadataRepository:
     # ---- listening
 
     async def _listen(self) -> None:
-        self._server = Server(self._codec, self._front, self._admit)
+        self._server = Server(self._codec, self._front, self._admit, self._traffic)
         await self._server.start(self._settings.listen)
         self._at_stop.push_async_callback(self._server.stop)
         self._at_stop.push_async_callback(self._front.stop)
@@ -267,11 +272,12 @@ class MetadataRepository:
         http = HttpServer(
             {
                 "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
+                "/readyz": self._readiness,
                 "/status": lambda: ("application/json", json.dumps(self.status()).encode()),
-                "/metrics": lambda: ("text/plain; version=0.0.4", self.metrics().encode()),
+                "/metrics": self._metrics_page,
             },
             self._codec.credentials,
-            public=("/healthz",),
+            public=("/healthz", "/readyz"),
             permits=self._guard.permits_metrics,
         )
         await http.start(address)
@@ -324,11 +330,38 @@ class MetadataRepository:
         assert self._leadership is not None
         return {"role": "follower", **self._leadership.as_dict()}
 
-    def metrics(self) -> str:
-        """Return the metrics in Prometheus' text format."""
+    def _readiness(self) -> Content:
+        """Say that it leads, or knows who leads. Raise Unavailable otherwise."""
         if self.term is not None:
-            return self.term.view.metrics()
-        return follower_metrics(self._beat().epoch)
+            if reason := self.term.gate.condition:
+                raise Unavailable(reason)
+            return "text/plain; charset=utf-8", b"ready: leads\n"
+        beat = self._beat()
+        if not beat.heard or not beat.address:
+            raise Unavailable("no metadata repository leads")
+        return "text/plain; charset=utf-8", f"ready: follows {beat.address}\n".encode()
+
+    def metrics(self) -> str:
+        """Return what it knows of the cluster in Prometheus' text format."""
+        return metrics.text(self._cluster_metrics(self._status()))
+
+    def _status(self) -> pb.Status | None:
+        return None if self.term is None else self.term.view.status()
+
+    def _cluster_metrics(self, status: pb.Status | None) -> list[Metric]:
+        if self.term is None or status is None:
+            return leader_metrics(leads=False, epoch=self._beat().epoch)
+        return self.term.view.metrics(status)
+
+    async def _metrics_page(self) -> Content:
+        status = self._status()
+        found = [metrics.server_info("vmr"), *self._cluster_metrics(status)]
+        if self.term is not None and status is not None:
+            with suppress(LoomError):  # the store may be away
+                found += await reader_metrics(self.term.registers, status)
+        found += server_metrics(self._traffic, self._server, sync_times.TIMES)
+        found += disk_metrics({self._settings.directory: await self._directory.space()})
+        return metrics.CONTENT_TYPE, await metrics.page(found)
 
 
 async def _holds() -> None:

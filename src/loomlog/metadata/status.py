@@ -13,10 +13,11 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.conditions import ClusterConditions
 from loomlog.metadata.groups import GroupStates
-from loomlog.metadata.metrics import cluster_metrics, render
+from loomlog.metadata.metrics import cluster_metrics
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.rollback.gate import Gate
+from loomlog.metrics import Metric
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.conditions import condition_to_wire
 from loomlog.wire.info import cluster_status
@@ -171,11 +172,9 @@ class StatusView:
             end=segment.end,
         )
 
-    def metrics(self) -> str:
-        """Return the metrics in Prometheus' text format."""
-        status = self.status()
+    def metrics(self, status: pb.Status) -> list[Metric]:
         own = [metric for keeper in self._keepers.values() for metric in keeper.metrics(status)]
-        return render([*cluster_metrics(status), *own])
+        return [*cluster_metrics(status), *own]
 
 
 def _switching(layout: Layout) -> str:

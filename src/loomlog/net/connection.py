@@ -37,6 +37,7 @@ from loomlog.net.call import Call
 from loomlog.net.credentials import HandshakeFailed, explain_tls
 from loomlog.net.frames import Codec, F, OnReply
 from loomlog.net.liveness import Pinger, detect_silence
+from loomlog.net.traffic import Traffic
 from loomlog.net.turns import Turns
 from loomlog.types import Buffer
 
@@ -81,6 +82,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         admit: Callable[[Connection[F]], None] = lambda connection: None,
         *,
         peer: str = "",
+        traffic: Traffic[F] | None = None,
     ) -> None:
         """`peer` is the address that was connected to. `accept` is called when the connection of a
         listening server is made; it may abort it. One whose TLS handshake fails is never made.
@@ -94,6 +96,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             limits.ANSWERS_BYTES_MAX if accepted else limits.SEND_BUFFER_BYTES_MAX
         )
         self._answering: set[int] = set()  # pending requests for content, if accepted
+        self._traffic = traffic
+        self._measured: dict[int, Any] = {}  # requests that are not answered, if measured
         self._paused = False  # reading from the peer is paused
         self._answer_bytes = limits.SEND_BUFFER_BYTES  # of a large answer; the first one is alone
         self.turns = Turns(self)  # of look-ups whose answers may be large
@@ -336,6 +340,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             return
         encoded = self._encode(frame, payload)
         self._writelines(encoded)
+        if self._measured and frame.reply:
+            self._measure(frame.id, payload)
         if payload or frame.id in self._answering:
             self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
         if not frame.reply:
@@ -358,9 +364,23 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     def refuse(self, request_id: int, error: LoomError) -> None:
         """Answer a request with an error."""
+        if self._traffic is not None:
+            self._traffic.refuse(self._measured.pop(request_id, None), error)
         frame = self._codec.failure_frame(error)
         frame.id, frame.reply = request_id, True
         self.send(frame)
+
+    @property
+    def unanswered(self) -> int:
+        """The number of requests of the peer that are measured and not answered."""
+        return len(self._measured)
+
+    def _measure(self, request_id: int, payload: Sequence[Buffer]) -> None:
+        request, traffic = self._measured.pop(request_id, None), self._traffic
+        if request is None or traffic is None:
+            return
+        if traffic.answer(request, sum(map(len, payload))):
+            self._measured[request_id] = request
 
     def call(
         self,
@@ -485,6 +505,10 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         else:
             if self._accepted and frame.id and self._codec.asks_for_content(kind, frame):
                 self._answering.add(frame.id)
+            if self._traffic is not None and frame.id:
+                request = self._traffic.begin(kind, frame, payload)
+                if request is not None:
+                    self._measured[frame.id] = request
             self._handler.frame_received(self, frame, payload)
 
     def _has_room(self, transport: asyncio.Transport) -> bool:

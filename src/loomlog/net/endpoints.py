@@ -17,6 +17,7 @@ from loomlog.net.credentials import HandshakeFailed, explain_tls
 from loomlog.net.frames import Codec, F
 from loomlog.net.listener import TLS_SHUTDOWN_S, Listener
 from loomlog.net.notices import Notices
+from loomlog.net.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +121,10 @@ class Server(Generic[F]):
         codec: Codec[F],
         handler: Handler[F],
         admit: Callable[[Connection[F]], None] = lambda connection: None,
+        traffic: Traffic[F] | None = None,
     ) -> None:
         """`admit` raises if a peer that greets over TLS is not accepted."""
+        self._traffic = traffic
         self._codec = codec
         self._handler = handler
         self._admit = admit
@@ -161,10 +164,15 @@ class Server(Generic[F]):
             ):
                 connection.close()
 
+    @property
+    def connections(self) -> list[Connection[F]]:
+        """The connections that are open and have greeted."""
+        return [each for each in self._connections if each not in self._ungreeted]
+
     # ---- new connections
 
     def _connection(self) -> Connection[F]:
-        return Connection(self._codec, self, self._accept, self._admit)
+        return Connection(self._codec, self, self._accept, self._admit, traffic=self._traffic)
 
     def _accept(self, connection: Connection[F]) -> None:
         if len(self._connections) >= self._connections_max:

@@ -4,8 +4,10 @@ requests before the metadata repository answers; and the names of logs, which ru
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _FILE: Final = "access"
 NAMES_MAX: Final = 100_000  # of logs that are remembered
+LEARN_S: Final = 1.0  # for all names of a page
 
 
 class KnownAccess:
@@ -86,6 +89,14 @@ class LearnedNames:
 
     def log_of(self, loglet: LogId) -> str | None:
         return self._names.get(loglet)
+
+    async def learn_all(self, loglets: Collection[LogId]) -> None:
+        """Learn the names that are not known, as far as that is possible in a second."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEARN_S):
+                for loglet in sorted(set(loglets) - self._names.keys()):
+                    with suppress(LoomError):
+                        await self.learn(loglet)
 
     async def learn(self, loglet: LogId) -> None:
         question = pb.Frame(describe_loglet=pb.DescribeLoglet(loglet_id=loglet))

@@ -164,6 +164,11 @@ class Disks:
         self._workers.append(worker)
         return worker
 
+    @property
+    def waiting(self) -> int:
+        """The number of jobs that wait for a disk."""
+        return sum(getattr(worker, "waiting", 0) for worker in self._workers)
+
     def eager(self, worker: Worker) -> Worker:
         """Return the worker as one that may do on the loop what is quick. A simulated one stays as
         it is: its jobs take no real time."""

@@ -89,6 +89,11 @@ class MetadataLink:
         self._stop_heartbeat()
         self._hang_up()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the metadata repository knows this node now."""
+        return self._connection is not None
+
     def report_soon(self) -> None:
         """Report what changed, once for all that changes in this turn of the loop."""
         if not self._report_due:

@@ -23,6 +23,7 @@ from loomlog.net.notices import Notices
 from loomlog.node.access import LearnedNames
 from loomlog.node.disks import Disks, OpenStore
 from loomlog.node.metadata_link import MetadataLink
+from loomlog.node.pages import Pages
 from loomlog.node.protocol import NodeContext, NodeProtocol
 from loomlog.node.registry import PROTOCOLS
 from loomlog.node.scrubber import Scope, Scrubber
@@ -37,6 +38,7 @@ from loomlog.wire.guard import Access, Guard
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
 from loomlog.wire.proofs import is_signed, node_proof
 from loomlog.wire.server_check import server_check, volume_check
+from loomlog.wire.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class StorageNode:
         self._process = f"{self._rng.getrandbits(64):016x}"
         self._scrubber = Scrubber(settings.scrub_bytes_per_s)
         self.audit = AuditTrail()
+        self._traffic = Traffic()
         self._sizes: dict[tuple[LogId, int], int] = {}  # as reported
         self._count_again_at_s = 0.0  # by the loop's clock
         self.protocols: dict[str, NodeProtocol] = {}
@@ -92,9 +95,19 @@ class StorageNode:
             self._disks.open()
             self._open_protocols()
             self._disks.watch()
-            self._server = Server(self._codec, self._requests, self._guard.admit)
+            self._server = Server(self._codec, self._requests, self._guard.admit, self._traffic)
             self._guard.update(self._disks.known_access.current)  # before anybody connects
             await self._server.start(self._settings.listen)
+            self._pages = Pages(
+                self._server,
+                self._traffic,
+                self._disks,
+                self._link,
+                self._names,
+                self._codec,
+                self._guard.permits_metrics,
+            )
+            await self._pages.start(self._settings.http)
         except BaseException:
             self._disks.close()
             raise
@@ -127,6 +140,7 @@ class StorageNode:
             protocol.begin_stop()
         self._growing.cancel()
         await self._scrubber.stop()
+        await self._pages.stop()
         await self._server.stop()
         for protocol in protocols:
             await protocol.finish()
@@ -154,9 +168,9 @@ class StorageNode:
             "scrub": self._scrub,
             "access": self._access_changed,
         }
-        names = LearnedNames(self._loglet_of, lambda frame: self._link.request(frame))
+        self._names = LearnedNames(self._loglet_of, lambda frame: self._link.request(frame))
         self._guard = Guard(
-            names,
+            self._names,
             self.audit,
             enforced=lambda: self._server.disconnect({"client"}),
             identity_limits=self._settings.identity_limits,
@@ -257,6 +271,12 @@ class StorageNode:
         for protocol in self.protocols.values():
             protocol.volume_changed(volume)
         self._link.report(full=True)
+
+    # ---- HTTP
+
+    @property
+    def http_address(self) -> str | None:
+        return self._pages.address
 
     # ---- the metadata repository
 

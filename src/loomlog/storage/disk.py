@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from loomlog.errors import InvalidArgument
 from loomlog.storage.files import File, Finished, Space, Step, UnsyncedError, Worker
+from loomlog.storage.sync_times import note_sync
 from loomlog.types import Buffer
 
 FILE_MODE: Final = 0o600  # entries and secrets are for the user who runs the server
@@ -98,10 +99,12 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
+        begun_s = perf_counter()
         try:
             os.fdatasync(self._fd)
         except OSError as error:
             raise UnsyncedError(error.errno, error.strerror, self._path) from error
+        note_sync(begun_s)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -213,6 +216,11 @@ class ThreadWorker:
 
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
         self._jobs.put((steps, finished))
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs that have not begun."""
+        return self._jobs.qsize()
 
     def close(self) -> None:
         if self._thread.is_alive():

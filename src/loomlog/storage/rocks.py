@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator
 from itertools import pairwise
 from struct import Struct
+from time import perf_counter
 from typing import BinaryIO, Final
 
 from crc32c import crc32c
@@ -25,6 +26,7 @@ from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
 from loomlog.storage.disk import DIRECTORY_MODE
+from loomlog.storage.sync_times import note_sync
 
 _MEMTABLE_BYTES: Final = 32 * MIB
 _LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
@@ -71,7 +73,9 @@ def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
     """Write a batch; no reader may use it before this returns."""
     db.write(batch)
     if sync:
+        begun_s = perf_counter()
         db.flush_wal(True)
+        note_sync(begun_s)
 
 
 class Cursor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from loomlog.core.groups.state import GroupState
 from loomlog.metadata.groups import GroupStates
-from loomlog.metadata.metrics import cluster_metrics, render
+from loomlog.metadata.metrics import cluster_metrics
+from loomlog.metrics import text
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -20,10 +21,10 @@ def test_the_lag_of_every_shard_is_a_metric() -> None:
     assert not groups.of_log(7, "orders2")
     log = pb.Log(log_id=7, name="orders", tail=40, groups=groups.of_log(7, "orders"))
     log.segments.add()
-    text = render(cluster_metrics(pb.Status(logs=[log])))
-    labels = r'log="orders",group="a \"quoted\" one"'
-    assert [line for line in text.splitlines() if line.startswith("loomlog_group")] == [
-        f'loomlog_group_lag{{{labels},shard="0"}} 40',
-        f'loomlog_group_lag{{{labels},shard="1"}} 10',
-        f"loomlog_group_members{{{labels}}} 1",
+    lines = text(cluster_metrics(pb.Status(logs=[log]))).splitlines()
+    labels = r'group="a \"quoted\" one",log="orders"'
+    assert [line for line in lines if line.startswith("loomlog_group")] == [
+        f'loomlog_group_lag{{{labels},shard="0"}} 40.0',
+        f'loomlog_group_lag{{{labels},shard="1"}} 10.0',
+        f"loomlog_group_members{{{labels}}} 1.0",
     ]

@@ -34,6 +34,7 @@ from loomlog.cli.console.output import (
     stream_table,
 )
 from loomlog.cli.console.scrub import follow_scrub
+from loomlog.cli.console.status_view import shown_logs
 from loomlog.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -85,14 +86,19 @@ def create(
 
 
 @app.command("list")
-def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """List all logs."""
+def list_all(
+    all_logs: Annotated[bool, typer.Option("--all", help="Also list internal logs.")] = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """List logs; --json lists all of them."""
     with connected_sync(cluster) as client:
         logs = client.logs()
     if as_json:
         print_json([asdict(info) for info in logs])
     elif logs:
-        console().print(log_table(logs))
+        shown, hidden = shown_logs(logs, all_logs=all_logs)
+        console().print(*([log_table(shown)] if shown else []), *([hidden] if hidden else []))
     else:
         print("no logs yet: make one with `loom log create NAME`")
 

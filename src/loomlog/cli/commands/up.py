@@ -82,6 +82,9 @@ async def up(
         bool,
         typer.Option("--secure", help="Use TLS everywhere; certificates are made in DIR/certs."),
     ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start servers again that die.")
+    ] = False,
     sync: Sync = SyncMode.ALWAYS,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
@@ -120,7 +123,7 @@ async def up(
         secure=secure,
         console_port=console_port if console or (console is None and is_installed()) else None,
     )
-    await _run(plan, as_json=as_json)
+    await _run(plan, restart=restart, as_json=as_json)
 
 
 def _beside(port: int, distance: int) -> int:
@@ -128,7 +131,7 @@ def _beside(port: int, distance: int) -> int:
     return port + distance if 0 < port <= 65535 - distance else 0
 
 
-async def _run(plan: ClusterPlan, *, as_json: bool) -> None:
+async def _run(plan: ClusterPlan, *, restart: bool, as_json: bool) -> None:
     """Start the cluster, say so, and stay; SIGINT and SIGTERM stop it."""
     from loomlog.cli.processes.local_processes import LocalProcesses
 
@@ -142,7 +145,11 @@ async def _run(plan: ClusterPlan, *, as_json: bool) -> None:
     try:
         _announce(processes, plan, as_json=as_json)
         _say_held_back(processes)
-        watching = asyncio.ensure_future(processes.watch(_say_died))
+        watching = asyncio.ensure_future(
+            processes.keep_running(_say_died, _say_started)
+            if restart
+            else processes.watch(_say_died)
+        )
         if await first(watching, stop_asked):
             raise LoomError(f"no server is left; their logs are in {plan.directory / 'logs'}")
         if not as_json:
@@ -156,6 +163,11 @@ def _say_died(child: Child, code: int) -> None:
     print(f"loom: {child.name} (pid {child.pid}) {how}; see {child.log_file}", file=sys.stderr)
 
 
+def _say_started(child: Child | LoomError) -> None:
+    words = str(child) if isinstance(child, LoomError) else f"{child.name} (pid {child.pid}) is up"
+    print(f"loom: {words}", file=sys.stderr)
+
+
 def _say_held_back(processes: LocalProcesses) -> None:
     for child in processes.children:
         if child.held_back:
@@ -167,7 +179,8 @@ def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) ->
         line = {"mr": processes.address, "http": processes.http, "pids": processes.pids}
         tls = {"tls": processes.tls} if processes.tls else {}
         console = {"console": processes.console.http} if processes.console else {}
-        print(json.dumps({**line, **tls, **console}), flush=True)
+        where = {"metrics": processes.metrics}
+        print(json.dumps({**line, **tls, **console, **where}), flush=True)
         return
     from rich.console import Console
     from rich.panel import Panel
@@ -179,6 +192,8 @@ def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) ->
     if processes.console:
         facts.add_row("console", processes.console.http)
     facts.add_row("status", f"{scheme}://{processes.http}/status")
+    ports = ", ".join(address.rpartition(":")[2] for address in processes.metrics.values())
+    facts.add_row("metrics", f"ports {ports}")
     facts.add_row("servers", " ".join(f"{name}:{pid}" for name, pid in processes.pids.items()))
     facts.add_row("sync", plan.sync)
     facts.add_row("data", str(plan.directory))

@@ -13,6 +13,7 @@ import typer
 
 from loomlog import limits
 from loomlog.cli.console import options
+from loomlog.cli.console.config_file import with_variables
 from loomlog.errors import Timeout, Unavailable
 from loomlog.net.connection import Damaged
 from loomlog.net.credentials import HandshakeFailed
@@ -34,20 +35,23 @@ class Invocation:
     as_json: options.Json = False
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
+def command(
+    app: typer.Typer, name: str | None = None, *, variables: str = ""
+) -> Callable[[Work], Work]:
     """Register a function as a command; a coroutine function runs in an event loop of its own.
 
-    A parameter whose type is a dataclass stands for the options that are its fields.
+    A parameter whose type is a dataclass stands for the options that are its fields. With
+    `variables`, each option can also be given as an environment variable that begins with it.
     """
 
     def register(work: Work) -> Work:
-        app.command(name)(_with_plain_options(work))
+        app.command(name)(_with_plain_options(work, variables))
         return work
 
     return register
 
 
-def _with_plain_options(work: Callable[..., Any]) -> Callable[..., None]:
+def _with_plain_options(work: Callable[..., Any], variables: str) -> Callable[..., None]:
     groups: dict[str, Callable[..., Any]] = {}
     flat: dict[str, Parameter] = {}
     for parameter in _parameters(work):
@@ -57,6 +61,9 @@ def _with_plain_options(work: Callable[..., Any]) -> Callable[..., None]:
             flat |= {field.name: field for field in _parameters(group)}
         else:
             flat[parameter.name] = parameter
+
+    if variables:
+        flat = with_variables(flat, variables)
 
     def run(**values: Any) -> None:
         for name, group in groups.items():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loomlog.core.copyset.record import lsn_words
+from loomlog.core.copyset.record import epoch_of, lsn_words
 from loomlog.core.copyset.shards import shard_name, shard_of
 from loomlog.types import Entry
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from loomlog.client.operator import NodesOutage, ReplicaScrub, StreamDescription
     from loomlog.wire.info import (
         ClusterStatus,
-        ConditionInfo,
         EpochsInfo,
         LogInfo,
         NodeInfo,
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
 _VISIBLE |= {10: "\\n", 13: "\\r"}
-
-CONDITIONS_SHOWN = 30  # to people, at once
-_SEVERITY_COLORS = {"problem": "red", "warning": "yellow", "work": "cyan"}
 
 
 def print_json(value: Any) -> None:
@@ -158,54 +154,6 @@ def print_stream(described: StreamDescription) -> None:
     console().print(table)
 
 
-def status_view(status: ClusterStatus) -> RenderableType:
-    """Show the whole cluster on one screen."""
-    from rich.console import Group
-    from rich.text import Text
-
-    alive = sum(node.alive for node in status.nodes)
-    waiting = sum(node.held_back is not None for node in status.nodes)
-    held_back = f" and {waiting} held back" if waiting else ""
-    head = Text.from_markup(
-        f"cluster [bold]{plain(status.cluster_id)}[/] at {status.metadata_address}: "
-        f"{alive} of {len(status.nodes)} nodes alive{held_back}, "
-        f"{status.rounds:,} commit rounds, up {duration(status.uptime_s)}"
-    )
-    parts: list[RenderableType] = [head, *health(status.conditions), node_table(status.nodes)]
-    if len(status.members) > 1:
-        parts.insert(-1, member_table(status))
-    if status.logs:
-        parts += [log_table(status.logs), stream_table(status.logs)]
-        if any(log.groups for log in status.logs):
-            parts.append(group_table(status.logs))
-    else:
-        parts.append(Text("no logs yet: make one with `loom log create NAME`"))
-    return Group(*parts)
-
-
-def health(conditions: Sequence[ConditionInfo]) -> list[RenderableType]:
-    """Return what is not as it should be, the most urgent first, or that all is well."""
-    if not conditions:
-        return ["[green]healthy:[/] every acknowledged entry has all its copies"]
-    table = new_table("", "what", "condition", "what to do")
-    for each in conditions[:CONDITIONS_SHOWN]:
-        color = _SEVERITY_COLORS.get(each.severity, "red")
-        words = plain(each.text) + (f" (about {size(each.bytes)})" if each.bytes else "")
-        table.add_row(f"[{color}]{each.severity}[/]", plain(subject(each)), words, plain(each.help))
-    more = len(conditions) - CONDITIONS_SHOWN
-    return [table, f"and {more:,} more: see `loom status --json`"] if more > 0 else [table]
-
-
-def subject(condition: ConditionInfo) -> str:
-    """Name what a condition is about."""
-    parts = [
-        f"log {condition.log}" if condition.log else "",
-        f"stream {condition.stream}" if condition.stream else "",
-        f"node {condition.node}" if condition.node else "",
-    ]
-    return ", ".join(filter(None, parts)) or "metadata"
-
-
 def member_table(status: ClusterStatus) -> Table:
     """List the metadata repositories, if there are several."""
     table = new_table("metadata", "address", "role", "epoch", "state", "lag")
@@ -217,8 +165,11 @@ def member_table(status: ClusterStatus) -> Table:
     return table
 
 
-def log_table(logs: Sequence[LogInfo]) -> Table:
+def log_table(logs: Sequence[LogInfo], rates: Mapping[str, float] | None = None) -> Table:
+    """List logs; with `rates`, also their entries per second."""
     table = new_table("log", "protocol", "streams", "replicas", "first", "last")
+    if rates is not None:
+        table.add_column("entries/s", justify="right")
     retained = any(info.retention_s for info in logs)
     if retained:
         table.add_column("entries stay")
@@ -227,6 +178,9 @@ def log_table(logs: Sequence[LogInfo]) -> Table:
         streams = f"{there.count('running')}/{len(there)} running"
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
         numbers = [f"{info.replicas:,}", _position(info, info.head), _tail(info)]
+        if rates is not None:
+            rate = rates.get(info.name)
+            numbers.append("" if rate is None else f"{rate:,.0f}")
         stay = [age(info.retention_s) if info.retention_s else "forever"] if retained else []
         table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
     return table
@@ -259,10 +213,15 @@ def segment_table(info: LogInfo) -> Table:
     return table
 
 
-def stream_table(logs: Sequence[LogInfo]) -> Table:
+def stream_table(
+    logs: Sequence[LogInfo], only: Callable[[LogInfo, int], bool] | None = None
+) -> Table:
+    """List streams: all of them, or those for whose log and index `only` returns True."""
     table = new_table("log", "stream", "state", "epoch", "entries", "nodes", "condition")
     for info in logs:
-        for stream in info.streams:
+        for number, stream in enumerate(info.streams):
+            if only is not None and not only(info, number):
+                continue
             running = stream.state == "running"
             table.add_row(
                 plain(info.name),
@@ -322,6 +281,12 @@ def _position(info: LogInfo, position: int) -> str:
     """Return a position as commands take it, with its epoch and offset if it has them."""
     made_of = info.epoch_and_offset(position)
     return f"{position:,} ({made_of})" if made_of else f"{position:,}"
+
+
+def epoch_and_tail(info: LogInfo) -> tuple[int, int]:
+    """Return the epoch of a log's tail, if its positions have epochs, and the tail."""
+    tail = info.tail or 0
+    return (epoch_of(tail) if info.epoch_and_offset(tail) else 0), tail
 
 
 def condition(stream: StreamInfo) -> str:

@@ -2,8 +2,8 @@
 demo run.
 
 One directory holds all of it: `vmr-N/`, `vsn-N/` and `etcd-1/` are data, `logs/` is what they said.
-Children are never restarted here: a test or an operator who kills one wants it dead. They stop when
-this process stops, also when it is killed.
+Children are restarted only if that is asked for: a test or an operator who kills one wants it dead.
+They stop when this process stops, also when it is killed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from loomlog.cli.processes.local_metadata import (
     addresses_for,
     etcd_command,
 )
+from loomlog.core.backoff import Backoff
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.net.credentials import AUTHORITIES
 from loomlog.storage.disk import DIRECTORY_MODE, FILE_MODE
@@ -44,8 +45,11 @@ CLUSTER_ID: Final = "local"
 START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
 POLL_S: Final = 0.05  # while etcd starts
 STOP_TIMEOUT_S: Final = 15.0  # then it is killed
+RESTARTS: Final = Backoff(0.2, 30.0)  # of a child that dies again and again
+LASTS_S: Final = 60.0  # one that ran for longer is started again at once
 HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
 CONSOLE_PORT_DISTANCE: Final = 90
+NODE_HTTP_DISTANCE: Final = 10  # the first node's is 7491: there are up to 5 vmr
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,11 @@ class LocalProcesses:
     @property
     def http(self) -> str:
         return self._metadata()[0].http or ""
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The addresses that serve metrics, by server."""
+        return {child.name: child.http for child in self.children if child.http}
 
     def _metadata(self) -> list[Child]:
         return [child for child in self.children if child.name.startswith("vmr-")]
@@ -177,6 +186,33 @@ class LocalProcesses:
             if looking is not None:
                 looking.cancel()
 
+    async def keep_running(
+        self, died: Callable[[Child, int], None], started: Callable[[Child | LoomError], None]
+    ) -> None:
+        """Start every child again that ends, and call `started` with it, or with why it did not
+        start; later and later if it does not last. A local etcd is not started again."""
+
+        async def one(child: Child) -> None:
+            failures = 0
+            while True:
+                begun_s = time.monotonic()
+                died(child, await child.process.wait())
+                if child.name not in self._arguments:
+                    return
+                failures = 0 if time.monotonic() - begun_s > LASTS_S else failures
+                while True:
+                    await asyncio.sleep(RESTARTS.delay_s(failures))
+                    failures += 1
+                    try:
+                        await self.start_again(child.name)
+                        break
+                    except LoomError as error:
+                        started(error)
+                child = self._child(child.name)
+                started(child)
+
+        await asyncio.gather(*(one(child) for child in self.children))
+
     async def end(self, name: str, number: signal.Signals) -> None:
         """Send a signal to one of them and wait until it is gone."""
         child = self._child(name)
@@ -198,6 +234,8 @@ class LocalProcesses:
         process = await _spawn(command, log_file)
         self._spawned.append(process)
         ready = await _ready_line(name, process, log_file)
+        self._keep_address(name, "--listen", ready["address"])
+        self._keep_address(name, "--http", ready.get("http"))
         return Child(
             name=name,
             process=process,
@@ -206,6 +244,12 @@ class LocalProcesses:
             log_file=log_file,
             held_back=ready.get("held_back", ""),
         )
+
+    def _keep_address(self, name: str, option: str, address: str | None) -> None:
+        """Let a child that is started again use the port that it has now."""
+        arguments = self._arguments[name]
+        if address is not None and option in arguments:
+            arguments[arguments.index(option) + 1] = address
 
     def _log_file(self, name: str) -> Path:
         return self.plan.directory / "logs" / f"{name}.log"
@@ -271,11 +315,12 @@ def _vmr_arguments(addresses: Addresses | None, plan: ClusterPlan, number: int) 
 
 def _vsn_arguments(metadata: str, plan: ClusterPlan, number: int) -> list[str]:
     location = f"rack={(number - 1) % plan.locations + 1}" if plan.locations else ""
+    http_port = plan.http_port + NODE_HTTP_DISTANCE + number if plan.http_port else 0
     return [
         *("loomlog.cli.vsn", "start", "--cluster-id", CLUSTER_ID),
         *("--storage-node-id", str(number), "--volumes", str(plan.directory / f"vsn-{number}")),
         *("--mr", metadata, "--listen", f"{HOST}:0", "--sync", plan.sync),
-        *("--location", location, *_tls_arguments(plan)),
+        *("--location", location, "--http", f"{HOST}:{http_port}", *_tls_arguments(plan)),
     ]
 
 

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Final, Protocol
 import typer
 
 from loomlog.cli.console.command import run_async
+from loomlog.cli.console.config_file import Config
 from loomlog.cli.console.failures import UsageError
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.limits import MIB
@@ -100,8 +101,9 @@ EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of servers: logging, and when to stop."""
+    """Options of servers: where more options are, logging, TLS, and when to stop."""
 
+    config: Config = None
     log_format: LogFormat = Format.JSON
     log_level: LogLevel = Level.INFO
     tls: Tls = ""

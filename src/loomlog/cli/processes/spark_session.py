@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from loomlog.errors import LoomError
@@ -26,7 +27,7 @@ def start_spark(app: str, master: str, settings: Mapping[str, str] | None = None
 
     config = QUIET | (LOOPBACK if master.startswith("local") else {}) | dict(settings or {})
     try:
-        with _stderr_of_java_hidden():
+        with sign_of_life(f"Spark starts at {master}"), _stderr_of_java_hidden():
             return spark.session(app, master, config)
     except ImportError as error:
         raise LoomError(str(error)) from None
@@ -47,6 +48,26 @@ def stop_spark(spark: SparkSession) -> None:
         spark.stop()
     except (Py4JError, OSError):
         pass  # callers that need it report the error
+
+
+@contextmanager
+def sign_of_life(what: str) -> Iterator[None]:
+    """Show on stderr that something is under way, and how long it took."""
+    began_s = monotonic()
+    own = os.fdopen(os.dup(2), "w")  # stderr may be hidden meanwhile
+    with own:
+        if own.isatty():
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+            with Progress(*columns, console=Console(file=own), transient=True) as progress:
+                progress.add_task(what, total=None)
+                yield
+        else:
+            print(f"{what} …", file=own, flush=True)
+            yield
+        print(f"{what}: {monotonic() - began_s:.0f} s", file=own, flush=True)
 
 
 @contextmanager

@@ -93,6 +93,13 @@ class StreamRounds:
         return max(min(ends, default=0), self.committed_llsn_end)
 
     @property
+    def lag(self) -> int:
+        """The entries that the slowest replica lacks, of those that have reported."""
+        reports = (self.reports.get(node) for node in self.replicas)
+        ends = [report.written_end for report in reports if report is not None]
+        return max([*ends, self.committed_llsn_end]) - min(ends) if ends else 0
+
+    @property
     def has_entries(self) -> bool:
         return self.committed_llsn_end > 1
 

@@ -30,7 +30,6 @@ from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, loss
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
 from loomlog.metadata.copyset.status import CopysetStatus, metrics, nodes_of
-from loomlog.metadata.metrics import Metric
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
     Answer,
@@ -40,6 +39,7 @@ from loomlog.metadata.protocol import (
     ReplicaSet,
     TakeReport,
 )
+from loomlog.metrics import Metric
 from loomlog.protocol_names import COPYSET
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb

@@ -14,7 +14,8 @@ from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.rebuilder import Rebuilder
 from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.metadata.copyset.recoveries import Recoveries
-from loomlog.metadata.metrics import Metric, Sample, stream_sample, streams_of
+from loomlog.metadata.metrics import stream_sample, streams_of
+from loomlog.metrics import Metric, Sample
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -128,11 +129,31 @@ def metrics(status: pb.Status) -> list[Metric]:
     missed = [stream_sample(_missed(s.copyset), log, s) for log, s in shown]
     rebuilds = [({"shard": each.shard}, each) for each in status.rebuilds]
     return [
-        Metric("copyset_epochs_unrecovered", "gauge", unrecovered),
-        Metric("copyset_nodes_missed", "gauge", missed),
-        Metric("rebuild_records", "gauge", [Sample(r.records, of) for of, r in rebuilds]),
-        Metric("rebuild_bytes", "gauge", [Sample(r.size_bytes, of) for of, r in rebuilds]),
-        Metric("rebuild_part_done", "gauge", [Sample(r.part_done, of) for of, r in rebuilds]),
+        Metric(
+            "copyset_epochs_unrecovered",
+            "gauge",
+            "Epochs that are over and not recovered.",
+            unrecovered,
+        ),
+        Metric("copyset_nodes_missed", "gauge", "Nodes of a nodeset that are away.", missed),
+        Metric(
+            "rebuild_records",
+            "gauge",
+            "Records restored so far of a lost shard.",
+            [Sample(r.records, of) for of, r in rebuilds],
+        ),
+        Metric(
+            "rebuild_bytes",
+            "gauge",
+            "Bytes restored so far of a lost shard.",
+            [Sample(r.size_bytes, of) for of, r in rebuilds],
+        ),
+        Metric(
+            "rebuild_part_done",
+            "gauge",
+            "Part of a lost shard that is restored, from 0 to 1.",
+            [Sample(r.part_done, of) for of, r in rebuilds],
+        ),
     ]
 
 

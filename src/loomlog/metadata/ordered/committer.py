@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from time import perf_counter
 from typing import Final, NamedTuple
 
 from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
@@ -19,6 +20,7 @@ from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.ordered.held_replicas import HeldReplica, HeldReplicas
 from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.metadata.rounds import RoundLog
+from loomlog.meters import Histogram
 from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import commit_to_wire
@@ -58,6 +60,7 @@ class Committer:
         self._failed = failed
         self.logs: dict[LogId, LogRounds] = {}
         self.rounds = 0
+        self.round_times = Histogram()
         self._log_of: dict[StreamId, LogRounds] = {}
         self._ahead: dict[LogId, _Ahead] = {}  # logs that stop: the report that is farthest ahead
         self._hearing: dict[LogId, list[asyncio.Future[None]]] = {}
@@ -262,14 +265,18 @@ class Committer:
             return
         record = round_.encode()
         try:
-            self._round_log.append(self._epoch, record, partial(self._done, log, record))
+            done = partial(self._done, log, record, perf_counter())
+            self._round_log.append(self._epoch, record, done)
         except LoomError as error:
             self._failed(error)
 
-    def _done(self, log: LogRounds, record: bytes, error: BaseException | None) -> None:
+    def _done(
+        self, log: LogRounds, record: bytes, begun_s: float, error: BaseException | None
+    ) -> None:
         if error is not None:
             self._failed(error)
             return
+        self.round_times.observe(perf_counter() - begun_s)
         self._records.append(record)
         if self.logs.get(log.log_id) is not log:  # deleted meanwhile
             return

@@ -21,7 +21,7 @@ from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
-from loomlog.metadata.metrics import Metric, Sample
+from loomlog.metadata.metrics import shown_logs, stream_sample, streams_of
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.orders import Orders
@@ -33,6 +33,7 @@ from loomlog.metadata.ordered.status import StreamStatus
 from loomlog.metadata.ordered.stream_operator import StreamOperator
 from loomlog.metadata.ordered.streams import OrderedStreams
 from loomlog.metadata.protocol import Cleanup, KeeperContext, ProtocolKeeper, ReplicaSet, TakeReport
+from loomlog.metrics import Metric, Sample, counter, histogram
 from loomlog.protocol_names import ORDERED
 from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -244,11 +245,27 @@ class OrderedKeeper(ProtocolKeeper):
     def metrics(self, status: pb.Status) -> list[Metric]:
         lost = [
             Sample(int(self.committer.lost_rounds(log.log_id) != ""), {"log": log.name})
-            for log in status.logs
+            for log in shown_logs(status)
+        ]
+        lags = [
+            stream_sample(found.lag, log, stream)
+            for log, stream in streams_of(status)
+            if (found := self.committer.stream(stream.log_stream_id)) is not None
         ]
         return [
-            Metric("rounds_total", "counter", [Sample(status.rounds)]),
-            Metric("log_rounds_lost", "gauge", lost),
+            counter("rounds", "Commit rounds.", status.rounds),
+            histogram(
+                "round_seconds",
+                "Time from the begin of a commit round until it is durable.",
+                self.committer.round_times,
+            ),
+            Metric("log_rounds_lost", "gauge", "1 if rounds of a log are lost.", lost),
+            Metric(
+                "stream_lag_entries",
+                "gauge",
+                "Entries that the slowest replica of a stream lacks.",
+                lags,
+            ),
         ]
 
     # ---- operators

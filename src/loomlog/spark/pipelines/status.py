@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.errors import LoomError, NotFound
+from loomlog.metrics import Metric, Sample, text
 from loomlog.spark.pipelines.store import PREFIX, decode, register_name
 from loomlog.spark.pipelines.units import Counters, Progress
 from loomlog.types import Glsn
@@ -144,26 +145,28 @@ _FIGURES: Final[tuple[tuple[str, str, str, _Figure], ...]] = (
     ("lag_seconds", "gauge", "Time between newest and last processed record.", lambda s: s.lag_s),
     ("running", "gauge", "1 if a site is active.", lambda s: int(s.state == "running")),
     ("committed_time_seconds", "gauge", "Last commit, since 1970.", lambda s: s.committed_at),
-    ("units_total", "counter", "Units committed.", lambda s: s.counters.units),
-    ("records_total", "counter", "Records committed.", lambda s: s.counters.records),
-    ("dead_letters_total", "counter", "Records put away.", lambda s: s.counters.dead_letters),
-    ("failures_total", "counter", "Units that failed.", lambda s: s.counters.failures),
+    ("units", "counter", "Units committed.", lambda s: s.counters.units),
+    ("records", "counter", "Records committed.", lambda s: s.counters.records),
+    ("dead_letters", "counter", "Records put away.", lambda s: s.counters.dead_letters),
+    ("failures", "counter", "Units that failed.", lambda s: s.counters.failures),
 )
 
 
 def metrics_text(statuses: Iterable[PipelineStatus]) -> str:
     found = list(statuses)
-    lines = []
-    for name, kind, meaning, figure in _FIGURES:
-        lines += [
-            f"# HELP loomlog_pipeline_{name} {meaning}",
-            f"# TYPE loomlog_pipeline_{name} {kind}",
-        ]
-        for status in found:
-            value = figure(status)
-            if value is not None:
-                lines.append(f'loomlog_pipeline_{name}{{pipeline="{status.name}"}} {value!r}')
-    return "\n".join(lines) + "\n"
+    return text(
+        Metric(
+            f"pipeline_{name}",
+            kind,
+            meaning,
+            [
+                Sample(value, {"pipeline": status.name})
+                for status in found
+                if (value := figure(status)) is not None
+            ],
+        )
+        for name, kind, meaning, figure in _FIGURES
+    )
 
 
 def write_metrics(path: Path, statuses: Iterable[PipelineStatus]) -> None:

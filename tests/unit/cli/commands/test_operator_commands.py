@@ -393,7 +393,11 @@ def test_a_staging_log_is_shown_as_what_it_is(vmr: ScriptedVmr, loom: Loom) -> N
         log_id=2, name="events.staged", protocol="ordered", replicas=2, head=1
     )
     log.segments.add(loglet_id=2, protocol="ordered", start=1)
-    assert "events.staged (rows for events)" in loom.says("log", "list")
+    assert "events.staged (rows for events)" in loom.says("log", "list", "--all")
+    for command in (("log", "list"), ("status",)):
+        assert "events.staged" not in (said := loom.says(*command))
+        assert "1 internal log: see it with --all" in said
+    assert "events.staged" in loom.says("status", "--all")
     assert [log["staging_for"] for log in loom.json("log", "list")] == [None, "events"]
 
 

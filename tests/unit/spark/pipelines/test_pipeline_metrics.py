@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scrape import values
+
 from loomlog.spark.pipelines.status import PipelineStatus, SourceStatus, metrics_text
 from loomlog.spark.pipelines.units import Counters
 
@@ -24,13 +26,14 @@ def status(**fields: object) -> PipelineStatus:
 
 
 def test_figures_have_all_their_digits() -> None:
-    text = metrics_text([status()])
-    assert 'committed_time_seconds{pipeline="counts"} 1794837005.493457\n' in text
-    assert 'records_total{pipeline="counts"} 1234567\n' in text
-    assert 'lag_records{pipeline="counts"} 7654321\n' in text
-    assert 'lag_seconds{pipeline="counts"} 0.25\n' in text
+    found = values(metrics_text([status()]))
+    of = 'loomlog_pipeline_{}{{pipeline="counts"}}'.format
+    assert found[of("committed_time_seconds")] == 1794837005.493457
+    assert found[of("records_total")] == 1_234_567
+    assert found[of("lag_records")] == 7_654_321
+    assert found[of("lag_seconds")] == 0.25
 
 
 def test_a_stopped_pipeline_does_not_run() -> None:
-    assert 'running{pipeline="counts"} 1\n' in metrics_text([status()])
-    assert 'running{pipeline="counts"} 0\n' in metrics_text([status(state="stopped")])
+    assert 'running{pipeline="counts"} 1.0\n' in metrics_text([status()])
+    assert 'running{pipeline="counts"} 0.0\n' in metrics_text([status(state="stopped")])
