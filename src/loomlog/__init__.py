@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from loomlog.client.publish.stager import Staged as Staged
     from loomlog.client.publish.writer import Published as Published
     from loomlog.client.publish.writer import Writer as Writer
+    from loomlog.client.queues.queue import Job as Job
+    from loomlog.client.queues.queue import Queue as Queue
     from loomlog.types import Entry as Entry
     from loomlog.types import Gap as Gap
     from loomlog.types import Position as Position
@@ -57,12 +59,14 @@ _HOMES = {
     "Gap": "loomlog.types",
     "Group": "loomlog.client.groups.group",
     "GroupInfo": "loomlog.client.groups.group",
+    "Job": "loomlog.client.queues.queue",
     "Lease": "loomlog.client.kv.leases",
     "LeaseInfo": "loomlog.client.kv.leases",
     "Log": "loomlog.client.log",
     "LogInfo": "loomlog.wire.info",
     "Position": "loomlog.types",
     "Published": "loomlog.client.publish.writer",
+    "Queue": "loomlog.client.queues.queue",
     "Register": "loomlog.client.kv.registers",
     "Staged": "loomlog.client.publish.stager",
     "Versioned": "loomlog.client.kv.registers",
@@ -89,12 +93,14 @@ __all__ = [
     "Gap",
     "Group",
     "GroupInfo",
+    "Job",
     "Lease",
     "LeaseInfo",
     "Log",
     "LogInfo",
     "Position",
     "Published",
+    "Queue",
     "Register",
     "Staged",
     "Versioned",

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import uvloop
 
 import loomlog
+import loomlog.client.groups.shard_rows  # not while it is measured
 from loomlog.columns.key_shards import shards_of
 
 LOG = "measure-groups"

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 from violation import Violation
 
-from loomlog.client.groups.group import Group, GroupOptions
+from loomlog.client.groups.group import GroupOptions
 from loomlog.client.groups.groups import Groups
 from loomlog.client.subscribe.with_archive import Archived
 from loomlog.columns import SCHEMA
@@ -251,7 +251,7 @@ class GroupWorld:
         with Simulation(self.seed) as sim:
             self.random = sim.world.random
             self._sim = sim
-            self.judge = Judge(self.random.choice((1, 3, 4, 8)))
+            self.judge = self._judge()
             self._server = server = MetadataServer(sim, self)
             server.host.start(server.run)
             self._hosts = [sim.host(f"member-{n}") for n in range(self.random.randint(1, 4))]
@@ -260,21 +260,26 @@ class GroupWorld:
             self._append()
             self._harm()
             sim.run(lambda: self._is_over(FAULTS_S), timeout_s=FAULTS_S + 5)
-            self.faulty = False
+            self.faulty, self.calm_tail = False, self.tail
             for host in (server.host, *self._hosts):
                 self._start(host)
             sim.run(self._is_settled, timeout_s=SETTLED_WITHIN_S)
         if self.violation is not None:
             raise self.violation
-        return self.judge.counts
+        counts: Counter[str] = self.judge.counts
+        return counts
 
     def _is_over(self, end_s: float) -> bool:
         return self.violation is not None or self._sim.world.now >= end_s
 
     def _is_settled(self) -> bool:
-        if self.violation is not None:
-            return True
-        return self.judge.is_settled(len(self._hosts), self.tail - 20)
+        return self.violation is not None or self._is_all_done()
+
+    def _judge(self) -> Any:
+        return Judge(self.random.choice((1, 3, 4, 8)))
+
+    def _is_all_done(self) -> bool:
+        return bool(self.judge.is_settled(len(self._hosts), self.tail - 20))
 
     def _append(self) -> None:
         self.tail += self.random.randint(0, 4)
@@ -310,7 +315,7 @@ class GroupWorld:
 
     async def _member(self, process: Process) -> None:
         while True:
-            group = self._group(process)
+            group = self._joiner(process)
             try:
                 async with group:
                     await self._consume(group)
@@ -323,11 +328,11 @@ class GroupWorld:
                 return
             await asyncio.sleep(self.random.uniform(0.01, 0.5))
 
-    async def _consume(self, group: Group) -> None:
+    async def _consume(self, group: Any) -> None:
         left = self.random.randint(1, 200)
         async for entry in group:
             self.judge.hand_out(group.member, entry)
-            if self.random.random() < 0.3:
+            if self.faulty and self.random.random() < 0.3:
                 await asyncio.sleep(self.random.uniform(0.0, 0.2))
             if group._options.commit_every_s is None and self._is_time_to_commit():
                 await group.commit()
@@ -338,15 +343,25 @@ class GroupWorld:
     def _is_time_to_commit(self) -> bool:
         return not self.faulty or self.random.random() < 0.2
 
-    def _group(self, process: Process) -> Group:
+    def _client(self) -> Any:
         connection = Connection(self._sim, self._server, self)
-        client: Any = SimpleNamespace(metadata=connection, rng=random.Random(self.random.random()))
-        parts: Any = SimpleNamespace(
+        return SimpleNamespace(metadata=connection, rng=random.Random(self.random.random()))
+
+    def _parts(self) -> Any:
+        async def read(position: Glsn) -> Entry:
+            await asyncio.sleep(0.01)
+            return Entry(position, 1, position, 0, key_of(position), b"")
+
+        return SimpleNamespace(
             name=LOG,
             cached=SimpleNamespace(fetch=_returning(SimpleNamespace(log_id=LOG_ID))),
             archived=SimpleNamespace(earliest=_returning(1)),
             pieces=SimpleNamespace(rows=lambda start, stop: CountedPieces(self, start)),
+            read=read,
         )
+
+    def _joiner(self, process: Process) -> Any:
+        """Return the group that a program joins."""
         every_s = self.random.choice((None, 0.3, 1.0))
         options = GroupOptions(
             self.judge.shards,
@@ -354,7 +369,7 @@ class GroupWorld:
             commit_every_s=every_s,
             member=process.host.name,
         )
-        return Groups(parts, client).group("g", options)
+        return Groups(self._parts(), self._client()).group("g", options)
 
 
 def _returning(value: Any) -> Callable[[], Awaitable[Any]]:

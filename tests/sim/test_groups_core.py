@@ -13,11 +13,11 @@ from loomlog.core.groups.consumption import Consumption
 from loomlog.core.groups.state import GroupShard, GroupState
 from loomlog.types import Glsn
 
-CHUNK = 20
+CHUNK = 12
 CONTROL_SEEDS = 60
 
 
-@pytest.mark.parametrize("chunk", chunks(60, quick=1))
+@pytest.mark.parametrize("chunk", chunks(100, quick=1))
 def test_every_entry_is_committed_once_by_its_owner(chunk: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):

@@ -35,6 +35,12 @@ def check_number(name: str, number: object, *words: str) -> None:
         )
 
 
+def check_seconds(name: str, seconds: object, least: float, most: float = 3600.0) -> None:
+    """Raise InvalidArgument unless `seconds` is a number from `least` to `most`."""
+    if not _is_number(seconds) or not least <= seconds <= most:  # type: ignore[operator]
+        raise InvalidArgument(f"{name} must be seconds from {least:g} to {most:g}, not {seconds!r}")
+
+
 def is_int(value: object) -> TypeGuard[int]:
     """Return whether it is an int; a bool counts as none."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -228,12 +228,13 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         return [log_info(log) for log in answer.log_list.logs]
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log with its entries, checkpoints, groups and staged rows."""
+        """Delete a log with its entries, checkpoints, groups, queues and staged rows."""
         parts = self._parts_of(name)
         log_id = (await parts.cached.fetch()).log_id
         await self._delete_log(name)
         await parts.checkpoints.forget(log_id)
         await parts.groups.forget(log_id)
+        await parts.queues.forget(log_id)
         staging = staging_name(name)
         try:
             await self._parts_of(staging).describe()

@@ -19,8 +19,9 @@ from loomlog.client.log_parts import LogParts
 from loomlog.client.publish.publications import Publications
 from loomlog.client.publish.stager import Staged, Stager, portions
 from loomlog.client.publish.writer import Writer
+from loomlog.client.queues.queue import Queue, QueueOptions
 from loomlog.client.subscribe.pieces import arrow, entries
-from loomlog.errors import InvalidArgument, Trimmed
+from loomlog.errors import InvalidArgument
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
@@ -112,14 +113,7 @@ class Log:
         """Return the entry at `position`, from the archive if it was trimmed. Raise Trimmed if it
         is not archived either, NotYetWritten beyond the tail, and NotFound in a permanent gap."""
         check_number("position", position)
-        try:
-            found = await self._parts.reader.read(position)
-            return found if isinstance(found, Entry) else await self._parts.pieces.row(found)
-        except Trimmed:
-            entry = await self._parts.archived.read(position)
-            if entry is None:
-                raise
-            return entry
+        return await self._parts.read(position)
 
     @overload
     def subscribe(
@@ -257,6 +251,28 @@ class Log:
     async def groups(self) -> dict[str, GroupInfo]:
         """Return all consumer groups of this log by name."""
         return await self._parts.groups.all()
+
+    def queue(
+        self,
+        name: str,
+        *,
+        visibility_timeout_s: float = 30.0,
+        attempts_max: int = 5,
+        prefetch: int = 10,
+        session_timeout_s: float = limits.GROUP_SESSION_S,
+        member: str | None = None,
+    ) -> Queue:
+        """Return a work queue, whose members take entries of this log as jobs, one by one:
+        `async with log.queue("jobs") as queue` joins it. It begins at the first entry.
+
+        A job that is not acknowledged within `visibility_timeout_s` is handed out again; after
+        `attempts_max` times its entry goes to the log `NAME.dead-letters`. A member takes up to
+        `prefetch` new jobs at once; use 1 if jobs take long. A member that is silent for
+        `session_timeout_s` loses its jobs. People see `member` as a name."""
+        options = QueueOptions(
+            visibility_timeout_s, attempts_max, prefetch, session_timeout_s, member
+        )
+        return self._parts.queues.queue(name, options)
 
     # ---- description
 

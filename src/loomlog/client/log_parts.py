@@ -11,18 +11,20 @@ from loomlog.client.context import Client
 from loomlog.client.groups.groups import Groups
 from loomlog.client.kv.checkpoints import Checkpoints
 from loomlog.client.loglets.registry import Loglets
+from loomlog.client.queues.queues import Queues
 from loomlog.client.reader import Reader, TimeSearch
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
-from loomlog.types import Gap, Glsn
+from loomlog.errors import Trimmed
+from loomlog.types import Entry, Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
 
 
 class LogParts:
     """The services that make up one log: appender, reader, subscriptions, checkpoints, groups,
-    archive."""
+    queues, archive."""
 
     def __init__(self, name: str, client: Client, parts_of: Callable[[str], LogParts]) -> None:
         self.name = name
@@ -34,6 +36,7 @@ class LogParts:
         self.times = TimeSearch(name, loglets, client)
         self.checkpoints = Checkpoints(cached, loglets, client)
         self.groups = Groups(self, client)
+        self.queues = Queues(self, client, parts_of)
         self.archived = ArchivedLog(cached, loglets, client)
         self.pieces = LogPieces(
             cached,
@@ -57,6 +60,16 @@ class LogParts:
 
     async def tail(self) -> Glsn:
         return (await self.bounds()).tail
+
+    async def read(self, position: Glsn) -> Entry:
+        try:
+            found = await self.reader.read(position)
+            return found if isinstance(found, Entry) else await self.pieces.row(found)
+        except Trimmed:
+            entry = await self.archived.read(position)
+            if entry is None:
+                raise
+            return entry
 
     async def find_time(self, timestamp_us: int) -> Glsn:
         return await self.times.find(timestamp_us, self._rows_from)

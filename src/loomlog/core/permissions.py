@@ -179,6 +179,7 @@ _RESERVED: Final[Mapping[str, tuple[Verb, Verb]]] = MappingProxyType(
     {  # first part of a register's name -> what reading and changing it needs, for the second part
         "checkpoint": (Verb.CHECKPOINT, Verb.CHECKPOINT),
         "group": (Verb.CHECKPOINT, Verb.CHECKPOINT),  # also the leases of its members
+        "queue": (Verb.CHECKPOINT, Verb.CHECKPOINT),
         "writer": (Verb.APPEND, Verb.APPEND),  # of publications
         "archive": (Verb.READ, Verb.TRIM),
         "pipeline": (Verb.PIPELINE, Verb.PIPELINE),

@@ -10,7 +10,7 @@ LOG = {
     *("append", "append_many", "append_arrow", "stage", "writer", "trim", "name"),
     *("read", "subscribe", "subscribe_arrow", "subscribe_stream", "subscribe_stream_arrow"),
     *("head", "tail", "earliest", "is_empty", "find_time", "find_last", "locate", "describe"),
-    *("archive", "checkpoint", "checkpoints", "group", "groups", "set_retention"),
+    *("archive", "checkpoint", "checkpoints", "group", "groups", "queue", "set_retention"),
 }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, 
 from loomlog import limits
 from loomlog.client.blocking.groups import BlockingGroup
 from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking, blocking_as
+from loomlog.client.blocking.queues import BlockingQueue
 from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.coded_log import CodedEntry, decoded
@@ -151,6 +152,28 @@ class BlockingLog(BlockingFace[Log]):
             member=member,
         )
         return BlockingGroup(self._thread, group)
+
+    def queue(
+        self,
+        name: str,
+        *,
+        visibility_timeout_s: float = 30.0,
+        attempts_max: int = 5,
+        prefetch: int = 10,
+        session_timeout_s: float = limits.GROUP_SESSION_S,
+        member: str | None = None,
+    ) -> BlockingQueue:
+        """Return a work queue, whose members take entries of this log as jobs, one by one:
+        `with log.queue("jobs") as queue` joins it. The arguments are those of `Log.queue`."""
+        queue = self._target.queue(
+            name,
+            visibility_timeout_s=visibility_timeout_s,
+            attempts_max=attempts_max,
+            prefetch=prefetch,
+            session_timeout_s=session_timeout_s,
+            member=member,
+        )
+        return BlockingQueue(self._thread, queue)
 
     def append(
         self, value: Buffer, key: Buffer | None = None, *, stream: StreamId | None = None

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from loomlog import limits
-from loomlog.client.arguments import check_number, is_int, timestamp_us
-from loomlog.client.groups.membership import GroupLeases, Membership
-from loomlog.client.groups.store import GroupStore
-from loomlog.client.subscribe.pieces import Pieces, Shown
+from loomlog.client.arguments import check_number, check_seconds, is_int, timestamp_us
+from loomlog.client.groups.fetcher import PieceFetcher
+from loomlog.client.groups.membership import MemberLeases, Membership
+from loomlog.client.groups.store import StateStore
 from loomlog.core.groups.consumption import Consumption
 from loomlog.core.groups.state import GroupState
 from loomlog.errors import Conflict, InvalidArgument, NotFound, Retryable, SwapUnknown, Trimmed
-from loomlog.types import Entry, Gap, Glsn
+from loomlog.types import Entry, Glsn
 
 if TYPE_CHECKING:
     from loomlog.client.groups.shard_rows import ShardRows
@@ -47,9 +47,9 @@ class GroupOptions:
             raise InvalidArgument(
                 f"shards must be a number from 1 to {limits.GROUP_SHARDS_MAX}, not {self.shards!r}"
             )
-        _check_seconds("session_timeout_s", self.session_timeout_s, 0.5)
+        check_seconds("session_timeout_s", self.session_timeout_s, 0.5)
         if self.commit_every_s is not None:
-            _check_seconds("commit_every_s", self.commit_every_s, 0.01)
+            check_seconds("commit_every_s", self.commit_every_s, 0.01)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Group:
         self,
         name: str,
         parts: LogParts,
-        store: GroupStore,
-        leases: GroupLeases,
+        store: StateStore[GroupState],
+        leases: MemberLeases,
         options: GroupOptions,
     ) -> None:
         self.name = name
@@ -110,13 +110,12 @@ class Group:
         self._store = store
         self._leases = leases
         self._options = options
-        self._membership: Membership | None = None
+        self._membership: Membership[GroupState] | None = None
         self._lock = asyncio.Lock()  # a commit and a change of shards exclude each other
         self._wake = asyncio.Event()
         self._idle = True  # the consumer has processed all that it got
         self._stale = False  # there is something to do before the next entry
-        self._pieces: Pieces[Shown] | None = None
-        self._fetch: asyncio.Task[Shown | None] | None = None
+        self._reader = PieceFetcher(lambda start: parts.pieces.rows(start, None), self._wake)
         self._rows: ShardRows | None = None
         self._last: Glsn = -1  # the last entry that the consumer got to hand out ...
         self._end: Glsn = 0  # ... and how far the log was looked through for it
@@ -270,11 +269,18 @@ class Group:
         """Return whether rows have arrived."""
         from loomlog.client.groups.shard_rows import ShardRows
 
-        piece = self._next_piece() if self._consumption.floors else None
-        while isinstance(piece, Gap):
-            piece = self._next_piece()
-        self._rows = None if piece is None else ShardRows(piece, self._count)
-        return piece is not None
+        if not self._consumption.floors:
+            return False
+        try:
+            rows = self._reader.ready()
+        except Trimmed as error:
+            self._close_reader()
+            raise Trimmed(
+                f"group {self.name!r} is behind the first entry kept: {error}; or skip what is "
+                f"gone with `loom group reset {self._parts.name} {self.name} --to earliest`"
+            ) from None
+        self._rows = None if rows is None else ShardRows(rows, self._count)
+        return rows is not None
 
     def _take(self) -> list[Entry]:
         """Return what is to be handed out of the next rows."""
@@ -288,42 +294,15 @@ class Group:
             self._rows = None
         return entries
 
-    def _next_piece(self) -> Shown | None:
-        """Return the next piece if it has arrived."""
-        if self._fetch is not None:
-            if not self._fetch.done():
-                return None
-            fetch, self._fetch = self._fetch, None
-            try:
-                return fetch.result()
-            except Trimmed as error:
-                self._close_reader()
-                raise Trimmed(
-                    f"group {self.name!r} is behind the first entry kept: {error}; or skip what is "
-                    f"gone with `loom group reset {self._parts.name} {self.name} --to earliest`"
-                ) from None
-        return None if self._pieces is None else self._pieces.next_ready()
-
     async def _wait(self) -> None:
         """Wait for another piece, or for a change of the group."""
-        if self._consumption.floors and self._fetch is None:
-            if self._pieces is None:
-                self._pieces = self._parts.pieces.rows(self._consumption.reading + 1, None)
-            self._fetch = asyncio.create_task(self._fetch_next(self._pieces))
-            self._fetch.add_done_callback(lambda _: self._wake.set())
+        if self._consumption.floors:
+            self._reader.begin(self._consumption.reading + 1)
         await self._wake.wait()
 
-    @staticmethod
-    async def _fetch_next(pieces: Pieces[Shown]) -> Shown | None:
-        return await pieces.next()
-
     def _close_reader(self) -> None:
-        fetch, self._fetch = self._fetch, None
-        if fetch is not None and not fetch.cancel() and not fetch.cancelled():
-            fetch.exception()  # it was seen, and is not of interest any more
-        if self._pieces is not None:
-            self._pieces.close()
-        self._pieces = self._rows = None
+        self._reader.close()
+        self._rows = None
         self._last = -1
 
     def _changed(self) -> None:
@@ -335,7 +314,7 @@ class Group:
             self._stale = True
         self._wake.set()
 
-    def _has_news(self, membership: Membership) -> bool:
+    def _has_news(self, membership: Membership[GroupState]) -> bool:
         consumption, state = self._consumption, membership.state
         moving = state.moving_from(membership.member)
         return (
@@ -344,7 +323,7 @@ class Group:
             or (bool(moving) and not consumption.dirty)
         )
 
-    def _joined(self) -> Membership:
+    def _joined(self) -> Membership[GroupState]:
         if self._membership is None:
             raise InvalidArgument(
                 f"join group {self.name!r} first: `async with log.group(…) as group`"
@@ -442,9 +421,3 @@ def describe(name: str, state: GroupState, live: dict[str, float], tail: Glsn | 
         for member, called in sorted(state.members.items())
     )
     return GroupInfo(name, tail, shards, members)
-
-
-def _check_seconds(what: str, seconds: object, least: float) -> None:
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not least <= seconds <= 3600:  # type: ignore[operator]
-        raise InvalidArgument(f"{what} must be seconds from {least:g} to 3600, not {seconds!r}")

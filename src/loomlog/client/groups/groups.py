@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from loomlog.client.context import Client
 from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
-from loomlog.client.groups.membership import GroupLeases
-from loomlog.client.groups.store import GroupStore
+from loomlog.client.groups.membership import MemberLeases
+from loomlog.client.groups.store import SharedState, StateStore
 from loomlog.client.kv.registers import Registers
 from loomlog.core.groups.state import GroupState
 from loomlog.errors import Conflict, InvalidArgument, NotFound, Retryable, SwapUnknown
@@ -30,13 +31,10 @@ class Groups(Registers):
         self._prefix = f"group/{parts.name}/"
 
     def group(self, name: str, options: GroupOptions) -> Group:
-        if not isinstance(name, str) or not 1 <= len(name) <= _NAME_CHARS_MAX or "/" in name:
-            raise InvalidArgument(
-                f"a group's name has 1 to {_NAME_CHARS_MAX} characters and no slash, not {name!r}"
-            )
-        register = self.register(self._prefix + name)
-        store = GroupStore(self._parts.name, name, register)
-        leases = GroupLeases(f"{register.name}/", self._client)
+        register = self.register(self._prefix + check_group_name("group", name))
+        what = f"group {name!r} of log {self._parts.name!r}"
+        store = StateStore(what, register, GroupState.decode)
+        leases = MemberLeases(f"{register.name}/", self._client)
         return Group(name, self._parts, store, leases, options)
 
     async def all(self) -> dict[str, GroupInfo]:
@@ -51,11 +49,27 @@ class Groups(Registers):
         return found
 
     async def forget(self, log_id: LogId) -> None:
-        """Delete all groups after the log was deleted. If that fails, those left are ignored
-        because of their log id."""
-        try:
-            for name, found in (await self.registers(self._prefix)).items():
-                if GroupState.decode(found.value).log_id == log_id:
-                    await self.register(name).swap(None, found.version)
-        except (Conflict, Retryable, SwapUnknown):
-            pass
+        """Delete all groups after the log was deleted."""
+        await forget_states(self, self._prefix, GroupState.decode, log_id)
+
+
+def check_group_name(what: str, name: object) -> str:
+    """Return the name of a group or queue; raise InvalidArgument if it cannot be one."""
+    if not isinstance(name, str) or not 1 <= len(name) <= _NAME_CHARS_MAX or "/" in name:
+        raise InvalidArgument(
+            f"a {what}'s name has 1 to {_NAME_CHARS_MAX} characters and no slash, not {name!r}"
+        )
+    return name
+
+
+async def forget_states(
+    registers: Registers, prefix: str, decode: Callable[[bytes], SharedState], log_id: LogId
+) -> None:
+    """Delete the states of a deleted log. If that fails, those left are ignored because of their
+    log id."""
+    try:
+        for name, found in (await registers.registers(prefix)).items():
+            if decode(found.value).log_id == log_id:
+                await registers.register(name).swap(None, found.version)
+    except (Conflict, Retryable, SwapUnknown):
+        pass

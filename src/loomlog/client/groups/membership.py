@@ -1,4 +1,4 @@
-"""A program's place in a consumer group: a lease that it renews, and the newest state it has seen.
+"""A program's place in a group or a queue: a lease that it renews, and the newest state it knows.
 
 A member that dies stops renewing; another one notices that its lease has expired, and removes it.
 Both together take less than the session timeout.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Final, Generic
 
 from loomlog.client.context import Client
-from loomlog.client.groups.store import GroupStore
+from loomlog.client.groups.store import S, StateStore
 from loomlog.client.kv.leases import Lease, Leases
-from loomlog.core.groups.state import GroupState, fenced, member_id
+from loomlog.core.groups.state import fenced, member_id
 from loomlog.errors import Fenced, LoomError, Retryable
 from loomlog.types import LogId
 
@@ -23,8 +23,8 @@ _RENEWALS: Final = 5  # in a session timeout
 _LOOK_S: Final = 0.5  # how often the state is read: a shard that is released is taken within it
 
 
-class GroupLeases(Leases):
-    """The leases of one group, one per member, numbered."""
+class MemberLeases(Leases):
+    """The leases of one group or queue, one per member, numbered."""
 
     def __init__(self, prefix: str, client: Client) -> None:
         self._metadata = client.metadata
@@ -49,14 +49,14 @@ class GroupLeases(Leases):
         return {member_id(int(s), lease.epoch): lease.left_s for s, lease in slots.items()}
 
 
-class Membership:
-    """One member of a group, from `join` to `leave`."""
+class Membership(Generic[S]):
+    """One member, from `join` to `leave`."""
 
     def __init__(
         self,
         log_id: LogId,
-        store: GroupStore,
-        leases: GroupLeases,
+        store: StateStore[S],
+        leases: MemberLeases,
         session_timeout_s: float,
         changed: Callable[[], None],
     ) -> None:
@@ -74,7 +74,7 @@ class Membership:
         self.member: str
 
     @property
-    def state(self) -> GroupState:
+    def state(self) -> S:
         """The newest state; raise Fenced if this member is not in it any more."""
         state = self._store.known
         if state is None or self.member not in state.members:
@@ -86,15 +86,13 @@ class Membership:
         """Whether nobody can have replaced this member yet, by its own clock."""
         return self._loop.time() < self._renewed_s + self._ttl_s
 
-    async def join(self, name: str, initial: GroupState) -> None:
+    async def join(self, name: str, initial: S) -> None:
         self._renewed_s = self._loop.time()
         self.member, self._lease = await self._leases.take_one(self._ttl_s)
         await self.change(lambda state: state.join(self.member, name), initial)
         self._heart = self._loop.create_task(self._beat())
 
-    async def change(
-        self, step: Callable[[GroupState], GroupState], initial: GroupState | None = None
-    ) -> None:
+    async def change(self, step: Callable[[S], S], initial: S | None = None) -> None:
         await self._store.change(self._log_id, step, initial)
 
     async def leave(self) -> None:

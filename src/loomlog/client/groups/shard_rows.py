@@ -37,18 +37,18 @@ class ShardRows:
 
 
 def _entries(table: Any, chosen: Any) -> list[Entry]:
-    if not chosen.all():
-        table = table.filter(pa.array(chosen))
     position, stream, llsn, timestamp, key, value = table.columns
-    keys = repeat(None) if key.null_count == len(key) else key.to_pylist()
-    rows = zip(
-        position.to_numpy().tolist(),
-        stream.to_numpy().tolist(),
-        llsn.to_numpy().tolist(),
-        timestamp.view("int64").to_numpy().tolist(),
-        keys,
-        value.to_pylist(),
+    rows = np.flatnonzero(chosen)
+    indices = pa.array(rows)
+    has_keys = key.null_count < len(key)
+    fields = zip(
+        position.to_numpy()[rows].tolist(),
+        stream.to_numpy()[rows].tolist(),
+        llsn.to_numpy()[rows].tolist(),
+        timestamp.view("int64").to_numpy()[rows].tolist(),
+        key.take(indices).to_pylist() if has_keys else repeat(None),
+        value.take(indices).to_pylist(),
         strict=False,
     )
     # What Entry._make does, without a Python frame per record.
-    return list(map(tuple.__new__, repeat(Entry), rows))
+    return list(map(tuple.__new__, repeat(Entry), fields))

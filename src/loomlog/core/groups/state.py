@@ -131,5 +131,5 @@ class GroupState:
 def fenced(member: str) -> Fenced:
     return Fenced(
         f"member {member} was replaced, because it was silent for too long or its group was reset: "
-        "join the group again; what was not committed is handed out again"
+        "join it again; what was not committed is handed out again"
     )

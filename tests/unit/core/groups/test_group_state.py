@@ -33,7 +33,7 @@ def test_a_member_that_leaves_or_expires_gives_its_shards_to_others_at_once() ->
 
 def test_who_was_removed_cannot_commit() -> None:
     state = group(4, "0.1", "1.1").remove(["0.1"])
-    with pytest.raises(Fenced, match="join the group again"):
+    with pytest.raises(Fenced, match="join it again"):
         state.commit("0.1", {0: 5})
 
 

@@ -1,0 +1,60 @@
+"""Work queues for programs without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking
+from loomlog.client.queues.queue import Job, Queue
+from loomlog.types import Entry
+
+
+class BlockingJob(BlockingFace[Job]):
+    """An entry to be processed; acknowledge it, or it is handed out again."""
+
+    def __init__(self, thread: LoopThread, job: Job) -> None:
+        super().__init__(thread, job)
+        self.entry: Entry = job.entry
+        self.attempts = job.attempts
+        self.position = job.position
+        self.key = job.key
+        self.value = job.value
+
+    def __repr__(self) -> str:
+        return f"<BlockingJob at {self.position}, attempt {self.attempts}>"
+
+    ack = blocking(Job.ack)
+    retry = blocking(Job.retry)
+
+
+class BlockingQueue(BlockingFace[Queue]):
+    """A work queue on one log. As a context manager it joins the queue; then it is an iterator over
+    jobs. Several threads may iterate at once."""
+
+    def __init__(self, thread: LoopThread, queue: Queue) -> None:
+        super().__init__(thread, queue)
+        self.name = queue.name
+
+    def __repr__(self) -> str:
+        return f"<BlockingQueue {self.name!r}>"
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._target.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.run(self._target.__aexit__(kind, error, traceback))
+
+    def __iter__(self) -> Iterator[BlockingJob]:
+        while True:
+            yield BlockingJob(self._thread, self._thread.run(self._target._next()))
+
+    describe = blocking(Queue.describe)
+    delete = blocking(Queue.delete)

@@ -1,0 +1,53 @@
+"""Waits for the next piece of a log, for a consumer that also waits for other things."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from loomlog.client.subscribe.pieces import Pieces, Rows, Shown
+from loomlog.types import Gap, Glsn
+
+
+class PieceFetcher:
+    """Reads a log from a position on. `wake` is set when a piece has arrived."""
+
+    def __init__(self, open_at: Callable[[Glsn], Pieces[Shown]], wake: asyncio.Event) -> None:
+        self._open_at = open_at
+        self._wake = wake
+        self._pieces: Pieces[Shown] | None = None
+        self._fetch: asyncio.Task[Shown | None] | None = None
+
+    def begin(self, start: Glsn) -> None:
+        """Wait for the next piece; `start` is where to begin if the log is not open."""
+        if self._fetch is None:
+            if self._pieces is None:
+                self._pieces = self._open_at(start)
+            self._fetch = asyncio.create_task(_next(self._pieces))
+            self._fetch.add_done_callback(lambda _: self._wake.set())
+
+    def ready(self) -> Rows | None:
+        """Return the next rows if they have arrived."""
+        while isinstance(piece := self._piece(), Gap):
+            pass
+        return piece
+
+    def _piece(self) -> Shown | None:
+        if self._fetch is not None:
+            if not self._fetch.done():
+                return None
+            fetch, self._fetch = self._fetch, None
+            return fetch.result()
+        return None if self._pieces is None else self._pieces.next_ready()
+
+    def close(self) -> None:
+        fetch, self._fetch = self._fetch, None
+        if fetch is not None and not fetch.cancel() and not fetch.cancelled():
+            fetch.exception()  # marks it as retrieved
+        if self._pieces is not None:
+            self._pieces.close()
+            self._pieces = None
+
+
+async def _next(pieces: Pieces[Shown]) -> Shown | None:
+    return await pieces.next()

@@ -1,0 +1,345 @@
+"""The public class Queue: entries of a log as jobs, which members take and acknowledge."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from loomlog import limits
+from loomlog.client.arguments import check_seconds, is_int
+from loomlog.client.groups.fetcher import PieceFetcher
+from loomlog.client.groups.membership import MemberLeases, Membership
+from loomlog.client.groups.store import StateStore
+from loomlog.core.queues.state import QueueState
+from loomlog.errors import (
+    Conflict,
+    Fenced,
+    InvalidArgument,
+    NotFound,
+    Retryable,
+    SwapUnknown,
+    Trimmed,
+)
+from loomlog.types import Entry, Glsn
+
+if TYPE_CHECKING:
+    from loomlog.client.log_parts import LogParts
+
+_JOBS_MAX: Final = 5000  # that are not done: each change writes them all
+_LOOK_S: Final = 0.25  # how often jobs are checked that are not acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """How a member works."""
+
+    visibility_timeout_s: float = 30.0
+    attempts_max: int = 5
+    prefetch: int = 10
+    session_timeout_s: float = limits.GROUP_SESSION_S
+    member: str | None = None
+
+    def __post_init__(self) -> None:
+        check_seconds("visibility_timeout_s", self.visibility_timeout_s, 0.1)
+        check_seconds("session_timeout_s", self.session_timeout_s, 0.5)
+        for name, most in (("attempts_max", 1000), ("prefetch", 1000)):
+            number = getattr(self, name)
+            if not is_int(number) or not 1 <= number <= most:
+                raise InvalidArgument(f"{name} must be a number from 1 to {most}, not {number!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue at a moment."""
+
+    name: str
+    position: Glsn  # every entry up to here was taken at least once
+    behind: int | None  # positions up to the tail that nobody has taken; None: not known
+    taken: int  # jobs that a member has
+    free: int  # jobs that were taken before and wait to be taken again
+    members: tuple[str, ...]  # their names
+
+
+class Job:
+    """An entry to be processed; acknowledge it, or it is handed out again."""
+
+    def __init__(self, queue: Queue, entry: Entry, attempts: int) -> None:
+        self.entry = entry
+        self.attempts = attempts  # how often it was taken; 1: for the first time
+        self._queue = queue
+        self.deadline_s: float | None = None  # None: not handed out yet
+        self.lost = False
+
+    def __repr__(self) -> str:
+        return f"<Job at {self.position}, attempt {self.attempts}>"
+
+    @property
+    def position(self) -> Glsn:
+        """The position of its entry."""
+        return self.entry.position
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of its entry."""
+        return self.entry.key
+
+    @property
+    def value(self) -> bytes:
+        """The value of its entry."""
+        return self.entry.value
+
+    async def ack(self) -> None:
+        """Record that the job is done. Raise Fenced if it was handed out again meanwhile."""
+        await self._queue._ack(self)
+
+    async def retry(self) -> None:
+        """Give the job back, to be taken again at once by any member."""
+        await self._queue._retry(self)
+
+
+class Queue:
+    """A work queue on one log. As an async context manager it joins the queue; then it is an async
+    iterator over jobs. Several tasks may iterate at once."""
+
+    def __init__(
+        self,
+        name: str,
+        parts: LogParts,
+        store: StateStore[QueueState],
+        leases: MemberLeases,
+        bury: Callable[[Entry], Awaitable[object]],
+        options: QueueOptions,
+    ) -> None:
+        """`bury` puts away the entry of a job that failed too often."""
+        self.name = name
+        self._parts = parts
+        self._store = store
+        self._leases = leases
+        self._bury = bury
+        self._options = options
+        self._membership: Membership[QueueState] | None = None
+        self._taking = asyncio.Lock()
+        self._acking = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._reader = PieceFetcher(lambda start: parts.pieces.rows(start, None), self._wake)
+        self._arrived: deque[Entry] = deque()  # all entries behind what is taken, as far as read
+        self._held: dict[Glsn, Job] = {}  # taken and not done
+        self._ready: deque[Job] = deque()  # those of them that wait for the consumer
+        self._done: set[Glsn] = set()  # acknowledged, and not recorded yet
+        self._watch: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} of {self._parts.name!r}>"
+
+    async def __aenter__(self) -> Self:
+        if self._membership is not None:
+            raise InvalidArgument(f"queue {self.name!r} was joined already: call log.queue again")
+        options, log_id = self._options, (await self._parts.cached.fetch()).log_id
+        initial = await self._store.get(log_id)
+        if initial is None:
+            initial = QueueState(log_id, await self._parts.archived.earliest() - 1)
+        membership = Membership(
+            log_id, self._store, self._leases, options.session_timeout_s, self._wake.set
+        )
+        name = options.member or f"{socket.gethostname()}-{os.getpid()}"
+        await membership.join(name, initial)
+        self._membership = membership
+        self._watch = asyncio.create_task(self._watch_jobs())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave; jobs that are not acknowledged are free for others at once."""
+        assert self._membership is not None
+        assert self._watch is not None
+        self._watch.cancel()
+        self._reader.close()
+        await self._membership.leave()
+
+    # ---- taking
+
+    async def __aiter__(self) -> AsyncGenerator[Job, None]:
+        while True:
+            yield await self._next()
+
+    async def _next(self) -> Job:
+        """Return the next job, waiting until there is one."""
+        membership = self._joined()
+        loop = asyncio.get_running_loop()
+        while True:
+            async with self._taking:
+                self._wake.clear()
+                if membership.failure is not None:
+                    raise membership.failure
+                if membership.certain:
+                    if not self._ready:
+                        await self._take()
+                    if self._ready:
+                        job = self._ready.popleft()
+                        job.deadline_s = loop.time() + self._options.visibility_timeout_s
+                        return job
+                await self._wake.wait()
+
+    async def _take(self) -> None:
+        """Take jobs: one that failed before, or several new ones. Jobs that an earlier change took,
+        whose answer was lost, are among them."""
+        membership = self._joined()
+        while not self._ready:
+            state = membership.state
+            if strays := state.owned_by(membership.member) - self._held.keys():
+                await self._hold(strays)
+            elif again := [p for p in state.free() if p not in self._held]:
+                await self._take_again(again[0])
+            elif len(state.jobs) < _JOBS_MAX and await self._find_new(state.position):
+                new = [entry.position for entry in islice(self._arrived, self._options.prefetch)]
+                await self._take_new(new, new[-1])
+            else:
+                return
+
+    async def _take_again(self, position: Glsn) -> None:
+        membership = self._joined()
+        await membership.change(lambda state: state.take_again(membership.member, position))
+
+    async def _take_new(self, positions: list[Glsn], through: Glsn) -> None:
+        membership = self._joined()
+        await membership.change(lambda state: state.take_new(membership.member, positions, through))
+
+    async def _find_new(self, position: Glsn) -> bool:
+        """Return whether entries behind `position` have arrived, passing over trimmed ones."""
+        try:
+            return self._has_arrived(position)
+        except Trimmed:
+            self._reader.close()
+            await self._take_new([], await self._parts.archived.earliest() - 1)
+            return self._has_arrived(self._joined().state.position)
+
+    def _has_arrived(self, position: Glsn) -> bool:
+        while True:
+            while self._arrived and self._arrived[0].position <= position:
+                self._arrived.popleft()
+            if self._arrived:
+                return True
+            rows = self._reader.ready()
+            if rows is None:
+                self._reader.begin(position + 1)
+                return False
+            self._arrived.extend(rows.entries())
+
+    async def _hold(self, positions: set[Glsn]) -> None:
+        """Make jobs of entries that this member has taken."""
+        membership = self._joined()
+        known = {entry.position: entry for entry in self._arrived if entry.position in positions}
+        for position in sorted(positions):
+            try:
+                entry = known.get(position) or await self._parts.read(position)
+            except (Trimmed, NotFound):
+                await self._finish({position})  # there is nothing left to do
+                continue
+            attempts = membership.state.jobs[position].attempts
+            if attempts > self._options.attempts_max:
+                await self._bury(entry)
+                await self._finish({position})
+                continue
+            self._held[position] = job = Job(self, entry, attempts)
+            self._ready.append(job)
+
+    # ---- giving back
+
+    async def _ack(self, job: Job) -> None:
+        self._check(job)
+        self._done.add(job.position)
+        job.deadline_s = None
+        async with self._acking:  # the acknowledgements of all who wait are one change
+            if job.position in self._done:
+                done = set(self._done)
+                await self._finish(done)
+                self._done -= done
+
+    async def _finish(self, positions: set[Glsn]) -> None:
+        membership = self._joined()
+        await membership.change(lambda state: state.finish(membership.member, positions))
+        for position in positions:
+            self._held.pop(position, None)
+
+    async def _retry(self, job: Job) -> None:
+        self._check(job)
+        job.lost = True
+        await self._give_back([job])
+
+    async def _give_back(self, jobs: list[Job]) -> None:
+        membership = self._joined()
+        positions = [job.position for job in jobs]
+        await membership.change(lambda state: state.give_back(membership.member, positions))
+        for position in positions:
+            self._held.pop(position, None)
+        self._wake.set()
+
+    async def _watch_jobs(self) -> None:
+        """Give back jobs that are not acknowledged in time."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(_LOOK_S, self._options.visibility_timeout_s / 4))
+            for job in self._held.values():
+                if job.deadline_s is not None and loop.time() > job.deadline_s:
+                    job.lost = True
+            if late := [job for job in self._held.values() if job.lost]:
+                try:
+                    await self._give_back(late)
+                except (Retryable, SwapUnknown, Fenced, NotFound):
+                    pass  # it is tried again, or the membership reports it
+
+    def _check(self, job: Job) -> None:
+        if job.lost or self._held.get(job.position) is not job:
+            raise Fenced(
+                f"the job at position {job.position} was not acknowledged within "
+                f"{self._options.visibility_timeout_s:g} s, or given back: it is handed out again"
+            )
+
+    def _joined(self) -> Membership[QueueState]:
+        if self._membership is None:
+            raise InvalidArgument(
+                f"join queue {self.name!r} first: `async with log.queue(…) as queue`"
+            )
+        return self._membership
+
+    # ---- for operators
+
+    async def describe(self) -> QueueInfo:
+        """Return how far the queue is; raise NotFound if there is none of this name."""
+        log = await self._parts.cached.fetch()
+        state = await self._store.get(log.log_id)
+        if state is None:
+            raise NotFound(f"log {self._parts.name!r} has no queue {self.name!r}")
+        try:
+            tail: Glsn | None = await self._parts.tail()
+        except Retryable:
+            tail = None
+        live = await self._leases.live()
+        free = len(state.free())
+        return QueueInfo(
+            self.name,
+            state.position,
+            None if tail is None else max(0, tail - state.position),
+            len(state.jobs) - free,
+            free,
+            tuple(name for member, name in sorted(state.members.items()) if member in live),
+        )
+
+    async def delete(self) -> None:
+        """Delete the queue with what it knows; raise Conflict while it has members."""
+        info = await self.describe()
+        if info.members:
+            names = ", ".join(info.members)
+            raise Conflict(f"queue {self.name!r} has members ({names}): stop them, then delete it")
+        await self._store.delete()

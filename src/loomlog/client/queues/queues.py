@@ -1,0 +1,58 @@
+"""All work queues of one log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from loomlog.client.context import Client
+from loomlog.client.groups.groups import check_group_name, forget_states
+from loomlog.client.groups.membership import MemberLeases
+from loomlog.client.groups.store import StateStore
+from loomlog.client.kv.registers import Registers
+from loomlog.client.queues.queue import Queue, QueueOptions
+from loomlog.core.queues.state import QueueState
+from loomlog.errors import AlreadyExists
+from loomlog.types import Entry, LogId
+from loomlog.wire import loomlog_pb2 as pb
+
+if TYPE_CHECKING:
+    from loomlog.client.log_parts import LogParts
+
+
+class Queues(Registers):
+    """The work queues of one log. Each is a register, and a lease per member."""
+
+    def __init__(
+        self, parts: LogParts, client: Client, parts_of: Callable[[str], LogParts]
+    ) -> None:
+        self._parts = parts
+        self._client = client
+        self._parts_of = parts_of
+        self._metadata = client.metadata
+        self._rng = client.rng
+        self._prefix = f"queue/{parts.name}/"
+
+    def queue(self, name: str, options: QueueOptions) -> Queue:
+        register = self.register(self._prefix + check_group_name("queue", name))
+        what = f"queue {name!r} of log {self._parts.name!r}"
+        store = StateStore(what, register, QueueState.decode)
+        leases = MemberLeases(f"{register.name}/", self._client)
+        return Queue(name, self._parts, store, leases, self._bury, options)
+
+    async def forget(self, log_id: LogId) -> None:
+        """Delete all queues after the log was deleted."""
+        await forget_states(self, self._prefix, QueueState.decode, log_id)
+
+    async def _bury(self, entry: Entry) -> None:
+        """Append an entry to the log of dead letters, which is created when it is needed."""
+        name = f"{self._parts.name}.dead-letters"
+        active = (await self._parts.describe()).segments[-1]
+        request = pb.CreateLog(
+            name=name, protocol=active.protocol, streams=1, replicas=active.replicas
+        )
+        try:
+            await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
+        except AlreadyExists:
+            pass
+        await self._parts_of(name).appender.append(entry.value, entry.key, None)
