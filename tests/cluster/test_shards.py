@@ -17,7 +17,7 @@ from loomlog.config import NodeSettings
 from loomlog.core.copyset.messages import Delivered, Read
 from loomlog.core.copyset.record import LSN_MAX, Lsn
 from loomlog.core.copyset.shards import node_of
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.metadata.catalog.records import Losses
 from loomlog.node.workers import called_back
 from loomlog.testing import LocalCluster
@@ -101,6 +101,15 @@ async def test_another_volume_takes_the_place_of_a_lost_one(tmp_path: Path) -> N
         shutil.rmtree(servers.volume(3, "a"))
         with pytest.raises(InvalidArgument, match="is empty, but had data of this node"):
             await servers.start_node(3)
+        lost = str(servers.volume(3, "a"))
+        with pytest.raises(Unavailable, match="start it without volume"):
+            await cluster.replace_volume(3, lost)
+        servers.names[3] = ("b",)
+        await servers.start_node(3)
+        with pytest.raises(InvalidArgument, match=f"missing: {lost}"):
+            await cluster.replace_volume(3, str(servers.volume(3, "b")))
+        assert "is refused from now on" in (await cluster.replace_volume(3, lost)).done
+        await servers.stop_node(3)
         servers.names[3] = ("c", "b")
         await servers.start_node(3)
         assert [shard_on(servers.nodes[3], index).volume.is_lost for index in (0, 1)] == [
@@ -111,6 +120,41 @@ async def test_another_volume_takes_the_place_of_a_lost_one(tmp_path: Path) -> N
         assert await read_all(log) == list(range(60))
         await until(lambda: _is_intact(log))
         assert await nodeset(log) == SHARDS
+
+
+async def test_a_wrong_mount_on_all_nodes_is_undone(tmp_path: Path) -> None:
+    """An empty directory in place of a volume stops the nodes, and one that is left out costs what
+    it has only while it is."""
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        protocols = ("ordered", "chained", "copyset")
+        logs = [
+            await cluster.create_log(f"{name}-{number}", name, replicas=2)
+            for name in protocols
+            for number in range(3)
+        ]
+        for log in logs:
+            await append(log, 0, 10)
+        for node in (1, 2, 3):
+            await servers.stop_node(node)
+            servers.names[node] = ("a", "typo")
+            with pytest.raises(InvalidArgument, match=f"loom node replace {node} --volume"):
+                await servers.start_node(node)
+            servers.names[node] = ("a",)
+            await servers.start_node(node)
+
+        async def are_missed() -> bool:
+            kinds = [each.kind for each in (await cluster.status()).conditions]
+            return kinds.count("volume-missing") == 3
+
+        await until(are_missed)
+        for node in (1, 2, 3):
+            await servers.stop_node(node)
+            servers.names[node] = ("a", "b")
+            await servers.start_node(node)
+        for log in logs:
+            await append(log, 10, 10)
+            assert await read_all(log) == list(range(20)), log.name
 
 
 async def _is_intact(log: Log) -> bool:
@@ -202,6 +246,7 @@ async def test_a_drained_volume_is_left_out_without_a_spare_node(tmp_path: Path)
         async def is_well() -> bool:
             return not (await cluster.status()).conditions
 
+        await cluster.replace_volume(3, name)
         await until(is_well)
         servers.names[3] = ("c", "b")
         await servers.stop_node(3)

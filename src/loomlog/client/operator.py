@@ -310,6 +310,11 @@ class Operator:
         data then counts as lost."""
         return await self._change_node(pb.ChangeNode.REPLACE, node, repeatable=False)
 
+    async def replace_volume(self, node: NodeId, volume: str) -> Change:
+        """Give up a volume that a node was started without: another one may take its place. Its
+        data then counts as lost."""
+        return await self._change_volume(pb.ChangeNode.REPLACE, node, volume)
+
     async def restart_node(self, node: NodeId, within_s: float) -> Change:
         """Let a node hand over what it sequences, and do not replace its replicas while it is
         restarted, within this many seconds at most. 0: it is not restarted after all."""

@@ -43,6 +43,7 @@ class Kind(StrEnum):
     REBUILD = "rebuild"
     NODE_AVOIDED = "node-avoided"
     CLOCK_SKEW = "clock-skew"
+    VOLUME_MISSING = "volume-missing"
     VOLUME_FAILED = "volume-failed"
     VOLUME_FULL = "volume-full"
     VOLUME_NEARLY_FULL = "volume-nearly-full"

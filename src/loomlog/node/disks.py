@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from loomlog.config import NodeSettings
+from loomlog.core.conditions import Condition, Kind
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.node.access import KnownAccess
 from loomlog.node.age_marks import Generations, KnownRun
@@ -130,6 +131,21 @@ class Disks:
     def volume_of(self, path: str) -> Volume:
         """Return the volume with a path that lies directly in the node's directory."""
         return self._by_path[path.rpartition("/")[0]]
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """Return what operators should know of the volumes, and of those that are missing."""
+        command = f"`loom node replace {self.settings.node_id} --volume"
+        missing = [
+            Condition(
+                Kind.VOLUME_MISSING,
+                f"volume {name} is missing",
+                f"mount it and restart the node; if its disk is lost, run {command} {name}`",
+                volume=name,
+            )
+            for name in self.opened.missing.values()
+        ]
+        return [*missing, *(each for volume in self.volumes for each in volume.conditions)]
 
     @property
     def take_nothing(self) -> bool:

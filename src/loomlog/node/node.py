@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -115,6 +116,8 @@ class StorageNode:
         self._scrubber.start(self.protocols.values())
         growing = self._disks.generations.grow(self._stored_bytes)
         self._growing = asyncio.get_running_loop().create_task(growing)
+        for name in self._disks.opened.missing.values():
+            logger.warning("volume %s is missing: what it has is not served", name)
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
 
     async def registered(self) -> None:
@@ -165,6 +168,7 @@ class StorageNode:
             "list_holdings": self._list_holdings,
             "list_stored": self._list_stored,
             "drain_volumes": self._drain_volumes,
+            "give_up_volume": self._give_up_volume,
             "scrub": self._scrub,
             "access": self._access_changed,
         }
@@ -232,6 +236,13 @@ class StorageNode:
     ) -> Frame:
         self._disks.drain(frame.drain_volumes.volumes)
         self._link.report(full=True)
+        return pb.Frame(done=pb.Done())
+
+    async def _give_up_volume(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        give_up = partial(self._disks.opened.give_up, frame.give_up_volume.volume)
+        await off_loop(self._disks.reader, give_up)
         return pb.Frame(done=pb.Done())
 
     async def _scrub(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
@@ -377,8 +388,10 @@ class StorageNode:
         return pb.Frame(server_check=checked)
 
     def _conditions(self) -> pb.NodeConditions:
-        message = pb.NodeConditions(takes_nothing=self._disks.take_nothing)
-        conditions = [each for volume in self._disks.volumes for each in volume.conditions]
+        message = pb.NodeConditions(
+            takes_nothing=self._disks.take_nothing, volume_missing=bool(self._disks.opened.missing)
+        )
+        conditions = self._disks.conditions
         conditions += self._scrubber.conditions()
         if (credentials := self._codec.credentials) is not None:
             conditions += credentials.conditions()

@@ -42,7 +42,7 @@ class Identity:
     node_secret: str = field(repr=False)
     cluster_secret: str = field(default="", repr=False)
     marks: dict[str, int] = field(default_factory=dict)  # of protocols, by name; they only grow
-    volumes: tuple[str, ...] = ()  # all of the node; each has an identity before it is listed
+    volumes: tuple[str, ...] = ()  # all of the node that are not given up, by index; "": none
     shard: int = 0  # the index of this volume: it stays the same wherever the volume is mounted
     taken: int = 0  # how many volumes had this index, up to this one
 

@@ -7,9 +7,10 @@ registers. A volume belongs to one node: if anything of another one is found und
 without an identity, nothing is written and the node does not start. Only an empty volume gets an
 identity, and not if the node has used it before: then it is not mounted.
 
-The identities of a node's volumes differ in their shard only, an index that a volume keeps. A new
-volume gets the lowest one that is free: it takes the place of a volume that is missing, which is
-refused from then on. A mark says how many volumes have had each index.
+The identities of a node's volumes differ in their shard only, an index that a volume keeps. Marks
+say how many volumes have had each index, and how many of those an operator has given up. While a
+volume is missing, the node runs without it, but takes in no empty one: that may be a wrong mount.
+Once the missing one is given up, it is refused, and a new volume gets its index.
 Everything here blocks.
 """
 
@@ -32,7 +33,8 @@ from loomlog.storage.identity import (
 )
 from loomlog.types import NodeId
 
-_TAKEN: Final = "shard/"  # and an index: a mark
+_TAKEN: Final = "shard/"  # and an index: a mark, how many volumes have had it
+_GIVEN_UP: Final = "given-up/"  # and an index: a mark, how many of those were given up
 
 
 class Volumes:
@@ -62,6 +64,7 @@ class Volumes:
             _check_readable(files, volume)
         self.files = files
         self._volumes = volumes
+        self._node_id = node_id
         self.paths = [_node_path(volume, cluster_id, node_id) for volume in volumes]
         if error_if_exists:
             self._refuse_existing()
@@ -87,6 +90,24 @@ class Volumes:
     def shards(self) -> dict[str, int]:
         """Return the index of each storage node path."""
         return {path: self._shards[path][0] for path in self.paths}
+
+    @property
+    def missing(self) -> dict[int, str]:
+        """Return the volumes that are neither here nor given up, by their indexes."""
+        return _missing([self.identity], self.shards.values())
+
+    def give_up(self, volume: str) -> None:
+        """Refuse a missing volume from now on, so that another one can take its place. Blocking;
+        may be called in any thread."""
+        present = self.shards.values()
+        names = {name: n for n, name in enumerate(self.identity.volumes) if n not in present}
+        if not volume or volume not in names:
+            missing = ", ".join(self.missing.values()) or "none"
+            raise InvalidArgument(
+                f"{volume} is no missing volume of this node (missing: {missing})"
+            )
+        shard = names[volume]
+        self.note({f"{_GIVEN_UP}{shard}": self.identity.marks[f"{_TAKEN}{shard}"]})
 
     def has_replaced(self, path: str) -> bool:
         """Return whether the volume took the place of another one."""
@@ -191,15 +212,19 @@ class Volumes:
         self._check_mounted()
 
     def _check_mounted(self) -> None:
-        """Refuse an empty volume that the other volumes list as one of this node's."""
+        """Refuse an empty volume while one that this node had is missing."""
         found = self._identities()
-        listed = {volume for identity in found.values() for volume in identity.volumes}
+        missing = _missing(found.values(), {each.shard for each in found.values()}).values()
         for volume, path in zip(self._volumes, self.paths, strict=True):
-            if volume in listed and path not in found:
-                raise InvalidArgument(
-                    f"volume {volume} is empty, but had data of this node: mount it; if its disk "
-                    "is lost, start the node once without it, or use another directory in its place"
-                )
+            if path in found or not missing:
+                continue
+            gone = volume if volume in missing else min(missing)
+            what = "had data of this node" if gone == volume else f"volume {gone} is missing"
+            raise InvalidArgument(
+                f"volume {volume} is empty, but {what}: mount it, or correct --volumes; if its "
+                "disk is lost, start the node with its other volumes and run "
+                f"`loom node replace {self._node_id} --volume {gone}`, then add an empty one"
+            )
 
     def _identities(self) -> dict[str, Identity]:
         return {
@@ -230,15 +255,23 @@ class Volumes:
         # A crash may have kept the newest from some volumes.
         marks = _highest(identity.marks for identity in found.values())
         self._check_shards(found, marks)
-        own = replace(own, shard=0, taken=0, marks=self._give_shards(found, marks))
+        self._give_shards(found, marks)
+        own = replace(own, shard=0, taken=0, marks=marks)
         for path in self.paths:
-            if path not in found:  # before any volume lists it: a crash leaves no listed empty one
+            if path not in found:  # before others know of it: a crash leaves none missing
+                shard, taken = self._shards[path]
+                own = replace(own, marks=_highest([own.marks, {f"{_TAKEN}{shard}": taken}]))
                 self._save_at(path, own)
-        own = replace(own, volumes=tuple(sorted(self._volumes)))
+        own = replace(own, volumes=self._by_shard(_missing(found.values(), self.shards.values())))
         for path in self.paths:
             if found.get(path) != self._of(path, own):
                 self._save_at(path, own)
         return own
+
+    def _by_shard(self, missing: Mapping[int, str]) -> tuple[str, ...]:
+        """Return all volumes of the node by their indexes; "" where there is none."""
+        volumes = {**missing, **dict(zip(self.shards.values(), self._volumes, strict=True))}
+        return tuple(volumes.get(shard, "") for shard in range(max(volumes) + 1))
 
     def _check_shards(self, found: Mapping[str, Identity], marks: Mapping[str, int]) -> None:
         """Refuse two volumes with one index, and one that another has taken the place of."""
@@ -249,23 +282,34 @@ class Volumes:
                 raise InvalidArgument(
                     f"{other} and {path} are copies of one volume: move the older one away"
                 )
-            if identity.taken < marks.get(f"{_TAKEN}{identity.shard}", 0):
+            if identity.taken < marks.get(
+                f"{_TAKEN}{identity.shard}", 0
+            ) or identity.taken <= marks.get(f"{_GIVEN_UP}{identity.shard}", 0):
                 raise InvalidArgument(
-                    f"{path} was given up when another volume took its place as shard "
-                    f"{identity.shard} of this node: move it away, or empty it to use its disk"
+                    f"{path} was given up as shard {identity.shard} of this node with `loom node "
+                    "replace`: move it away, or empty it to use its disk"
                 )
 
-    def _give_shards(self, found: Mapping[str, Identity], marks: dict[str, int]) -> dict[str, int]:
-        """Give each new volume an index, and return the marks with it."""
+    def _give_shards(self, found: Mapping[str, Identity], marks: Mapping[str, int]) -> None:
+        """Give each new volume an index."""
         self._shards = {path: (identity.shard, identity.taken) for path, identity in found.items()}
         used = {shard for shard, _ in self._shards.values()}
         free = (index for index in range(len(self.paths)) if index not in used)
         for path in [path for path in self.paths if path not in found]:
             shard = next(free)
-            taken = marks.get(f"{_TAKEN}{shard}", 0) + 1
-            self._shards[path] = shard, taken
-            marks[f"{_TAKEN}{shard}"] = taken
-        return dict(sorted(marks.items()))
+            self._shards[path] = shard, marks.get(f"{_TAKEN}{shard}", 0) + 1
+
+
+def _missing(found: Collection[Identity], present: Collection[int]) -> dict[int, str]:
+    """Return the volumes of a node that are neither `present` nor given up, by their indexes."""
+    marks = _highest(identity.marks for identity in found)
+    missing: dict[int, str] = {}
+    for mark in (mark for mark in marks if mark.startswith(_TAKEN)):
+        shard = int(mark.removeprefix(_TAKEN))
+        if shard not in present and marks[mark] > marks.get(f"{_GIVEN_UP}{shard}", 0):
+            names = (each.volumes[shard] for each in found if shard < len(each.volumes))
+            missing[shard] = next(filter(None, names), f"shard {shard}")
+    return missing
 
 
 def _node_path(volume: str, cluster_id: str, node_id: NodeId) -> str:

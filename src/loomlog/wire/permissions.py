@@ -156,7 +156,7 @@ RULES: Final[Mapping[str, Rules]] = {
             *("commit", "add_log_stream", "seal", "unseal", "trim_log_stream"),
             *("remove_log_stream", "synchronise", "scrub", "note_run", "list_holdings"),
             *("list_stored", "drain_volumes", "list_commits", "recover_copyset"),
-            *("copyset_rebuild", "copyset_restored", "fill_copyset", "access"),
+            *("give_up_volume", "copyset_rebuild", "copyset_restored", "fill_copyset", "access"),
         ),
         NOBODY,
     ),

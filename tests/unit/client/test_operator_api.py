@@ -39,9 +39,11 @@ def test_a_change_says_what_was_done_and_what_happens_next() -> None:
         cluster.remove_node(1)
         cluster.cleanup_node(1)
         cluster.replace_node(1)
+        cluster.replace_volume(1, "/disks/b/")
+        assert vmr.changes[-1].volume == "/disks/b"
         cluster.add_metadata(4, "127.0.0.1:7404")
         cluster.remove_metadata(4)
-        assert len(vmr.changes) == 16
+        assert len(vmr.changes) == 17
 
 
 def test_numbers_are_checked_before_anything_is_asked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -91,15 +92,64 @@ def test_a_volume_that_is_not_mounted_is_not_taken_for_a_new_one(two: tuple[Path
     start(*two).close()
 
 
-def test_a_lost_volume_is_new_once_the_node_ran_without_it(two: tuple[Path, Path]) -> None:
-    first = start(*two)
-    first.close()
-    shutil.rmtree(two[1] / "cid=c1")
-    start(two[0]).close()
+def test_an_empty_volume_is_refused_while_another_is_missing(two: tuple[Path, Path]) -> None:
+    """It may be a wrong mount: undone, everything is there."""
+    start(*two).close()
+    wrong = two[0].parent / "c"
+    wrong.mkdir()
+    for volumes in ([two[0], wrong], [wrong, two[0]]):
+        text = refusal(*volumes)
+        assert f"volume {wrong} is empty, but volume {two[1]} is missing: mount it" in text
+        assert f"`loom node replace 3 --volume {two[1]}`" in text
+    assert not list(wrong.iterdir())
+    alone = start(two[0])
+    assert alone.missing == {1: str(two[1])}
+    alone.close()
+    assert f"volume {two[1]} is missing" in refusal(two[0], wrong), "also if it ran without it"
     again = start(*two)
-    marks = {"shard/0": 1, "shard/1": 2}
+    assert (again.missing, list(again.shards.values())) == ({}, [0, 1])
+    again.close()
+    assert list(start(*two, wrong).shards.values()) == [0, 1, 2], "none is missing"
+
+
+def test_a_volume_that_was_given_up_is_replaced(two: tuple[Path, Path]) -> None:
+    first = start(*two)
+    with pytest.raises(InvalidArgument, match="is no missing volume of this node"):
+        first.give_up(str(two[1]))
+    first.close()
+    (two[1] / "cid=c1").rename(two[1].parent / "old")
+    alone = start(two[0])
+    for wrong in (str(two[0]), "", "/elsewhere"):
+        with pytest.raises(InvalidArgument, match=f"missing: {two[1]}"):
+            alone.give_up(wrong)
+    for _ in range(2):
+        alone.give_up(str(two[1]))
+        assert alone.missing == {}
+    alone.close()
+    again = start(*two)
+    marks = {"given-up/1": 1, "shard/0": 1, "shard/1": 2}
     assert again.identity == replace(first.identity, marks=marks)
     assert [again.has_replaced(path) for path in again.paths] == [False, True]
+    again.close()
+    (two[1] / "cid=c1").rename(two[1].parent / "new")
+    (two[1].parent / "old").rename(two[1] / "cid=c1")
+    assert "was given up as shard 1 of this node" in refusal(*two)
+    (two[1] / "cid=c1").rename(two[1].parent / "old")
+    assert f"volume {two[1]} is empty, but had data of this node" in refusal(*two)
+    (two[1].parent / "new").rename(two[1] / "cid=c1")
+    start(*two)
+
+
+@pytest.mark.parametrize("renames", range(5))
+def test_a_crash_while_a_volume_is_taken_in_leaves_none_missing(
+    two: tuple[Path, Path], renames: int
+) -> None:
+    start(two[0]).close()
+    third = two[0].parent / "c"
+    third.mkdir()
+    with suppress(OSError):
+        start(*two, third, files=_CrashingFiles(renames)).close()
+    assert list(start(*two, third).shards.values()) == [0, 1, 2]
 
 
 def test_a_volume_keeps_its_shard_wherever_it_is(two: tuple[Path, Path]) -> None:
@@ -123,19 +173,6 @@ def test_a_volume_may_be_left_out_and_come_back(two: tuple[Path, Path]) -> None:
     volumes = start(*two)
     assert list(volumes.shards.values()) == [0, 1]
     assert not any(map(volumes.has_replaced, volumes.paths))
-
-
-def test_a_volume_whose_place_was_taken_does_not_come_back(two: tuple[Path, Path]) -> None:
-    start(*two).close()
-    other = two[0].parent / "c"
-    other.mkdir()
-    volumes = start(other, two[1])
-    assert list(volumes.shards.values()) == [0, 1]
-    assert volumes.has_replaced(volumes.paths[0])
-    volumes.close()
-    assert "another volume took its place as shard 0" in refusal(*two)
-    assert "are copies of one volume" in refusal(other, *two)
-    start(other, two[1])
 
 
 def test_a_copy_of_a_volume_is_refused(two: tuple[Path, Path]) -> None:

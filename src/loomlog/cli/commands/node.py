@@ -124,10 +124,19 @@ def remove(
 
 @app.command()
 def replace(
-    node: Node, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+    node: Node,
+    volume: OneVolume = "",
+    yes: Yes = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
 ) -> None:
-    """Let an empty node take the number of one whose data is lost."""
+    """Let an empty node, or volume, take the place of one whose data is lost."""
     with connected_sync(cluster) as client:
+        if volume:
+            question = f"Give up volume {volume} of node {node}? It is refused from then on."
+            changes.confirm(lambda: question, yes=yes)
+            changes.say(client.replace_volume(node, volume), as_json=as_json)
+            return
         changes.confirm(lambda: _replace_question(client.status(), node), yes=yes)
         changes.say(client.replace_node(node), as_json=as_json)
 

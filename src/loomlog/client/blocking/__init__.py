@@ -424,6 +424,7 @@ class BlockingCluster(BlockingFace[Cluster]):
     undrain_node = blocking(Cluster.undrain_node)
     remove_node = blocking(Cluster.remove_node)
     replace_node = blocking(Cluster.replace_node)
+    replace_volume = blocking(Cluster.replace_volume)
     restart_node = blocking(Cluster.restart_node)
     cleanup_node = blocking(Cluster.cleanup_node)
     mark_unrecoverable = blocking(Cluster.mark_unrecoverable)

@@ -125,7 +125,8 @@ class NodeOperator:
             done=f"volume {volume} of node {node} is being drained: it takes nothing new",
             next=f"{left} replicas move away, a few at a time"
             if left
-            else f"it is empty: node {node} can be started without it",
+            else f"it is empty: start node {node} without it, then run `loom node replace {node} "
+            f"--volume {volume}`",
             replicas_left=left,
         )
 
@@ -191,7 +192,7 @@ class NodeOperator:
     def gives_up(self, request: pb.ChangeNode) -> bool:
         """Return whether an operator declares a node lost, with its data."""
         node = request.storage_node_id
-        if request.action == pb.ChangeNode.REPLACE:
+        if request.action == pb.ChangeNode.REPLACE and not request.volume:
             self.check_replaceable(node)
             return True
         is_forced = request.action == pb.ChangeNode.REMOVE and request.force
@@ -213,6 +214,8 @@ class NodeOperator:
     async def _replace(self, request: pb.ChangeNode) -> pb.Changed:
         """Let the next node of this number register with empty volumes."""
         node = request.storage_node_id
+        if request.volume:
+            return await self._replace_volume(node, request.volume)
         self.check_replaceable(node)
         await self._catalog.make_replaceable(self._catalog.node(node))
         waiting = self._nodes.held_back(node)
@@ -222,6 +225,17 @@ class NodeOperator:
             next="; ".join(
                 [then, *self._what_becomes_of(node), "its old volumes are refused from then on"]
             ),
+        )
+
+    async def _replace_volume(self, node: NodeId, volume: str) -> pb.Changed:
+        """Have a node give up a volume that it was started without."""
+        if not self._nodes.reachable(node):
+            raise Unavailable(f"node {node} is not alive: start it without volume {volume} first")
+        order = pb.Frame(give_up_volume=pb.GiveUpVolume(volume=volume))
+        await self._nodes.request(node, order)
+        return pb.Changed(
+            done=f"node {node} gave up its volume {volume}, which is refused from now on",
+            next="start it with an empty one in its place, or go on without",
         )
 
     def _what_becomes_of(self, node: NodeId) -> list[str]:

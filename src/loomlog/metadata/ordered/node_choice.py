@@ -1,7 +1,9 @@
 """The storage nodes as the repair of streams sees them: alive, lost, or able to take a replica.
 
 A node that could not do its part for a stream (its disk refuses, the copy to it fails) counts as
-lost for that stream for a while, so that another one takes its place; then it is tried again.
+lost for that stream for a while, so that another one takes its place; then it is tried again. So
+does one that may have a replica on a volume that is missing: a second one there would contradict
+it when the volume is back.
 """
 
 from __future__ import annotations
@@ -49,8 +51,18 @@ class NodeChoice:
         until = self._unable.get((stream_id, node))
         if until is not None and until <= self._loop.time():
             del self._unable[stream_id, node]
-            return False
-        return until is not None
+            until = None
+        return until is not None or self.lacks_volume(stream_id, node)
+
+    def lacks_volume(self, stream_id: StreamId, node: NodeId) -> bool:
+        """Return whether a node may have a replica on a volume that it was started without."""
+        record = self._records.streams.get(stream_id)
+        return (
+            record is not None
+            and self._nodes.restrictions(node).volume_missing
+            and self._held.get(node, stream_id) is None
+            and node in (*record.replicas, *record.dropping, *record.left)
+        )
 
     def came_back(self, node: NodeId) -> None:
         """Forget what a node could not do before it was restarted."""

@@ -31,8 +31,13 @@ class Losses:
         """Return the loss of a stream; None while a node may still come back with the data, or has
         data that it cannot serve now."""
         for node in stream.replicas:
-            unserved = self._nodes.restrictions(node).unserved  # it has data that it cannot serve
-            if not self._nodes.connected(node) or stream.stream_id in unserved:
+            restrictions = self._nodes.restrictions(node)
+            is_missing = self._held.get(node, stream.stream_id) is None
+            if (
+                not self._nodes.connected(node)
+                or stream.stream_id in restrictions.unserved  # it has data that it cannot serve
+                or (is_missing and restrictions.volume_missing)
+            ):
                 return None
         log = self._committer.log_of(stream.stream_id)
         if log is not None and self._committer.lost_rounds(log.log_id):

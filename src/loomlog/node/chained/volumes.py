@@ -97,7 +97,8 @@ class ChainVolumes:
     @property
     def are_unserved(self) -> bool:
         """Whether there may be replicas here that cannot do their part for now."""
-        return any(volume.is_unserved for volume in self._volumes)
+        is_missing = bool(self._disks.opened.missing)
+        return is_missing or any(volume.is_unserved for volume in self._volumes)
 
     @property
     def full_loglets(self) -> list[LogId]:
