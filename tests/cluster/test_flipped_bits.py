@@ -105,7 +105,38 @@ async def test_what_no_replica_has_is_lost_and_nothing_else(tmp_path: Path, head
     assert path.read_bytes()[:end] == broken[:end]
 
 
+@pytest.mark.parametrize("header", [True, False], ids=["header", "body"])
+@pytest.mark.parametrize("part", [0.985, 1.0], ids=["before", "newest"])
+async def test_the_newest_batches_are_damaged_on_all_replicas(
+    tmp_path: Path, part: float, header: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a clean stop: it is no torn write, and nothing of it is overwritten."""
+    await fill(tmp_path, 3)
+    paths = [data_file(tmp_path, node) for node in (1, 2, 3)]
+    for path in paths:
+        flip(path, part, header=header)
+    broken = [path.read_bytes().rstrip(b"\0") for path in paths]
+    async with LocalCluster(3, directory=tmp_path) as cluster:
+        log = cluster.log("l")
+        async with asyncio.timeout(30):
+            found = [entry async for entry in log.subscribe(1, COUNT, gaps=True)]
+        lost = COUNT - (part < 1)
+        assert [each for each in found if isinstance(each, Gap)] == [Gap(lost, lost, "dataloss")]
+        assert len(found) == COUNT
+        async with asyncio.timeout(5):
+            with pytest.raises((Corrupt, DataLoss)):
+                await log.read(lost)
+        kinds = [each.kind for each in (await cluster.status()).conditions]
+        assert kinds.count("data-damaged") == 3
+        assert caplog.text.count(f"LLSN {lost} to {lost} ") >= 3
+        assert (await log.append(b"more")).position == COUNT + 1
+    for path, before in zip(paths, broken, strict=True):
+        assert path.read_bytes().startswith(before)
+
+
 def destroy_end(path: Path) -> None:
+    """As if the process had been killed: nothing says that the end was whole."""
+    path.with_suffix(".idx").unlink()
     data = bytearray(path.read_bytes())
     half = len(data.rstrip(b"\0")) // 2
     data[half:] = b"\x55" * (len(data) - half)

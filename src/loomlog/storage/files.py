@@ -8,7 +8,7 @@ they run at start-up or inside a worker; the exception is `File.read_cached`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog.types import Buffer
 
@@ -115,21 +115,34 @@ Step = Callable[[], None]
 Finished = Callable[[BaseException | None], None]
 
 
-def keep_copy(files: Files, path: str, file: File, begin: int) -> None:
-    """Copy what a file has from `begin` on to `….damaged`, unless it is zeros: it counted once, and
-    an operator may want it. Blocking."""
-    data = file.read(max(file.size() - begin, 0), begin)
-    if not any(data):
-        return
-    target, number = f"{path}.damaged", 1
-    while files.exists(target):
-        number += 1
-        target = f"{path}.damaged{number}"
+_SECTOR_BYTES: Final = 512
+
+
+def keep_copy(files: Files, path: str, file: File, begin: int, end: int | None = None) -> str:
+    """Copy what a file has from `begin` on to `….damaged`, unless it is zeros: it may have counted
+    once, and an operator may want it. Return the copy's path, or "". Blocking."""
+    end = file.size() if end is None else end
+    data = file.read(max(end - begin, 0), begin)
+    used = len(data.rstrip(b"\0"))
+    if not used:
+        return ""
+    del data[used + -used % _SECTOR_BYTES :]
+    target = free_name(files, f"{path}.damaged")
     copy = files.open(target, create=True)
     copy.write([data], 0)
     copy.sync()
     copy.close()
     files.sync_directory(path.rpartition("/")[0])
+    return target
+
+
+def free_name(files: Files, path: str) -> str:
+    """Return the path, with a number if something is there."""
+    name, number = path, 1
+    while files.exists(name):
+        number += 1
+        name = f"{path}{number}"
+    return name
 
 
 class Worker(Protocol):

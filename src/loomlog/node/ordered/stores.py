@@ -166,8 +166,8 @@ class StreamStores:
         self._disks.volume_of(store.path).watch(store.path)
         if store.context.damaged:
             logger.error("stream %d is damaged at %s", store.meta.stream_id, store.path)
-        elif store.broken:
-            logger.error("%s", _describe(store))
+        elif text := _describe(store):
+            logger.error("%s", text)
 
     def _journal(self, stream_path: str) -> Journal:
         volume = self._disks.volume_of(stream_path)
@@ -199,6 +199,11 @@ def _describe(store: StreamStore) -> str:
         return (
             f"stream {stream_id} at {store.path} lost committed entries: it is filled again from "
             "another replica, if one has them"
+        )
+    if lost := store.lost_llsns:
+        return (
+            f"stream {stream_id} at {store.path}: LLSN {lost[0]} to {lost[-1]} are damaged, kept "
+            f"in {store.kept}; they come again from another replica, if one has them"
         )
     if store.broken:
         ranges = [f"{b.llsn} to {b.next_llsn - 1}" for b in store.broken]

@@ -73,8 +73,9 @@ def _open_files(
         hole_end = max(hole_end, hole)
     newest, last = chain[-1], contexts[-1] if contexts else None
     next_ordinal = newest.first_ordinal + len(contexts)
-    if hole:
-        keep_copy(files, newest.path, newest.file, 0)
+    if hole or any(newest.file.read(RECORD_BYTES, newest.offset(next_ordinal))):
+        kept = keep_copy(files, newest.path, newest.file, 0)
+        logger.warning("%s: record %d is not whole, kept in %s", newest.path, next_ordinal, kept)
     empty = _open_slots(newest, next_ordinal, last, file_bytes)
     lost = [file for file in chain[:-1] if not _read_first(file)]
     return RecoveredCommits(chain, next_ordinal, contexts[-RECENT:], empty, bool(lost), hole_end)

@@ -4,8 +4,9 @@ The file may be longer than its data, and what follows the data may be stale bat
 life of the file. So a batch counts only if its checksums, its stream and the expected LLSN fit and
 its epoch is not below that of the batch before: stale batches have other LLSNs, or an older epoch.
 
-Where the data stops to count, a scan tells a torn end from damage in the middle: in the middle the
-LLSN is committed, and a batch that counts follows. Such a batch stays in its place as broken.
+Where the data stops to count, a scan tells a torn end from damage. It is damage if the file was
+closed with this LLSN in it, or a batch that counts follows, and the LLSN is committed. Such a batch
+stays in its place as broken. What is not committed must not count as stored if it is not whole.
 
 The loop adds to a data file; readers in other threads look things up meanwhile. Nothing is ever
 removed under a reader but by `cut`, which only takes entries that are not committed.
@@ -17,6 +18,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -130,6 +132,7 @@ class DataFile(ChannelFile):
         self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
         self.dropped = False  # trimmed; the file may already be written again
         self.producers = Producers()
+        self._is_followed = False  # by bytes that are not zeros, when it was scanned
         self._is_end_known = True  # False: the headers of the last batches are lost
         self.producers_from: Llsn = 0  # the headers of some batches before this one are lost
         self._interval = index_interval_bytes
@@ -207,10 +210,11 @@ class DataFile(ChannelFile):
         committed_llsn: Llsn = 0,
         *,
         is_last: bool = False,
+        closed: DataIndex | None = None,
     ) -> list[Broken]:
         """Take in every batch that counts, from the start up to `stop_llsn`; return the broken ones
         in the middle. Nothing is in the middle above `committed_llsn`. `is_last`: the next file
-        does not follow on this one. Blocking."""
+        does not follow on this one. `closed`: what it had when it was closed. Blocking."""
         self.last_epoch = previous_epoch
         broken: list[Broken] = []
         window = _FileWindow(self.file, from_disk, _SCAN_BYTES, self.file.size())
@@ -222,12 +226,14 @@ class DataFile(ChannelFile):
                 _check_body(header, window.at(self.end, header.size))
             except Corrupt as error:
                 following = None if is_last else stop_llsn
-                found = self._step_over(header, committed_llsn, following, str(error))
+                found = self._step_over(header, committed_llsn, following, closed, str(error))
                 if found is None:
                     break
                 broken.append(found)
             else:
                 self.add(header)
+        rest = min(max(self.file.size() - self.end, 0), _SEEK_BYTES)
+        self._is_followed = any(window.at(self.end, rest))
         return broken
 
     def _check_order(self, header: Header) -> None:
@@ -236,13 +242,21 @@ class DataFile(ChannelFile):
             raise Corrupt("an older epoch than the batch before")
 
     def _step_over(
-        self, header: Header | None, committed_llsn: Llsn, stop_llsn: Llsn | None, reason: str
+        self,
+        header: Header | None,
+        committed_llsn: Llsn,
+        stop_llsn: Llsn | None,
+        closed: DataIndex | None,
+        reason: str,
     ) -> Broken | None:
-        """Take in what is broken at the end of the data, if that is in the middle of the file, or
-        if the data continues in the next one, which begins with `stop_llsn`."""
+        """Take in what is broken at the end of the data, if that is in the middle of the file, if
+        the data continues in the next one, which begins with `stop_llsn`, or if it was whole when
+        the file was `closed`."""
         llsn, offset = self.next_llsn, self.end
         if llsn > committed_llsn:
             return None
+        if closed is not None and not (closed.last_llsn <= committed_llsn and self._is_in(closed)):
+            closed = None
         if header is not None:
             try:
                 self._check_order(header)
@@ -253,6 +267,8 @@ class DataFile(ChannelFile):
         )
         if following is not None:
             next_offset, next_llsn = following[0], following[1].first_llsn
+        elif closed is not None:
+            next_offset, next_llsn = closed.end, closed.last_llsn + 1
         elif self._is_followed_by(stop_llsn, committed_llsn):
             assert stop_llsn is not None
             next_offset, next_llsn = self.file.size(), stop_llsn
@@ -263,11 +279,30 @@ class DataFile(ChannelFile):
         else:
             self._begin_piece(_UNKNOWN_US)
             self.latest_us = _UNKNOWN_US
-            self._is_end_known = following is not None
+            self._is_end_known = following is not None or closed is not None
             self.end, self.next_llsn = next_offset, next_llsn
             self.producers_from = self.next_llsn
             self._begin_piece(_NEVER_US)
         return Broken(llsn, offset, self.next_llsn, reason)
+
+    def _is_in(self, closed: DataIndex) -> bool:
+        """Return whether there was a batch at the end of the data when the file was closed, and its
+        bytes are not simply gone."""
+        rest = closed.end - self.end
+        is_in = rest > 0 and self.next_llsn <= closed.last_llsn
+        return is_in and any(self.file.read(min(rest, _SEEK_BYTES), self.end))
+
+    def unfinished_end(self) -> int:
+        """Return where the bytes behind the data end that may be an unfinished write, or damaged:
+        where stale batches begin, or the file ends. Blocking."""
+        if not self._is_followed:
+            return self.end
+        stale = (at for at, header in self._headers_from(self.end) if self._is_stale(header))
+        return next(stale, self.file.size())
+
+    def _is_stale(self, header: Header) -> bool:
+        """Return whether a batch behind the data is of an earlier life of the file."""
+        return header.first_llsn < self.next_llsn or header.epoch < self.last_epoch
 
     def _is_followed_by(self, next_llsn: Llsn | None, committed_llsn: Llsn) -> bool:
         """Return whether all up to `next_llsn` was stored here, though what is left is broken."""
@@ -278,30 +313,28 @@ class DataFile(ChannelFile):
     def _find_sound(self, offset: int, llsn: Llsn, last_llsn: Llsn) -> tuple[int, Header] | None:
         """Return the first sound batch of this life of the file at or behind `offset` that begins
         above `llsn`, up to `last_llsn`."""
+        window = _FileWindow(self.file, from_disk, _SCAN_BYTES, self.file.size())
+        for at, header in self._headers_from(offset):
+            if llsn < header.first_llsn <= last_llsn and header.epoch >= self.last_epoch:
+                with suppress(Corrupt):
+                    _check_body(header, window.at(at, header.size))
+                    return at, header
+        return None
+
+    def _headers_from(self, offset: int) -> Iterator[tuple[int, Header]]:
+        """Yield the sound headers of this stream at or behind `offset`, and where they are."""
         size = self.file.size()
-        window = _FileWindow(self.file, from_disk, _SCAN_BYTES, size)
+        window = _FileWindow(self.file, from_disk, _SEEK_BYTES, size)
         for start in range(offset, size, _SCAN_BYTES):  # a batch begins at a multiple of ALIGNMENT
             block = self.file.read(min(_SCAN_BYTES, size - start), start)
             at = block.find(MAGIC)
             while at >= 0:
-                header = None if at % ALIGNMENT else self._sound_at(start + at, window)
-                if (
-                    header is not None
-                    and llsn < header.first_llsn <= last_llsn
-                    and header.epoch >= self.last_epoch
-                ):
-                    return start + at, header
+                if at % ALIGNMENT == 0:
+                    with suppress(Corrupt):
+                        header = read_header(window.at(start + at, HEADER_BYTES))
+                        self._expect(header, header.first_llsn)
+                        yield start + at, header
                 at = block.find(MAGIC, at + 1)
-        return None
-
-    def _sound_at(self, offset: int, window: _FileWindow) -> Header | None:
-        try:
-            header = read_header(window.at(offset, HEADER_BYTES))
-            self._expect(header, header.first_llsn)
-            _check_body(header, window.at(offset, header.size))
-        except Corrupt:
-            return None
-        return header
 
     def read(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read
@@ -344,6 +377,12 @@ class DataFile(ChannelFile):
             llsn = header.last_llsn + 1
         self._remember(llsn, offset)
         return Examined(llsn, offset - start, None)
+
+    def is_written(self) -> bool:
+        """Return whether the last batches can be read back. Blocking."""
+        last = self.next_llsn - 1
+        start, llsn = self._nearest(last)
+        return self.examine(llsn, last, self.end - start + 1).broken is None
 
     def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
         """Return the first batch with an entry of that time or later, among those that hold

@@ -2,22 +2,26 @@
 
     data/<first LLSN, 20 digits>.seg    batches; the first one grows (journal.py), the others
                                         have their full size from the start
-    data/<first LLSN, 20 digits>.idx    written when the data file is full (data_index.py)
+    data/<first LLSN, 20 digits>.idx    written when the data file is full, or the last one when
+                                        the log is closed (data_index.py)
     spare/…                             files that become data files (spares.py)
 
 Bookkeeping happens on the loop, at once; the files follow through the journal, in order. So
 offsets are given before the file is there, and a roll costs the loop nothing.
 
 Opening reads the index files and scans the last data file only. Then it cuts off what follows the
-data there, so that nothing that was not recovered can come back later. Committed entries are not
-cut off: if sound batches follow damage, all stay where they are, and the broken ones are known
-(`broken`); if none does, the bytes are copied to a file `….damaged` first.
+data there, so that nothing that was not recovered can come back later. What was whole when the log
+was closed, and committed entries that sound batches follow, are not cut off: all stay where they
+are, and the broken ones are known (`broken`). What is cut off may be an unfinished write, or damage
+that cannot be told from one: it is copied to a file `….damaged` first.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 
@@ -38,6 +42,8 @@ from loomlog.storage.ordered.data_index import DataIndex
 from loomlog.storage.ordered.journal import Channel, Journal, allocation
 from loomlog.storage.ordered.spares import Spares
 from loomlog.types import Llsn, StreamId, SyncMode
+
+logger = logging.getLogger(__name__)
 
 _first_llsn = attrgetter("first_llsn")
 
@@ -68,6 +74,8 @@ class DataLog:
         self._truncating = False
         self._prepared = False
         self.damaged = False  # a data file is missing or broken in the middle
+        self.kept = ""  # where bytes were copied to that were cut off when it was opened
+        self._marked: tuple[Llsn, int] | None = None  # what the index of the last file says
         files.make_directory(self._path)
         self._spares = Spares(
             files,
@@ -94,6 +102,12 @@ class DataLog:
     @property
     def stored_bytes(self) -> int:
         return sum(data_file.end for data_file in self._data_files)
+
+    @property
+    def lost_llsns(self) -> range:
+        """Return the LLSNs that are committed, and whose bytes were not whole when it was opened;
+        none any more once they were stored again."""
+        return range(self.next_llsn, self._committed_llsn + 1) if self.kept else range(0)
 
     @property
     def paths(self) -> list[str]:
@@ -191,7 +205,10 @@ class DataLog:
             if self._settings.sync is SyncMode.INTERVAL:
                 last.file.sync()  # an index must not outlive its data
             if not any(last.first_llsn <= llsn < last.next_llsn for llsn in [*self.broken]):
-                self._write_index(last)  # else the next start looks for them again
+                self._write_index(last)
+            elif self._files.exists(last.index_path):  # the next start looks for them again
+                self._files.remove(last.index_path)
+                self._sync_directory()
         if data_file.allocated == self._settings.data_file_bytes:
             data_file.opened = self._spares.take(data_file.path)
         else:
@@ -199,12 +216,12 @@ class DataLog:
             _allocate(data_file)
             self._sync_directory()
 
-    def _write_index(self, data_file: DataFile) -> None:
+    def _write_index(self, data_file: DataFile, *, is_mark: bool = False) -> None:
         file = self._files.open(data_file.index_path, create=True)
         data = data_index.encode(data_file.index())
         file.truncate(len(data))
         file.write([data], 0)
-        if self._durable:
+        if self._durable and not is_mark:
             file.sync()
         file.close()
 
@@ -314,6 +331,7 @@ class DataLog:
         active = kept[-1]
         previous_epoch = kept[-2].last_epoch if len(kept) > 1 else 0
         end, epoch = active.find_end(last_llsn, previous_epoch)
+        self._marked = None
         if self._files.exists(active.index_path):
             self._files.remove(active.index_path)
             self._sync_directory()
@@ -342,7 +360,7 @@ class DataLog:
             self._remove(data_file)
         self._sync_directory()
         self._data_files = []
-        self.next_llsn = next_llsn
+        self.next_llsn, self._marked = next_llsn, None
 
     def abandon(self) -> None:
         """Forget the files, which were replaced. They are closed with their last reader."""
@@ -351,10 +369,22 @@ class DataLog:
 
     def close(self) -> None:
         """Close the files. Blocking; nothing may be under way."""
+        if self._journal.is_closed and self._channel.error is None:
+            with suppress(OSError, Corrupt):
+                self._mark_end()
         for data_file in self._data_files:
             if data_file.opened is not None:
                 data_file.opened.close()
         self._spares.close()
+
+    def _mark_end(self) -> None:
+        """Leave an index of the last file: what the next start does not find whole up to its end is
+        damage, not an unfinished write. Not synced: without it the next start only knows less."""
+        active = self._data_files[-1] if self._data_files else None
+        if active is None or active.opened is None or self._marked == (self.next_llsn, active.end):
+            return
+        if active.end and active.is_written():
+            self._write_index(active, is_mark=True)
 
     # ---- opening ------------------------------------------------------------------------
 
@@ -368,10 +398,14 @@ class DataLog:
             self._open_data_file(first_llsn, following)
         if self._data_files:
             active = self._data_files[-1]
-            if self._files.exists(active.index_path):
-                self._files.remove(active.index_path)
-            if active.next_llsn <= self._committed_llsn:
-                keep_copy(self._files, active.path, active.file, active.end)
+            end = active.unfinished_end()
+            self.kept = keep_copy(self._files, active.path, active.file, active.end, end)
+            if self.kept:
+                stored = max(self._committed_llsn, self._marked[0] - 1 if self._marked else 0)
+                what = "an unfinished write, or damage"
+                if active.next_llsn <= stored:
+                    what = f"LLSN {active.next_llsn} to {stored} are damaged"
+                logger.warning("%s at %d: %s, kept in %s", active.path, active.end, what, self.kept)
             _wipe(active, active.end)
 
     def _open_data_file(self, first_llsn: Llsn, following: Llsn | None) -> None:
@@ -380,14 +414,20 @@ class DataLog:
         data_file.capacity = max(data_file.capacity, data_file.file.size())
         data_file.allocated = data_file.file.size()
         previous_epoch = self._data_files[-1].last_epoch if self._data_files else 0
-        index = None if following is None else self._read_index(data_file)
+        index = self._read_index(data_file)
         if index is not None and index.last_llsn + 1 == following:
             data_file.restore(index)
         else:
             # With a sound index that ends before `following`, a whole file is missing.
             broken = data_file.scan(
-                previous_epoch, following, self._committed_llsn, is_last=index is not None
+                previous_epoch,
+                following,
+                self._committed_llsn,
+                is_last=index is not None,
+                closed=index if following is None else None,
             )
+            if following is None and index is not None:
+                self._marked = index.last_llsn + 1, index.end
             self.broken |= {each.llsn: each for each in broken}
             if following is not None and data_file.next_llsn == following and not broken:
                 self._write_index(data_file)

@@ -275,6 +275,10 @@ class Journal:
         """Do not sync a file that was removed."""
         self._dirty.pop(target, None)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Hand in all that is left and sync it in any mode. Then close the worker, which waits."""
         if self._closed:

@@ -17,7 +17,7 @@ from typing import Final
 from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import NOWHERE, Place, RecoveredContext, recover
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument
-from loomlog.storage.files import Files, Finished, Step, from_disk
+from loomlog.storage.files import Files, Finished, Step, free_name, from_disk
 from loomlog.storage.ordered.commit_recovery import open_commit_log
 from loomlog.storage.ordered.data_file import Broken, ProducerMark
 from loomlog.storage.ordered.data_log import DataLog
@@ -27,6 +27,7 @@ from loomlog.storage.ordered.stream_reader import StreamReader
 from loomlog.types import CommitContext, Glsn, Llsn
 
 _DIRECTORIES: Final = ("data", "commit", "spare")
+_WITH_ENTRIES: Final = ("data", "commit")
 _WIPED: Final = "wiped"  # holds the files of a replica that restarts empty, until they are removed
 
 
@@ -334,6 +335,16 @@ class StreamStore(StreamReader):
         return replace(found, local_low=self.local_low, damaged=damaged, readable=readable)
 
     @property
+    def lost_llsns(self) -> range:
+        """Return the committed entries that were damaged at the end when it was opened."""
+        return self._data.lost_llsns
+
+    @property
+    def kept(self) -> str:
+        """Return where the bytes of such entries were copied to."""
+        return self._data.kept
+
+    @property
     def lacks_commits(self) -> bool:
         """Return whether damaged commits, with sound ones behind them, have not come again."""
         return bool(self._commits.hole_end)
@@ -403,16 +414,29 @@ def _set_aside(files: Files, path: str) -> None:
     """Move the files of a replica that restarts empty out of the way. Blocking."""
     wiped = f"{path}/{_WIPED}"
     files.make_directory(wiped)
-    for name in ("data", "commit"):
+    for name in _WITH_ENTRIES:
         if files.exists(f"{path}/{name}"):
             if files.exists(f"{wiped}/{name}"):
+                _keep_damaged(files, f"{wiped}/{name}", f"{path}/{name}")
                 files.remove_tree(f"{wiped}/{name}")
             files.rename(f"{path}/{name}", f"{wiped}/{name}")
     files.sync_directory(path)
 
 
 def _remove_wiped(files: Files, path: str) -> None:
-    """Remove what was set aside, if anything. Blocking."""
+    """Remove what was set aside, if anything, but for copies of damage. Blocking."""
     wiped = f"{path}/{_WIPED}"
     if files.exists(wiped):
+        for name in _WITH_ENTRIES:
+            if files.exists(f"{wiped}/{name}"):
+                _keep_damaged(files, f"{wiped}/{name}", f"{path}/{name}")
         files.remove_tree(wiped)
+
+
+def _keep_damaged(files: Files, source: str, target: str) -> None:
+    """Move copies of damage to the replica's new directory."""
+    names = [name for name in files.list(source) if ".damaged" in name]
+    for name in names:
+        files.rename(f"{source}/{name}", free_name(files, f"{target}/{name}"))
+    if names:
+        files.sync_directory(target)
