@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
+from node_services import chained_on
+from poll import until
 
 from loomlog.client.log import Log
 from loomlog.core.copyset.record import lsn_words
@@ -110,6 +112,8 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_no_other(
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", protocol="chained", replicas=2)
         await damaged_on(local, tmp_path, log, {2, 5}, {5, 7})
+        files = list(tmp_path.glob("vsn-*/**/chains/batches/*/*"))
+        damaged = {path.relative_to(tmp_path): path.read_bytes() for path in files}
         found = [entry async for entry in log.subscribe(1, ENTRIES, gaps=True)]
         gaps = [entry for entry in found if isinstance(entry, Gap)]
         assert gaps == [Gap(6, 6, "dataloss")]
@@ -120,7 +124,20 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_no_other(
         [stream] = (await log.describe()).streams
         assert "what chain 0 had below position 7 is lost" in stream.condition
         assert caplog.text.count("cannot be read") <= 2 * 2  # the node and the vmr, once for each
-        assert (await log.append(b"and on")).position > ENTRIES
+        while len(await chain_of(log)) < 2:
+            pass
+        last = (await log.append(b"and on")).position
+        assert last > ENTRIES
+
+        def kept() -> list[int]:
+            """Return how many replicas each node has that are not in the chain."""
+            return [len(chained_on(node)._volumes.replicas) - 1 for node in local.nodes.values()]
+
+        assert kept() == [1, 1], "the damaged ones"
+        for name, content in damaged.items():
+            assert (tmp_path / name).read_bytes() == content
+        await log.trim(last - 1)
+        await until(lambda: kept() == [0, 0])
 
 
 async def test_a_node_that_met_a_damaged_copy_says_so(tmp_path: Path) -> None:

@@ -26,11 +26,12 @@ class ChainedRecord:
     trimmed: Glsn = 0  # on all replicas
     given_up: tuple[Replica, ...] = ()  # did not join; are to be removed, too
     moving: tuple[tuple[Replica, NodeId], ...] = ()  # operators want them there; 0: anywhere else
+    damaged: tuple[Replica, ...] = ()  # leave, or left, because blocks cannot be read
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""
         object.__setattr__(self, "projection", _projection(self.projection))
-        for name in ("joining", "dropping", "given_up"):
+        for name in ("joining", "dropping", "given_up", "damaged"):
             object.__setattr__(self, name, tuple(Replica(*r) for r in getattr(self, name)))
         moving = tuple((Replica(*replica), node) for replica, node in self.moving)
         object.__setattr__(self, "moving", moving)
@@ -104,6 +105,10 @@ class ChainedRecord:
         """Note newcomers before they are created."""
         return replace(self, joining=(*self.joining, *newcomers))
 
+    def note_damaged(self, *replicas: Replica) -> ChainedRecord:
+        """Note why replicas leave: what is damaged elsewhere, too, is not deleted with them."""
+        return replace(self, damaged=tuple(dict.fromkeys((*self.damaged, *replicas))))
+
     def give_up(self, *newcomers: Replica) -> ChainedRecord:
         """Continue without newcomers; what they hold is to be removed."""
         gone = [r for r in self.joining if r in newcomers]
@@ -114,7 +119,8 @@ class ChainedRecord:
         """Note that replicas are gone from their nodes."""
         dropping = tuple(r for r in self.dropping if r not in replicas)
         given_up = tuple(r for r in self.given_up if r not in replicas)
-        return replace(self, dropping=dropping, given_up=given_up)
+        damaged = tuple(r for r in self.damaged if r not in replicas)
+        return replace(self, dropping=dropping, given_up=given_up, damaged=damaged)
 
     def restore(self, epochs: Mapping[Replica, ReplicaEpochs]) -> ChainedRecord | Unknowable:
         """Return the record after a rollback, given all replicas on all nodes that are not void."""

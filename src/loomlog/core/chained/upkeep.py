@@ -10,7 +10,8 @@ A replica without room leaves when an append waits for it, if the others are as 
 need.
 
 A replica that left may be the last to have a block: it is removed from its node when its chain has
-all its replicas again.
+all its replicas again. If it was damaged and its chain lost blocks, an operator may want what is
+left of them: then it stays until these are trimmed, or its node is drained.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class ChainsStanding(NamedTuple):
     def whole(self, chain: int) -> list[Replica]:
         """Return the replicas in force that have all blocks of a chain."""
         return [r for r in self.projection.chains[chain] if r not in self.unfit]
+
+    def has_losses(self, chain: int) -> bool:
+        """Return whether a chain lost blocks that are not trimmed."""
+        lost = self.projection.lost
+        return bool(lost) and lost[chain] > self.record.trimmed + 1
 
 
 class Nodes(Protocol):
@@ -177,7 +183,8 @@ def is_needless(chains: ChainsStanding, replica: Replica, nodes: Nodes) -> bool:
     newcomer has is also on the replica that it was copied from, as long as that is there."""
     whole = chains.whole(replica.chain)
     if len(whole) >= chains.replicas_wanted:
-        return True
+        is_kept = replica in chains.record.damaged and chains.has_losses(replica.chain)
+        return not is_kept or replica in chains.lost or nodes.leaving(replica.node_id)
     is_copy = replica in chains.record.given_up
     return is_copy and any(nodes.reachable(r.node_id) for r in whole)
 

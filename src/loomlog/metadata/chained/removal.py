@@ -1,7 +1,8 @@
 """Remove replicas of chains that are no longer needed, and trim the others as far as their logs.
 
 The record of a loglet lists its replicas to remove, so that a node that is away gets the order when
-it registers. They stay while they may be the last to have a block (core/chained/upkeep.py).
+it registers. They stay while they may be the last to have a block, sound or damaged
+(core/chained/upkeep.py).
 The record of a loglet that belongs to no log is deleted with its last replica. A loglet is trimmed
 once all its replicas can be reached.
 """
@@ -146,6 +147,8 @@ class ChainTrimmer:
         if isinstance(outcome, Trimmed):
             await self._records.change(loglet, lambda record: replace(record, trimmed=target))
             logger.info("segment %d is trimmed up to position %d", loglet, target)
+            if record.dropping:
+                self._epochs.changed(loglet)  # what was kept because of a loss may go
             return StepResult.DONE
         if isinstance(outcome, Interrupted):
             logger.info("segment %d is not trimmed yet: %s", loglet, outcome.reason)

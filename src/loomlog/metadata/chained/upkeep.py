@@ -294,7 +294,10 @@ class Upkeep:
         )
         self._joining.update(fresh)
         try:
-            await self._chained.change(record.loglet, lambda record: record.admit(*fresh))
+            damaged = sorted(wanted.damaged)
+            await self._chained.change(
+                record.loglet, lambda record: record.note_damaged(*damaged).admit(*fresh)
+            )
             goal, epoch = wanted.goal(*fresh), record.projection.epoch
             new = await self.epochs.attempt(record.loglet, goal, wanted.reason, after=epoch)
         finally:

@@ -275,6 +275,24 @@ def test_a_replica_that_left_stays_until_its_chain_has_all_its_replicas() -> Non
     assert not is_needless(loglet([1, 2, 3], left=(left,), unfit=unfit), left, Nodes())
 
 
+def test_a_replica_with_damaged_blocks_stays_until_the_loss_is_trimmed() -> None:
+    left, sound = old(4), old(5)
+    chains = loglet([1, 2, 3], left=(left, sound))
+    record = chains.record.note_damaged(left, left)
+    assert record.damaged == (left,)
+    assert is_needless(chains._replace(record=record), left, Nodes()), "nothing was lost"
+    record = replace(record, projection=chains.projection._replace(lost=(7,)))
+    chains = chains._replace(record=record)
+    assert not is_needless(chains, left, Nodes())
+    assert is_needless(chains, sound, Nodes()), "what it has was copied"
+    assert is_needless(chains, left, Nodes(leaving={4}))
+    assert is_needless(chains._replace(lost=frozenset([left])), left, Nodes())
+    for trimmed, gone in ((5, False), (6, True)):
+        trimmed_chains = chains._replace(record=replace(record, trimmed=trimmed))
+        assert is_needless(trimmed_chains, left, Nodes()) is gone
+    assert record.forget(left).damaged == ()
+
+
 def test_a_newcomer_that_did_not_join_stays_while_nobody_else_has_its_blocks() -> None:
     newcomer = old(4, 7)
     chains = loglet([1, 2], given_up=(newcomer,))
