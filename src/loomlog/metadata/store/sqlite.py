@@ -245,10 +245,21 @@ def _prepare(connection: sqlite3.Connection, path: str, *, create: bool) -> None
             raise _nothing_in(path)
         _create(connection)
     elif found != FORMAT:
+        if _is_sound(connection, path):
+            raise _damaged(path, f"its header says format {found}, but its content has {FORMAT}")
         raise VersionMismatch(
             f"{path} has format {found}, this release reads {FORMAT}: use the release that wrote it"
         )
     connection.execute("COMMIT")
+
+
+def _is_sound(connection: sqlite3.Connection, path: str) -> bool:
+    """Return whether the content is what this release writes."""
+    try:
+        _check(connection, path, lenient=False)
+    except Exception:  # whatever another format brings about
+        return False
+    return True
 
 
 def _nothing_in(path: str) -> NotFound:

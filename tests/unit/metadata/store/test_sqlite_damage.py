@@ -96,6 +96,18 @@ def is_wrong(found: Content | LoomError, before: Content) -> bool:
     return "\n" in text or (isinstance(found, Retryable) and "damaged" not in text)
 
 
+@pytest.mark.parametrize("bit", [60 * 8 + 7, 63 * 8, 63 * 8 + 1, 63 * 8 + 2])
+async def test_a_damaged_format_number_is_not_another_format(tmp_path: Path, bit: int) -> None:
+    path = tmp_path / "metadata.sqlite"
+    async with opened(path) as store:
+        await fill(store)
+    flip(path, bit)
+    with pytest.raises(Corrupt, match=r"its header says format .* restore the file from a copy"):
+        await content(path)
+    flip(path, bit)
+    assert await content(path)
+
+
 async def test_a_flipped_bit_in_the_log_of_a_killed_process_costs_at_most_its_last_swap(
     tmp_path: Path,
 ) -> None:
