@@ -17,11 +17,11 @@ ARGS ?=
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd promtool demo test most long kills lint types sim soak attack fuzz bench proto reference clean
+.PHONY: help venv java etcd promtool demo test most long kills lint types sim soak attack fuzz bench bench-peers proto reference clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 13
 
 venv: $(STAMP)  ## .venv with what bench needs; does nothing when it is up to date
 
@@ -107,6 +107,10 @@ bench: $(STAMP)  ## measure a private cluster on this machine: make bench ARGS="
 
 reference: $(STAMP)  ## write docs/configuration.md
 	PYTHONPATH=tests/rigs $(BIN)/python tests/rigs/configuration_page.py
+
+bench-peers: $(STAMP)  ## the same loads on loomlog, NATS JetStream and Redis: make bench-peers ARGS="--rounds 5"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
+	$(BIN)/python tests/bench/measure_peers.py --to build/peers $(ARGS)
 
 proto: $(STAMP)  ## generate Python from the wire contract
 	$(BIN)/python -m grpc_tools.protoc -I$(dir $(PROTO)) \

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from loomlog.limits import MIB
 
@@ -48,6 +48,13 @@ class Result:
     @property
     def mb_per_s(self) -> float:
         return self.records_per_s * self.record_bytes / 1e6
+
+
+class Appends(Protocol):
+    """A log that takes appends: ours, or that of another system."""
+
+    def append(self, value: bytes, /) -> Awaitable[object]:
+        """Append one record; it is stored when this ends."""
 
 
 class TimeWindow:
@@ -87,7 +94,9 @@ def percentile_ms(ordered_s: list[float], share: float) -> float | None:
 # ---- appends
 
 
-async def append_concurrently(log: Log, record_bytes: int, seconds: float, callers: int) -> Result:
+async def append_concurrently(
+    log: Appends, record_bytes: int, seconds: float, callers: int
+) -> Result:
     """Measure many callers, each with one `append` under way."""
     value = os.urandom(record_bytes)
     window = await _keep_calling(lambda: log.append(value), 1, seconds, callers)
@@ -101,7 +110,7 @@ async def append_many(log: Log, record_bytes: int, seconds: float, batch: int) -
     return window.result(f"append_many, {BATCHES_IN_FLIGHT} callers", record_bytes, batch)
 
 
-async def append_one_at_a_time(log: Log, record_bytes: int, seconds: float) -> Result:
+async def append_one_at_a_time(log: Appends, record_bytes: int, seconds: float) -> Result:
     """Measure appends that each wait for the one before: what a lone writer sees."""
     result = await append_concurrently(log, record_bytes, seconds, 1)
     return replace(result, scenario="append, one at a time")
