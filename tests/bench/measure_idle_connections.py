@@ -21,9 +21,16 @@ from pathlib import Path
 import psutil
 
 from loomlog.cli.processes.local_certificates import operator_file
-from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses, running
+from loomlog.cli.processes.local_processes import (
+    CLUSTER_ID,
+    ClusterPlan,
+    LocalProcesses,
+    running,
+)
 from loomlog.client.cluster import Cluster, connect
+from loomlog.core.principal import Principal
 from loomlog.net.address import split_address
+from loomlog.net.certificates import create_certificate
 from loomlog.net.connection import OnlyAnswers
 from loomlog.net.credentials import Credentials
 from loomlog.net.endpoints import connect as connect_to
@@ -35,15 +42,17 @@ AT_ONCE = 50  # connections that are being made
 
 async def hold(address: str, count: int, tls: str) -> None:
     """Make idle connections, say so, and keep them until the parent closes our input."""
-    credentials = Credentials.of_client(tls) if tls else None
-    codec = Codec("vsn" if not tls else "client", credentials=credentials)
+    files = sorted(Path(tls).glob("client-idle*.pem")) if tls else []
+    codecs = [Codec("client", credentials=Credentials.of_client(str(file))) for file in files]
+    codecs = codecs or [Codec("client")]
     turns, held = asyncio.Semaphore(AT_ONCE), []
 
-    async def one() -> None:
+    async def one(number: int) -> None:
         async with turns:
+            codec = codecs[number % len(codecs)]
             held.append(await connect_to(address, codec, OnlyAnswers(), 60.0))
 
-    await asyncio.gather(*(one() for _ in range(count)))
+    await asyncio.gather(*map(one, range(count)))
     print(len(held), flush=True)
     await asyncio.to_thread(sys.stdin.read)
 
@@ -69,19 +78,24 @@ async def _measure(processes: LocalProcesses, plan: ClusterPlan, connections: in
     tls = str(operator_file(plan.directory)) if plan.secure else ""
     node = next(child for child in processes.children if child.name == "vsn-1")
     server = psutil.Process(node.process.pid)
+    if plan.secure:  # one name may not have as many connections
+        for number in range(20):
+            holder = Principal("client", name=f"idle-{number}", cluster=CLUSTER_ID)
+            create_certificate(Path(tls).parent, holder)
     async with await connect(processes.address, tls=tls) as cluster:
         await cluster.create_log("idle", replicas=1)
         before_ms, before = await append_ms(cluster, "idle"), server.memory_info().rss
-        holder = await asyncio.create_subprocess_exec(
-            *(sys.executable, __file__, "--hold", node.address, "--tls", tls),
+        idle = await asyncio.create_subprocess_exec(
+            *(sys.executable, __file__, "--hold", node.address),
+            *("--tls", str(Path(tls).parent) if tls else ""),
             *("--connections", str(connections)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        assert holder.stdout is not None
-        assert holder.stdin is not None
+        assert idle.stdout is not None
+        assert idle.stdin is not None
         begun = time.perf_counter()
-        held = int(await holder.stdout.readline())
+        held = int(await idle.stdout.readline())
         took_s = time.perf_counter() - begun
         rss, idle_ms = server.memory_info().rss, await append_ms(cluster, "idle")
         busy = server.cpu_times()
@@ -96,8 +110,8 @@ async def _measure(processes: LocalProcesses, plan: ClusterPlan, connections: in
             f"with 500 slow handshakes as well {slow_ms:.2f} ms",
             flush=True,
         )
-        holder.stdin.close()
-        await holder.wait()
+        idle.stdin.close()
+        await idle.wait()
 
 
 async def slow_handshakes(address: str, cluster: Cluster) -> float:
@@ -115,7 +129,7 @@ async def slow_handshakes(address: str, cluster: Cluster) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--connections", type=int, default=9_900)
     parser.add_argument("--hold", default="")
     parser.add_argument("--tls", default="")
     arguments = parser.parse_args()

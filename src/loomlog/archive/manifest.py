@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.types import Glsn
 
 VERSION: Final = 1
+_TEXTS: Final = frozenset({"name", "checksum", "location", "manifest", "run"})  # fields
 FILES_PER_PAGE: Final = 1000  # a page is some 200 KB
 
 
@@ -80,6 +81,7 @@ def decode(data: bytes, name: str) -> Manifest:
         found = _decode(data)
         pages = tuple(Page(**page) for page in found["pages"])
         manifest = Manifest(pages, tuple(RangeFile(**file) for file in found["files"]))
+        require_types(*manifest.ranges)
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Corrupt(f"{name} is not the manifest of an archive") from None
     _require_dense(manifest.ranges, name)
@@ -93,10 +95,19 @@ def encode_page(files: Iterable[RangeFile]) -> bytes:
 def decode_page(data: bytes, name: str) -> list[RangeFile]:
     try:
         files = [RangeFile(**file) for file in _decode(data)["files"]]
+        require_types(*files)
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Corrupt(f"{name} is not a page of an archive's manifest") from None
     _require_dense(files, name)
     return files
+
+
+def require_types(*items: Any) -> None:
+    """Raise TypeError unless the fields of decoded items are the numbers and texts they should."""
+    for item in items:
+        for field in fields(item):
+            if type(getattr(item, field.name)) is not (str if field.name in _TEXTS else int):
+                raise TypeError(field.name)
 
 
 def holding(ranges: Sequence[Ranged], position: Glsn) -> Ranged | None:

@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from loomlog.archive.manifest import require_types
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.types import Glsn, LogId
 
@@ -45,7 +46,9 @@ def decode(value: bytes, log: str) -> ArchiveInfo:
         fields = json.loads(value)
         version = fields.pop("version")
         if version == VERSION:
-            return ArchiveInfo(**fields)
+            info = ArchiveInfo(**fields)
+            require_types(info)
+            return info
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Corrupt(
             f"the register {register_name(log)!r} does not describe an archive: another program "

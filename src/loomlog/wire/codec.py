@@ -78,10 +78,10 @@ class FrameReader:
         self._space = _aligned(2 * limits.GREETING_BYTES_MAX)
 
     def accept_all(self) -> None:
-        """Accept frames of any allowed size: the peer has greeted."""
+        """Accept frames of any allowed size: the peer has greeted. The buffer grows once it is
+        full: that of an idle peer stays small."""
         self._header_bytes_max = limits.FRAME_HEADER_BYTES_MAX
         self._payload_bytes_max = limits.FRAME_PAYLOAD_BYTES_MAX
-        self._move(_BUFFER_BYTES_MIN)
 
     def writable(self) -> memoryview:
         """Return the space for the next bytes; never empty."""
@@ -132,7 +132,7 @@ class FrameReader:
         """Make room for the rest of a frame of `needed` bytes, and for more if much arrives."""
         left = self._end - self._begin
         space = len(self._space)
-        if not left and not self._shared:
+        if not left and not self._shared and (self._end < space or space >= _BUFFER_BYTES_MIN):
             self._begin = self._end = 0
             return
         if self._begin + needed <= space:
@@ -141,7 +141,8 @@ class FrameReader:
         elif needed > space >= _CLAIMED_BYTES_MAX and not self._begin and self._end < space:
             return  # it is large and grows when the space is full
         needed = min(needed, max(_CLAIMED_BYTES_MAX, 4 * left))
-        self._move(max(needed, min(2 * space, _BUFFER_BYTES_MAX) if self._shared else space))
+        grown = min(2 * space, _BUFFER_BYTES_MAX) if self._shared else space
+        self._move(max(needed, grown, _BUFFER_BYTES_MIN))
 
     def _move(self, size: int) -> None:
         """Continue in a new buffer."""

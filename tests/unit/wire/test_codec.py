@@ -147,3 +147,17 @@ def test_reading_may_stop_early_and_go_on() -> None:
 def test_garbage_is_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt):
         feed(greeted(), data, len(data))
+
+
+def test_the_buffer_of_an_idle_peer_stays_small_and_grows_when_it_is_full() -> None:
+    small, large = encoded(*[b""] * 1010), encoded(*[b"x" * 1000] * 1110)[1010:]
+    reader = FrameReader()
+    feed(reader, small[0], 1000)
+    reader.accept_all()
+    for frame in small[1:10]:
+        feed(reader, frame, 1000)
+    assert len(reader._space) == 2 * limits.GREETING_BYTES_MAX
+    assert len(feed(reader, b"".join(small[10:]), limits.MIB)) == 1000
+    assert len(reader._space) == 64 * limits.KIB
+    assert len(feed(reader, b"".join(large), limits.MIB)) == 100
+    assert len(reader._space) > 64 * limits.KIB
