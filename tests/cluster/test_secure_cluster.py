@@ -227,6 +227,24 @@ async def test_a_node_cannot_lead_or_announce_a_leader(secure: Secure) -> None:
             await connection.request(pb.Frame(leader_beat=beat))
 
 
+async def test_only_the_primary_of_a_stream_replicates_it(secure: Secure) -> None:
+    async with await loomlog.connect(
+        secure.address, tls=f"{secure.certs}/operator-admin.pem"
+    ) as cluster:
+        await cluster.log("orders").append(b"it runs")
+        stream = (await cluster.log("orders").describe()).streams[0]
+    _, victim, other = stream.replicas
+    opening = pb.OpenReplication(log_stream_id=stream.id, seal_epoch=stream.epoch, next_llsn=1)
+    async with dialled(secure, victim.address, f"node-{other.node}.pem") as connection:
+        with pytest.raises(InvalidArgument, match="continues at LLSN") as error:
+            await connection.request(pb.Frame(open_replication=opening))
+        opening.next_llsn = int(re.findall(r"at LLSN (\d+)", str(error.value))[0])
+        with pytest.raises(
+            Unauthorized, match=r"needs the certificate of node \d, not that of node"
+        ):
+            await connection.request(pb.Frame(open_replication=opening))
+
+
 @pytest.mark.parametrize("what", ["another authority", "another role"])
 async def test_a_node_turns_only_to_metadata_repositories_of_its_authority(
     secure: Secure, what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
