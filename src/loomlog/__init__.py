@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loomlog import errors as errors
+    from loomlog.client.append.pipeline import Pipeline as Pipeline
     from loomlog.client.blocking import BlockingCheckpoint as BlockingCheckpoint
     from loomlog.client.blocking import BlockingCluster as BlockingCluster
     from loomlog.client.blocking import BlockingLease as BlockingLease
@@ -64,6 +65,7 @@ _HOMES = {
     "LeaseInfo": "loomlog.client.kv.leases",
     "Log": "loomlog.client.log",
     "LogInfo": "loomlog.wire.info",
+    "Pipeline": "loomlog.client.append.pipeline",
     "Position": "loomlog.types",
     "Published": "loomlog.client.publish.writer",
     "Queue": "loomlog.client.queues.queue",
@@ -98,6 +100,7 @@ __all__ = [
     "LeaseInfo",
     "Log",
     "LogInfo",
+    "Pipeline",
     "Position",
     "Published",
     "Queue",

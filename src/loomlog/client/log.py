@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.append.appender import positions
-from loomlog.client.arguments import check_number, retention_s, timestamp_us
+from loomlog.client.append.pipeline import Pipeline
+from loomlog.client.arguments import check_number, check_seconds, retention_s, timestamp_us
 from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
 from loomlog.client.kv.checkpoints import Checkpoint, CheckpointInfo
 from loomlog.client.kv.leases import Lease
@@ -82,6 +83,18 @@ class Log:
             partial(_encode_arrow, records), records.num_rows, records.nbytes, stream
         )
         return list(positions(first, records.num_rows))
+
+    def pipeline(
+        self, *, stream: StreamId | None = None, timeout_s: float | None = None
+    ) -> Pipeline:
+        """Return a pipeline, whose appends keep the order of calls without waiting for each:
+        `async with log.pipeline() as p: p.append(a); p.append(b)`.
+
+        `stream` chooses a log stream; an append is given up after `timeout_s`, by default that of
+        `connect`. After a failure the pipeline appends nothing more."""
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s, 0.001)
+        return Pipeline(self.name, self._parts.appender, stream, timeout_s)
 
     async def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
         """Store any number of rows, in order, that stay invisible until `Writer.publish`. The

@@ -10,7 +10,16 @@ LOG = {
     *("append", "append_many", "append_arrow", "stage", "writer", "trim", "name"),
     *("read", "subscribe", "subscribe_arrow", "subscribe_stream", "subscribe_stream_arrow"),
     *("head", "tail", "earliest", "is_empty", "find_time", "find_last", "locate", "describe"),
-    *("archive", "checkpoint", "checkpoints", "group", "groups", "queue", "set_retention"),
+    *(
+        "archive",
+        "checkpoint",
+        "checkpoints",
+        "group",
+        "groups",
+        "queue",
+        "pipeline",
+        "set_retention",
+    ),
 }
 
 

@@ -79,14 +79,22 @@ class Appender:
         return future
 
     async def append_whole(
-        self, encoder: Callable[..., Buffer], count: int, size: int, stream: StreamId | None
+        self,
+        encoder: Callable[..., Buffer],
+        count: int,
+        size: int,
+        stream: StreamId | None,
+        timeout_s: float | None = None,
     ) -> Position:
-        """Append one batch of `count` records, made by `encoder`; return its first position."""
+        """Append one batch of `count` records, made by `encoder`; return its first position. It is
+        given up after `timeout_s`, by default that of the settings."""
         if size > limits.BATCH_BYTES_MAX:
             raise errors.too_many(self._log, count, size)
         size += count * RECORD_OVERHEAD_BYTES
         future: asyncio.Future[Position] = self._loop.create_future()
-        self._admit(size, future, partial(self._put_whole, encoder, count, size, stream, future))
+        self._admit(
+            size, future, partial(self._put_whole, encoder, count, size, stream, future, timeout_s)
+        )
         return await future
 
     async def close(self) -> None:
@@ -142,9 +150,13 @@ class Appender:
         size: int,
         stream: StreamId | None,
         future: asyncio.Future[Position],
+        timeout_s: float | None,
     ) -> None:
         lane = self._lanes.get(stream)
-        batch = CallerBatch(lane, size, *self._stamps(), encoder, count, future)
+        deadline_s, now_us = self._stamps()
+        if timeout_s is not None:
+            deadline_s += timeout_s - self._timeout_s
+        batch = CallerBatch(lane, size, deadline_s, now_us, encoder, count, future)
         self._delivery.enqueue(batch)
 
     def _begin(self, lane: Lane) -> GatheredBatch:

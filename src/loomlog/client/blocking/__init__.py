@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from loomlog import limits
+from loomlog.client.append.pipeline import Pipeline
 from loomlog.client.blocking.groups import BlockingGroup
 from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking, blocking_as
+from loomlog.client.blocking.pipelines import BlockingPipeline
 from loomlog.client.blocking.queues import BlockingQueue
 from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
 from loomlog.client.cluster import Cluster, connect
@@ -184,6 +186,17 @@ class BlockingLog(BlockingFace[Log]):
             return await self._target.append(value, key, stream=stream)
 
         return self._thread.run(append())
+
+    def pipeline(
+        self, *, stream: StreamId | None = None, timeout_s: float | None = None
+    ) -> BlockingPipeline:
+        """Return a pipeline, whose appends keep the order of calls without waiting for each; see
+        `Log.pipeline`."""
+
+        async def make() -> Pipeline:
+            return self._target.pipeline(stream=stream, timeout_s=timeout_s)
+
+        return BlockingPipeline(self._thread, self._thread.run(make()))
 
     def append_many(
         self,
