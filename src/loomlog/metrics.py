@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "loomlog_"
+SAMPLES_AT_ONCE: Final = 100  # then the server does something else
 
 _NO_LABELS: Final[Mapping[str, object]] = MappingProxyType({})
 
@@ -59,12 +60,22 @@ def text(metrics: Iterable[Metric]) -> str:
 
 async def page(metrics: Iterable[Metric]) -> bytes:
     """Return metrics in Prometheus' text format, with those of the process. A server does other
-    work in between: it takes some 5 ms to write a thousand samples."""
+    work in between: to write a thousand samples takes some 10 ms."""
     parts = []
-    for family in (*_families(metrics), *_of_process()):
-        parts.append(_text_of(family))
+    for part in _parts(metrics):
+        parts.append(part)
         await asyncio.sleep(0)
-    return "".join(parts).encode()
+    return "".join([*parts, *map(_text_of, _of_process())]).encode()
+
+
+def _parts(metrics: Iterable[Metric]) -> Iterator[str]:
+    """Yield the text piece by piece; of a metric with many samples, its head comes first."""
+    for metric in metrics:
+        for begin in range(0, max(1, len(metric.samples)), SAMPLES_AT_ONCE):
+            some = metric.samples[begin : begin + SAMPLES_AT_ONCE]
+            for family in _families([metric._replace(samples=some)]):
+                written = _text_of(family)
+                yield written.split("\n", 2)[2] if begin else written
 
 
 def server_info(kind: str) -> Metric:

@@ -7,7 +7,16 @@ from scrape import values
 from loomlog import limits
 from loomlog.metadata.metrics import cluster_metrics
 from loomlog.meters import BOUNDS_S, Histogram
-from loomlog.metrics import Metric, Sample, counter, gauge, histogram, text
+from loomlog.metrics import (
+    SAMPLES_AT_ONCE,
+    Metric,
+    Sample,
+    counter,
+    gauge,
+    histogram,
+    page,
+    text,
+)
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.server_metrics import log_metrics
 from loomlog.wire.traffic import LOGS_MAX, LogTraffic, Traffic
@@ -32,6 +41,15 @@ def test_a_histogram_counts_each_duration_in_all_larger_buckets() -> None:
     assert found['loomlog_work_seconds_bucket{le="+Inf"}'] == 4
     assert found["loomlog_work_seconds_count"] == 4
     assert found["loomlog_work_seconds_sum"] == 0.00001 + 0.003 + 0.005 + 99.0
+
+
+async def test_a_page_is_the_text_and_the_process() -> None:
+    samples = [Sample(number, {"log": number}) for number in range(3 * SAMPLES_AT_ONCE + 1)]
+    many = Metric("many", "gauge", "Many.", samples)
+    metrics = [gauge("one", "One.", 1), many, Metric("none", "gauge", "None.", [])]
+    written = (await page(metrics)).decode()
+    assert written.startswith(text(metrics))
+    assert "# TYPE process_cpu_seconds_total counter\n" in written
 
 
 def test_a_metric_without_samples_is_still_described() -> None:
