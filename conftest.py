@@ -6,7 +6,11 @@ import gc
 import signal
 
 import forked_programs
+import pytest
 from hypothesis import settings
+from old_arrivals import LongAgo
+
+from loomlog.metadata.logs.arrivals import Arrivals
 
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("loomlog", deadline=None)
@@ -25,3 +29,9 @@ def pytest_collection_finish() -> None:
     Simulations do that once a seed, which is a quarter of their time otherwise."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def arrived_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries count as old as their timestamps say: nobody knows that they have just arrived."""
+    monkeypatch.setattr(Arrivals, "arrived_by", LongAgo.arrived_by)

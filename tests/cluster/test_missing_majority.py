@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import connect
 from loomlog.errors import AppendUnknown, Sealed, Timeout, Unavailable
@@ -19,16 +20,20 @@ async def test_appends_say_for_which_nodes_the_metadata_waits(
 ) -> None:
     local = LocalCluster(3, directory=tmp_path)
     async with local, await connect(local.address, append_timeout_s=3.0) as cluster:
-        await cluster.create_log("events", protocol=protocol, replicas=2)
+        await cluster.create_log("events", protocol=protocol, replicas=3)
         log = cluster.log("events")
         await log.append(b"before")
         await local.stop_metadata()
         for node in (1, 2):
             await local.stop_node(node)
         await local.start_metadata()
+        assert local.metadata is not None
+        assert local.metadata.term is not None
+        gate = local.metadata.term.gate
+        waits = "1 of 3 storage nodes have confirmed"  # all hold data: none is left out later
+        await until(lambda: gate.condition.startswith(waits))
         with pytest.raises(
             (AppendUnknown, Sealed, Timeout, Unavailable),
-            # Nodes without data that stay away do not count after some seconds.
-            match=r"of [23] storage nodes have confirmed .* `loom node replace N`",
+            match=rf"{waits}.* 2 are needed: start some of node 1, 2;.*`loom node replace N`",
         ):
             await log.append(b"x")

@@ -25,6 +25,7 @@ from loomlog.storage.logsdb.rows import PartitionSettings
 from loomlog.testing import LocalCluster
 
 PATIENCE_S = 20.0
+LONG_AGO = pytest.mark.usefixtures("arrived_long_ago")  # they are as old as their timestamps
 SMALL = StorageSettings(data_file_bytes=16 * KIB, commit_file_bytes=16 * KIB)
 
 
@@ -39,6 +40,7 @@ async def head_is(log: Log, position: int) -> None:
     await until(log.head, lambda head: head == position)
 
 
+@LONG_AGO
 async def test_what_is_too_old_goes_and_so_do_its_files(tmp_path: Path) -> None:
     servers = LocalCluster(2, directory=tmp_path, storage=SMALL, retention_interval_s=0.02)
     async with servers as cluster:
@@ -59,6 +61,7 @@ async def test_what_is_too_old_goes_and_so_do_its_files(tmp_path: Path) -> None:
         await until(lambda: len(list(tmp_path.rglob("data/*.seg"))) == 4)  # one of each replica
 
 
+@LONG_AGO
 async def test_a_log_can_be_made_with_it_and_lose_it_again() -> None:
     async with LocalCluster(nodes=1, retention_interval_s=0.02) as cluster:
         log = await cluster.create_log("events", replicas=1, retention=3600)
@@ -71,6 +74,7 @@ async def test_a_log_can_be_made_with_it_and_lose_it_again() -> None:
         assert await log.head() == 1
 
 
+@LONG_AGO
 @pytest.mark.parametrize(
     "protocols", [("ordered", "ordered"), ("ordered", "chained"), ("chained", "ordered")]
 )
@@ -87,8 +91,9 @@ async def test_over_a_switch(protocols: tuple[str, str]) -> None:
         assert await log.find_time(0.0) == 21
 
 
+@LONG_AGO
 @pytest.mark.parametrize("protocol", ["ordered", "chained"])
-async def test_a_writer_with_a_slow_clock_does_not_take_the_others_along(protocol: str) -> None:
+async def test_timestamps_of_one_writer_do_not_take_the_others_along(protocol: str) -> None:
     servers = LocalCluster(nodes=2, retention_interval_s=0.02)
     async with servers as cluster:
         log = await cluster.create_log("events", protocol, streams=2, replicas=2)
@@ -102,6 +107,7 @@ async def test_a_writer_with_a_slow_clock_does_not_take_the_others_along(protoco
         assert await log.head() == 21
 
 
+@LONG_AGO
 async def test_an_idle_chained_log_becomes_empty_but_for_its_last_blocks() -> None:
     async with LocalCluster(nodes=2, retention_interval_s=0.02) as cluster:
         log = await cluster.create_log("events", "chained", streams=1, replicas=2)
@@ -110,6 +116,30 @@ async def test_an_idle_chained_log_becomes_empty_but_for_its_last_blocks() -> No
         await log.set_retention("2h")
         await head_is(log, 31)
         assert await log.is_empty()
+
+
+async def test_what_a_writer_with_a_slow_clock_appends_stays_as_long_as_anything() -> None:
+    servers = LocalCluster(nodes=2, retention_interval_s=0.02)
+    async with servers as cluster:
+        logs = [
+            await cluster.create_log(name, name, replicas=2, retention="5m")
+            for name in ("ordered", "chained")
+        ]
+        for log in logs:
+            await log.append_arrow(rows(10, hours_old=24))
+        assert servers.metadata is not None
+        assert servers.metadata.term is not None
+        arrivals = servers.metadata.term.retention._arrivals
+        await until(arrivals._all, lambda marks: len(marks) == 2)
+        await servers.metadata.term.retention.trim_all()
+        assert [await log.head() for log in logs] == [1, 1]
+
+        await servers.stop_metadata()  # the next one knows when they arrived
+        await servers.start_metadata()
+        for log in logs:
+            await log.set_retention("1s")
+        for log in logs:
+            await head_is(log, 11)
 
 
 async def is_recovered(log: Log) -> bool:
@@ -191,6 +221,7 @@ async def test_nodes_with_slow_clocks_keep_what_is_young(monkeypatch: pytest.Mon
         assert [e.position async for e in log.subscribe(first, last)] == [first, last]
 
 
+@LONG_AGO
 async def test_who_publishes_looks_after_a_log_with_staged_rows() -> None:
     servers = LocalCluster(nodes=1, retention_interval_s=0.02)
     async with servers as cluster:
@@ -207,6 +238,7 @@ async def test_who_publishes_looks_after_a_log_with_staged_rows() -> None:
         assert await cluster.log("events.staged").head() > 1
 
 
+@LONG_AGO
 @pytest.mark.parametrize("staged", [False, True])
 async def test_what_an_archive_does_not_have_yet_stays(staged: bool) -> None:
     async with LocalCluster(nodes=1, retention_interval_s=0.02) as cluster:

@@ -1,5 +1,5 @@
-"""The end of a copyset log is unknown while a node is away that its recovery needs. Everything
-stored can be read, and nothing shows the log as empty."""
+"""The end of a log is unknown while nodes are away that know it. Everything stored can be read, and
+nothing shows the log as empty."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from cli_rig import Loom
 
+from loomlog import connect
 from loomlog.client.log import Log
-from loomlog.errors import Unavailable
+from loomlog.errors import RolledBack, Unavailable
 from loomlog.testing import LocalCluster
 
 
@@ -76,6 +77,77 @@ async def test_an_unknown_tail_is_shown_as_unknown(tmp_path: Path) -> None:
         listed = await asyncio.to_thread(loom.json, "log", "list")
         assert listed[0]["tail"] is None
         assert "at least" in await asyncio.to_thread(loom.says, "log", "list")
+
+
+def damage_only_round(rounds: Path) -> None:
+    (path,) = rounds.iterdir()
+    data = bytearray(path.read_bytes())
+    data[80] ^= 4
+    path.write_bytes(data)
+
+
+async def test_a_vmr_alone_shows_nothing_that_only_nodes_know(tmp_path: Path) -> None:
+    """A damaged last round looks like one that was never durable: only nodes know of it."""
+    local = LocalCluster(nodes=3, directory=tmp_path, failure_detection_s=1.0)
+    async with local as cluster, asyncio.timeout(60):
+        for protocol in ("ordered", "chained", "copyset"):
+            log = await cluster.create_log(protocol, protocol, replicas=3)
+            if protocol != "copyset":  # one append, one round
+                await log.append(b"one")
+        await until_stored(local)
+        for node in (1, 2, 3):
+            await local.stop_node(node)
+        await local.stop_metadata()
+        damage_only_round(tmp_path / "vmr" / "rounds")
+        await local.start_metadata()
+        check_unknown(local)
+        async with await connect(local.address, request_timeout_s=1.5) as impatient:
+            with pytest.raises(Unavailable, match="0 of 3 storage nodes have confirmed"):
+                await impatient.log("ordered").tail()
+        loom = Loom(local.address)
+        shown = await asyncio.to_thread(loom.says, "status")
+        assert "unknown, at least 0" in shown
+        check_unknown(local)  # once nodes are not expected any more, too
+
+        await asyncio.gather(*map(local.start_node, (1, 2, 3)))
+        with pytest.raises(RolledBack, match="rounds are lost"):
+            await cluster.log("ordered").tail()
+
+
+async def until_stored(local: LocalCluster) -> None:
+    """Wait until every node has reported how much it stores."""
+    async with await local.connect() as cluster:
+        while not all(n.stored_bytes for n in (await cluster.status()).nodes):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def check_unknown(local: LocalCluster) -> None:
+    assert local.metadata is not None
+    assert local.metadata.term is not None
+    view = local.metadata.term.view
+    status, metrics = view.as_dict(), local.metadata.metrics()
+    logs = {log["name"]: log for log in status["logs"]}
+    assert logs["ordered"]["tail"] is logs["chained"]["tail"] is None
+    for log in logs.values():
+        assert all(stream["entries"] is None for stream in log["streams"])
+    assert logs["ordered"]["streams"][0]["last"] is logs["chained"]["streams"][0]["last"] is None
+    assert all(n["stored_bytes"] is n["last_report_s"] is None for n in status["nodes"])
+    for name in (
+        'log_tail{log="ordered"',
+        'log_tail{log="chained"',
+        "stream_entries_total{",
+        "stream_lag_entries{",
+        'log_rounds_lost{log="ordered"',
+        "log_underreplicated_records{",
+        "log_underreplicated_bytes{",
+        'conditions{kind="under-replicated"',
+        "node_stored_bytes{",
+        "node_unknown_streams{",
+        'denials_total{server="vsn',
+        'limit_refusals_total{server="vsn',
+    ):
+        assert f"loomlog_{name}" not in metrics, name
+    assert 'loomlog_conditions{kind="metadata-waits"' in metrics
 
 
 async def test_an_ordered_log_names_the_command_that_lets_it_go_on(tmp_path: Path) -> None:

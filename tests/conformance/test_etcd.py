@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from etcd_proxy import EtcdProxy
 from poll import until
 
-from loomlog.config import EtcdSettings
+from loomlog.config import EtcdSettings, MetadataSettings
+from loomlog.core.conditions import Condition, Kind
 from loomlog.errors import Conflict, Fenced, InvalidArgument, NotLeader, SwapUnknown, Unavailable
+from loomlog.metadata.data_directory import DataDirectory
 from loomlog.metadata.leases import ClusterLeases
+from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.contract import Fence, FencedStore, ItemChange, StoredItem
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.metadata.store.etcd.connection import EtcdConnection, rpc
@@ -259,6 +263,41 @@ async def test_without_etcd_everything_is_unavailable_in_time_and_heals_by_itsel
             await back(etcd, 1)
             assert await store.get("a") == StoredItem(b"x", version)
             await store.compare_and_swap("a", version, b"y")
+
+
+async def test_an_etcd_that_lost_its_majority_is_a_condition(
+    three: LocalEtcd, prefix: str, tmp_path: Path
+) -> None:
+    """One lost member is none: nothing waits for it."""
+    settings = MetadataSettings(
+        cluster_id="c",
+        directory=str(tmp_path),
+        member_id=1,
+        peers={1: "127.0.0.1:1", 2: "127.0.0.1:2", 3: "127.0.0.1:3"},
+        etcd=EtcdSettings(three.endpoints, prefix, timeout_s=1.0),
+    )
+    directory = DataDirectory(settings, None, None, None, FILE_BYTES)
+    store, _ = await directory.open_of_several()
+
+    async def conditions() -> list[Condition]:
+        await directory.look_at(store)
+        return directory.conditions()
+
+    try:
+        three.kill(1)
+        assert not await conditions()
+        three.kill(2)
+        (condition,) = await conditions()
+        assert condition.kind is Kind.METADATA_STORE
+        assert "cannot be changed" in condition.text
+        assert three.endpoints[0] in condition.text
+        for member in (1, 2):
+            await asyncio.to_thread(three.start, member)
+        await until(conditions, lambda found: not found)
+    finally:
+        await directory.close()
+    for member in (1, 2, 3):
+        await asyncio.to_thread(three.wait_healthy, member)
 
 
 async def test_without_a_majority_of_etcd_nothing_is_read_or_written_until_it_is_back(

@@ -218,6 +218,7 @@ async def test_nodes_are_drained_removed_and_wiped(
     assert await values(log) == [b"a", b"b"]
 
 
+@pytest.mark.usefixtures("arrived_long_ago")
 async def test_old_entries_of_it_expire(log: Log) -> None:
     await append_at(log, 10)
     await log.append(b"young")

@@ -10,7 +10,9 @@ from run_seeds import Choice, run_seed
 
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.sequencer import Stamps
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.copyset import keeper
+from loomlog.metadata.logs.arrivals import Arrivals
 from loomlog.metadata.nodes.clocks import Clocks
 
 SEEDS = 3
@@ -35,6 +37,11 @@ def test_who_was_taken_for_dead_publishes_nothing_that_is_gone() -> None:
         assert error is None, error
 
 
+async def long_ago(arrivals: Arrivals, log: LogRecord, time_us: int) -> int:
+    """Replaces the rule that entries are as old as they have been there."""
+    return 1 << 62
+
+
 def is_caught(workload: str, seed: int) -> bool:
     """Return whether this seed, or one of the next, shows the violation."""
     errors = (run(workload, seed + more) for more in range(TRIED_MAX))
@@ -52,6 +59,12 @@ def test_a_metadata_repository_that_believes_its_own_clock_is_caught(
         assert is_caught(workload, seed)
 
 
+@pytest.mark.parametrize("workload", ["clocks", "clocks-chained"])
+def test_timestamps_of_clients_that_are_believed_are_caught(workload: str) -> None:
+    with patch.object(Arrivals, "arrived_by", long_ago):
+        assert is_caught(workload, 0)
+
+
 def test_one_node_that_is_believed_about_all_is_caught() -> None:
     """Times were taken to grow with LSNs, so that the first node that knew was enough (D2)."""
 
@@ -64,5 +77,6 @@ def test_one_node_that_is_believed_about_all_is_caught() -> None:
     with (
         patch.object(keeper, "last_to_go", first_that_knows),
         patch.object(Stamps, "stamp", own_clock_us),
+        patch.object(Arrivals, "arrived_by", long_ago),
     ):
         assert is_caught("clocks-copyset", 0)

@@ -89,6 +89,10 @@ class Reader:
             if position <= segment.start:
                 return 1 if loglet.counts_llsns else segment.start
             if segment.HasField("end") and position > segment.end:
+                if loglet.counts_llsns and not stream.HasField("entries"):
+                    raise Unavailable(
+                        f"it is not known now where stream {stream.log_stream_id} ends"
+                    )
                 return (stream.entries if loglet.counts_llsns else segment.end) + 1
         return await loglet.locate(stream, position)
 

@@ -37,7 +37,7 @@ def rates(before: Look, after: Look) -> Rates:
         log.name: _grown(tails.get(log.id, log.reached), log.reached, _JUMP) / passed_s
         for log in after.status.logs
     }
-    stored = [sum(node.stored_bytes for node in look.status.nodes) for look in (before, after)]
+    stored = [sum(n.stored_bytes or 0 for n in look.status.nodes) for look in (before, after)]
     return Rates(
         after.time_s,
         sum(logs.values()),

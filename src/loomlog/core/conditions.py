@@ -56,12 +56,27 @@ class Kind(StrEnum):
     METADATA_WAITS = "metadata-waits"
     METADATA_ROLLED_BACK = "metadata-rolled-back"
     METADATA_DISK = "metadata-disk"
+    METADATA_STORE = "metadata-store"
     METADATA_MEMBER_AWAY = "metadata-member-away"
     NODE_REFUSED = "node-refused"
     RETENTION_WAITS = "retention-waits"
     # a newer node reported something that this metadata repository does not know
     OTHER = "other"
 
+
+LOG_KINDS: Final = frozenset(
+    {
+        Kind.UNDER_REPLICATED,
+        Kind.APPENDS_WAIT,
+        Kind.READS_WAIT,
+        Kind.DATA_LOST,
+        Kind.ROUNDS_LOST,
+        Kind.STREAM_STOPPED,
+        Kind.STREAM_HELD,
+        Kind.NOT_RECOVERED,
+        Kind.REPAIR,
+    }
+)
 
 _SEVERITIES: Final = {
     Severity.PROBLEM: (
@@ -76,6 +91,7 @@ _SEVERITIES: Final = {
         Kind.METADATA_WAITS,
         Kind.METADATA_ROLLED_BACK,
         Kind.METADATA_DISK,
+        Kind.METADATA_STORE,
     ),
     Severity.WORK: (Kind.REPAIR, Kind.NODE_DRAINING, Kind.REBUILD),
 }

@@ -74,6 +74,14 @@ def cluster_time(own_s: float, nodes_s: Collection[float], nodes: int) -> float 
     return min(own_s, sorted(nodes_s)[-1 - wrong_max])
 
 
+def latest_time(own_s: float, nodes_s: Collection[float], nodes: int) -> float | None:
+    """Return a time that is not earlier than the own clock, nor than those of half of all `nodes`;
+    None if too few of them report theirs."""
+    if len(nodes_s) <= nodes // 2:
+        return None
+    return max(own_s, sorted(nodes_s)[nodes // 2])
+
+
 class Skews(NamedTuple):
     """Seconds by which clocks are ahead of most (negative: behind), if that is much."""
 

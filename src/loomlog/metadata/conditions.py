@@ -25,18 +25,15 @@ class ClusterConditions:
         keepers: Keepers,
         operator: NodeOperator,
         clocks: Clocks,
-        of_disk: Callable[[], Iterable[str]],
         of_process: Callable[[], Iterable[Condition]],
         gate: Gate,
     ) -> None:
-        """`of_disk` returns what is wrong with the disk of this metadata repository, `of_process`
-        what else is wrong with it."""
+        """`of_process` returns what is wrong with this metadata repository itself."""
         self._catalog = catalog
         self._nodes = nodes
         self._keepers = keepers
         self._operator = operator
         self._clocks = clocks
-        self._of_disk = of_disk
         self._of_process = of_process
         self._gate = gate
 
@@ -53,7 +50,6 @@ class ClusterConditions:
             yield Condition(Kind.METADATA_ROLLED_BACK if is_back else Kind.METADATA_WAITS, reason)
         if gate.doubt:
             yield Condition(Kind.NODE_REFUSED, gate.doubt)
-        yield from (Condition(Kind.METADATA_DISK, text) for text in self._of_disk())
         yield from self._of_process()
         for member in members:
             if not member.reachable and not member.leaving:

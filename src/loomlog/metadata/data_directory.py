@@ -20,8 +20,17 @@ from typing import Final
 
 from loomlog import limits
 from loomlog.config import MetadataSettings
-from loomlog.errors import Corrupt, DiskFailed, InvalidArgument, NotFound, Retryable, SwapUnknown
-from loomlog.metadata.leader.membership import has_lost_nothing
+from loomlog.core.conditions import Condition, Kind
+from loomlog.errors import (
+    Corrupt,
+    DiskFailed,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Retryable,
+    SwapUnknown,
+)
+from loomlog.metadata.leader.membership import LEADER, has_lost_nothing
 from loomlog.metadata.rounds.member_disk import is_begun
 from loomlog.metadata.rounds.quorum_member import QuorumMember
 from loomlog.metadata.rounds.round_files import FileRoundLog
@@ -34,6 +43,7 @@ from loomlog.wire.server_check import volume_check
 logger = logging.getLogger(__name__)
 
 STORE_RETRY_S: Final = 0.5
+STORE_LOOK_S: Final = 2.0  # whether etcd answers, between two looks
 
 
 class DataDirectory:
@@ -56,13 +66,16 @@ class DataDirectory:
         self._round_file_bytes = round_file_bytes
         self._at_close = AsyncExitStack()  # undone in reverse
         self._troubles: list[Callable[[], str]] = []  # of the disk; "": none
+        self._store_trouble = ""  # why nothing can be changed in etcd now
 
     async def close(self) -> None:
         await self._at_close.aclose()
 
-    def conditions(self) -> list[str]:
-        """Return what is wrong with the disk."""
-        return [found for trouble in self._troubles if (found := trouble())]
+    def conditions(self) -> list[Condition]:
+        """Return what is wrong with the disk, or with etcd."""
+        found = [(Kind.METADATA_DISK, trouble()) for trouble in self._troubles]
+        found.append((Kind.METADATA_STORE, self._store_trouble))
+        return [Condition(kind, text) for kind, text in found if text]
 
     async def check(self) -> pb.VolumeCheck:
         """Measure the disk."""
@@ -159,7 +172,24 @@ class DataDirectory:
             await store.open()
         except Retryable as error:
             logger.warning("starts without its MetaStore: %s", error)
+        watch = asyncio.get_running_loop().create_task(self._watch_etcd(store))
+        self._at_close.callback(watch.cancel)
         return store
+
+    async def _watch_etcd(self, store: MetaStore) -> None:
+        while True:
+            await self.look_at(store)
+            await asyncio.sleep(STORE_LOOK_S)
+
+    async def look_at(self, store: MetaStore) -> None:
+        """Note whether a store answers: a leader may have nothing to change for days."""
+        try:
+            await store.get(LEADER)
+            self._store_trouble = ""
+        except LoomError as error:
+            self._store_trouble = (
+                f"metadata cannot be changed, and no other vmr could take over: {error}"
+            )
 
     async def _has_lost_nothing(self, store: MetaStore) -> bool:
         while True:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from loomlog import limits
-from loomlog.core.conditions import Kind, severity_of
+from loomlog.core.conditions import LOG_KINDS, Kind, severity_of
 from loomlog.metadata.registers import ClusterRegisters
 from loomlog.metrics import Metric, Sample, gauge
 from loomlog.wire import loomlog_pb2 as pb
@@ -60,14 +60,21 @@ def _of_members(field: str, help: str, status: pb.Status) -> Metric:
 
 def _condition_metric(status: pb.Status) -> Metric:
     counts = Counter(condition.kind for condition in status.conditions)
-    samples = [Sample(counts[kind], {"kind": kind, "severity": severity_of(kind)}) for kind in Kind]
+    kinds = [kind for kind in Kind if _are_logs_known(status) or kind not in LOG_KINDS]
+    samples = [
+        Sample(counts[kind], {"kind": kind, "severity": severity_of(kind)}) for kind in kinds
+    ]
     return Metric("conditions", "gauge", "What is not as it should be, by kind.", samples)
 
 
 def _node_metrics(status: pb.Status) -> list[Metric]:
-    def of_nodes(name: str, help: str, values: Iterable[int]) -> Metric:
+    def of_nodes(name: str, help: str, values: Iterable[int | None]) -> Metric:
         pairs = zip(values, status.nodes, strict=True)
-        samples = [Sample(value, {"node": node.storage_node_id}) for value, node in pairs]
+        samples = [
+            Sample(value, {"node": node.storage_node_id})
+            for value, node in pairs
+            if value is not None
+        ]
         return Metric(f"node_{name}", "gauge", help, samples)
 
     def of_scrubs(field: str, kind: str, help: str) -> Metric:
@@ -86,6 +93,7 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
             )
             for node in status.nodes
             for volume in node.volumes
+            if field != "limit" or volume.limit
         ]
         return Metric(f"volume_{name}", "gauge", help, samples)
 
@@ -98,17 +106,21 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
         of_scrubs("repaired", "counter", "Of these, those that were repaired."),
         of_scrubs("unrepaired", "gauge", "Of these, those that could not be repaired."),
         of_volumes("used_bytes", "used", "Bytes that a node uses on a volume."),
-        of_volumes("limit_bytes", "limit", "Most that a node may use of a volume; 0: no limit."),
+        of_volumes("limit_bytes", "limit", "Most that a node may use of a volume, if limited."),
         of_volumes("free_bytes", "free", "Bytes that are free in the file system of a volume."),
         of_volumes("full", "full", "1 if a volume takes no appends for lack of space."),
         of_volumes("failed", "failed", "1 if a volume does not work."),
         of_nodes("alive", "1 if a node reports.", (int(n.alive) for n in nodes)),
-        of_nodes("stored_bytes", "About how much a node stores.", (n.stored_bytes for n in nodes)),
+        of_nodes(
+            "stored_bytes",
+            "About how much a node stores.",
+            (n.stored_bytes if n.HasField("stored_bytes") else None for n in nodes),
+        ),
         of_nodes("draining", "1 if a node is being emptied.", (int(n.draining) for n in nodes)),
         of_nodes(
             "unknown_streams",
             "Streams on a node that are not, or no longer, its own.",
-            (len(n.unknown_streams) for n in nodes),
+            (len(n.unknown_streams) if n.HasField("last_report_s") else None for n in nodes),
         ),
         of_nodes(
             "conditions",
@@ -122,7 +134,11 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
             "Requests that were denied for lack of a permission.",
             [
                 Sample(status.denials, {"server": "vmr"}),
-                *(Sample(n.denials, {"server": f"vsn-{n.storage_node_id}"}) for n in nodes),
+                *(
+                    Sample(n.denials, {"server": f"vsn-{n.storage_node_id}"})
+                    for n in nodes
+                    if n.HasField("denials")
+                ),
             ],
         ),
         Metric(
@@ -136,7 +152,11 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
 
 def _refusals(status: pb.Status) -> list[Sample]:
     servers = {"vmr": status.refusals}
-    servers |= {f"vsn-{node.storage_node_id}": node.refusals for node in status.nodes}
+    servers |= {
+        f"vsn-{node.storage_node_id}": node.refusals
+        for node in status.nodes
+        if node.HasField("refusals")
+    }
     return [
         Sample(getattr(refusals, limit), {"server": server, "limit": limit})
         for server, refusals in servers.items()
@@ -217,6 +237,8 @@ def _group_metrics(status: pb.Status) -> list[Metric]:
 def _short(status: pb.Status, logs: Sequence[pb.Log], field: str) -> list[Sample]:
     """Return how much of each log has fewer copies than wanted; logs for which that is not known
     have no sample."""
+    if not _are_logs_known(status):
+        return []
     short = [c for c in status.conditions if c.kind == Kind.UNDER_REPLICATED]
     unknown = {condition.log for condition in short if not condition.HasField(field)}
     sums: Counter[str] = Counter()
@@ -224,6 +246,13 @@ def _short(status: pb.Status, logs: Sequence[pb.Log], field: str) -> list[Sample
         sums[condition.log] += getattr(condition, field)
     names = (log.name for log in logs)
     return [Sample(sums[name], {"log": name}) for name in names if name not in unknown]
+
+
+def _are_logs_known(status: pb.Status) -> bool:
+    """Return whether all conditions of logs are listed: else the metadata may be old."""
+    return not any(
+        c.kind in (Kind.METADATA_WAITS, Kind.METADATA_ROLLED_BACK) for c in status.conditions
+    )
 
 
 def _is_missed(log: pb.Log, stream: pb.LogStream) -> bool:

@@ -46,7 +46,6 @@ class Requests(Service):
         looks: dict[str, Answer] = {
             "describe_log": self._describe_log,
             "list_logs": self._list_logs,
-            "get_bounds": self._get_bounds,
             "change_node": self._change_node,
             "check_nodes": self._check_nodes,
             "describe_stream": self._describe_stream,
@@ -63,6 +62,7 @@ class Requests(Service):
             "create_log": self._create_log,
             "delete_log": self._delete_log,
             "trim_log": self._trim_log,
+            "get_bounds": self._get_bounds,
             "set_retention": self._set_retention,
             "find_expired": self._find_expired,
             "get_register": self._get_register,

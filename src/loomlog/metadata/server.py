@@ -16,13 +16,13 @@ import json
 import logging
 import random
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from loomlog import limits, metrics
 from loomlog.config import MetadataSettings
 from loomlog.core.audit import AuditTrail
+from loomlog.core.conditions import Condition
 from loomlog.core.quorum.member import Leader
 from loomlog.errors import (
     InvalidArgument,
@@ -148,7 +148,6 @@ class MetadataRepository:
                 confirm=_holds,
                 members=self._lone_member,
                 change_members=_cannot_change,
-                conditions=self._directory.conditions,
             )
         )
         assert self.term is not None
@@ -206,11 +205,15 @@ class MetadataRepository:
 
     async def begin_term(self, mandate: Mandate) -> Term:
         """Serve nodes and clients as the leader."""
-        if (credentials := self._codec.credentials) is not None:
-            mandate = replace(mandate, certificate=credentials.conditions)
-        self.term = await Term.begin(self._settings, mandate, self._new_secret)
+        self.term = await Term.begin(self._settings, mandate, self._new_secret, self._conditions)
         self._front.requests = Requests(self.term, self._codec, self._guard)
         return self.term
+
+    def _conditions(self) -> list[Condition]:
+        """Return what is wrong with this process: its disk, its store, its certificate."""
+        credentials = self._codec.credentials
+        certificate = credentials.conditions() if credentials is not None else ()
+        return [*self._directory.conditions(), *certificate]
 
     async def end_term(self) -> None:
         """Stop serving; peers that are still connected have to look for the new leader."""

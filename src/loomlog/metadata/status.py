@@ -66,7 +66,7 @@ class StatusView:
             replicas=log.replicas,
             head=log.trimmed + 1,
             tail=keeper.known_tail(log, active),
-            tail_unknown=bool(self._gate.rolled_back) or not keeper.is_tail_known(log, active),
+            tail_unknown=bool(self._gate.condition) or not keeper.is_tail_known(log, active),
             streams=self._streams(log),
             version=self._version_of(log),
             segments=map(self._segment, log.segments),
@@ -91,11 +91,10 @@ class StatusView:
         if reason := self._gate.condition:
             for stream in streams:
                 stream.condition = reason
-                if self._gate.rolled_back is not None:  # what this metadata knows of it is old
-                    stream.ClearField("entries")
-                    stream.ClearField("last")
-                    if stream.state == pb.RUNNING:
-                        stream.state = pb.SEALING
+                stream.ClearField("entries")  # what this metadata knows of it may be old
+                stream.ClearField("last")
+                if self._gate.rolled_back is not None and stream.state == pb.RUNNING:
+                    stream.state = pb.SEALING
         return streams
 
     # ---- the cluster
@@ -129,16 +128,17 @@ class StatusView:
     def _node(self, node: NodeRecord) -> pb.NodeStatus:
         node_id, keepers = node.node_id, self._keepers.values()
         connected = self._nodes.get(node_id)
-        stored_bytes = sum(keeper.stored_bytes(node_id) for keeper in keepers)
+        of_streams = sum(keeper.stored_bytes(node_id) for keeper in keepers)
+        of_loglets = connected.loglet_bytes if connected else None
+        heard_at = connected.heard_at if connected else None
         return pb.NodeStatus(
             storage_node_id=node_id,
             address=node.address,
             alive=self._nodes.reachable(node_id),
-            last_report_s=self._loop.time()
-            - (connected.presence.heard_at if connected else self._started_at),
+            last_report_s=None if heard_at is None else self._loop.time() - heard_at,
             sync_mode=node.sync_mode,
             replicas=sum(len(keeper.replicas_on(node_id)) for keeper in keepers),
-            stored_bytes=stored_bytes + (connected.loglet_bytes if connected else 0),
+            stored_bytes=None if of_loglets is None else of_streams + of_loglets,
             draining=node.draining,
             unknown_streams=[s for keeper in keepers for s in keeper.unknown_streams(node_id)],
             location=node.location,
@@ -146,7 +146,7 @@ class StatusView:
             restarting=self._nodes.restart_left_s(node_id) > 0,
             volumes=connected.volumes if connected and connected.connection else (),
             scrub=connected.scrub if connected and connected.connection else None,
-            denials=connected.denials if connected else 0,
+            denials=connected.denials if connected else None,
             refusals=connected.refusals if connected else None,
             held_back=""
             if connected and connected.connection

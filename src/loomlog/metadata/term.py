@@ -25,6 +25,7 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.conditions import ClusterConditions
 from loomlog.metadata.leases import ClusterLeases
 from loomlog.metadata.logs.admin import Admin
+from loomlog.metadata.logs.arrivals import Arrivals
 from loomlog.metadata.logs.retention import RetentionTrimmer
 from loomlog.metadata.logs.switch import LogSwitches
 from loomlog.metadata.nodes.clocks import Clocks
@@ -66,8 +67,6 @@ class Mandate:
     confirm: Callable[[], Awaitable[None]]  # NotLeader, or this epoch still held after the call
     members: Callable[[], Sequence[pb.MetadataMember]]  # of the metadata repository, now
     change_members: ChangeMembers
-    conditions: Callable[[], Iterable[str]] = tuple  # what is wrong with the disk
-    certificate: Callable[[], Iterable[Condition]] = tuple  # what is wrong with it
 
 
 class Term:
@@ -83,6 +82,7 @@ class Term:
         leases: ClusterLeases,
         gate: Gate,
         new_secret: Callable[[], str],
+        conditions: Callable[[], Iterable[Condition]],
     ) -> None:
         self.leader = mandate.leader
         self.store = store
@@ -98,20 +98,27 @@ class Term:
         self.keepers = Keepers()  # one of each protocol, once `begin` returns
         self._wire_nodes(settings)
         self._wire_logs(settings)
-        self._wire_status(mandate, settings, new_secret)
+        self._wire_status(mandate, settings, new_secret, conditions)
 
     @classmethod
     async def begin(
-        cls, settings: MetadataSettings, mandate: Mandate, new_secret: Callable[[], str]
+        cls,
+        settings: MetadataSettings,
+        mandate: Mandate,
+        new_secret: Callable[[], str],
+        conditions: Callable[[], Iterable[Condition]],
     ) -> Term:
-        """Load the metadata, and continue where the rounds ended."""
+        """Load the metadata, and continue where the rounds ended. `conditions` returns what is
+        wrong with this process."""
         gate = Gate(mandate.store, lambda error: term._gate_shut(error))
         store = GatedStore(mandate.store, gate)
         has_rounds = bool(mandate.round_log.read())
         catalog = await Catalog.load(store, settings.cluster_id, new_secret, has_rounds=has_rounds)
         leases = await ClusterLeases.load(store)
         registers = await ClusterRegisters.load(store, leases)
-        term = cls(settings, mandate, store, catalog, registers, leases, gate, new_secret)
+        term = cls(
+            settings, mandate, store, catalog, registers, leases, gate, new_secret, conditions
+        )
         await load_keepers(term.keepers, term._keeper_context(settings, mandate))
         await gate.begin(new_secret(), catalog.nodes, term.node_operator.holders)
         term._start()
@@ -146,12 +153,17 @@ class Term:
             self.admin,
             self.registers,
             self.keepers,
+            Arrivals(self.store, self.catalog, self.keepers, self.clocks.latest_us),
             self.clocks.oldest_kept_us,
             interval_s=settings.retention_interval_s,
         )
 
     def _wire_status(
-        self, mandate: Mandate, settings: MetadataSettings, new_secret: Callable[[], str]
+        self,
+        mandate: Mandate,
+        settings: MetadataSettings,
+        new_secret: Callable[[], str],
+        conditions: Callable[[], Iterable[Condition]],
     ) -> None:
         self.view = StatusView(
             catalog=self.catalog,
@@ -165,8 +177,7 @@ class Term:
                 self.keepers,
                 self.node_operator,
                 self.clocks,
-                mandate.conditions,
-                mandate.certificate,
+                conditions,
                 self.gate,
             ),
             gate=self.gate,

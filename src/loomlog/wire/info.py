@@ -57,7 +57,7 @@ class StreamInfo:
     state: str
     epoch: int
     replicas: tuple[ReplicaInfo, ...]
-    entries: int | None  # committed entries; None: the protocol does not count them
+    entries: int | None  # committed entries; None: not known, or the protocol does not count them
     condition: str = ""  # why it does not run, or what is in progress; empty: all is well
     joining: NodeId | None = None  # the node to which a new replica is being copied
     copied_entries: int = 0  # entries copied to `joining` so far
@@ -65,7 +65,7 @@ class StreamInfo:
     protocol: str = protocol_names.DEFAULT  # of its segment
     chains: tuple[tuple[NodeId, ...], ...] = ()  # protocol `chained`: nodes, head first
     copyset: CopysetInfo | None = None  # protocol `copyset`
-    last: Glsn | None = None  # the last known position, if LLSNs are positions
+    last: Glsn | None = None  # the last position, if LLSNs are positions and it is known
     removing: bool = False  # takes nothing more; removed when all its entries are trimmed
 
     def nodes_of(self, part: int = 0) -> tuple[NodeId, ...]:
@@ -183,10 +183,10 @@ class NodeInfo:
     id: NodeId
     address: str
     alive: bool
-    last_report_s: float  # seconds since its last report
+    last_report_s: float | None  # seconds since its last report; None: none to this leader yet
     sync_mode: str
     replicas: int
-    stored_bytes: int
+    stored_bytes: int | None  # None: it has not reported that to this leader yet
     draining: bool = False  # its data is being moved away, and it gets nothing new
     unknown_streams: tuple[StreamId, ...] = ()  # streams it has data of but is no replica of
     location: str = ""  # its failure domain; empty: one of its own
@@ -421,10 +421,10 @@ def _node_info(node: pb.NodeStatus, conditions: Sequence[ConditionInfo]) -> Node
         id=node.storage_node_id,
         address=node.address,
         alive=node.alive,
-        last_report_s=node.last_report_s,
+        last_report_s=node.last_report_s if node.HasField("last_report_s") else None,
         sync_mode=node.sync_mode,
         replicas=node.replicas,
-        stored_bytes=node.stored_bytes,
+        stored_bytes=node.stored_bytes if node.HasField("stored_bytes") else None,
         draining=node.draining,
         unknown_streams=tuple(node.unknown_streams),
         location=node.location,

@@ -28,8 +28,10 @@ class Workload:
         writers: int = 6,
         retention: str | None = None,
         min_replicas: int | None = None,
+        tls: str | None = None,
     ) -> None:
         self._address = address
+        self._tls = tls
         self._protocol = protocol
         self._streams = streams
         self._writers = writers
@@ -47,7 +49,7 @@ class Workload:
         self.log: Log
 
     async def __aenter__(self) -> Workload:
-        self.cluster = await loomlog.connect(self._address)
+        self.cluster = await loomlog.connect(self._address, tls=self._tls)
         self.log = await self.cluster.create_log(
             "chaos",
             protocol=self._protocol,

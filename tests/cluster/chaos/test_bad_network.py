@@ -15,9 +15,11 @@ from running_workload import Workload
 from server_processes import Proxy
 
 from loomlog.config import MetadataSettings, NodeSettings
+from loomlog.core.principal import Principal
 from loomlog.errors import Retryable, Sealed
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.store.memory import MemoryStore
+from loomlog.net.certificates import create_authority, create_certificate
 from loomlog.node import StorageNode
 from loomlog.testing.ports import free_address
 
@@ -28,8 +30,11 @@ DETECTION_S = 1.0
 class ProxiedServers:
     """Servers in this process, each behind a proxy: whoever talks to one talks through it."""
 
-    def __init__(self, directory: Path, damager: Damager, metadata: int, nodes: int = 3) -> None:
+    def __init__(
+        self, directory: Path, damager: Damager, metadata: int, *, secure: bool, nodes: int = 3
+    ) -> None:
         self._directory = directory
+        self.tls = str(certificates(directory / "certs", metadata, nodes)) if secure else ""
         self._damager = damager
         self._metadata = {number: free_address() for number in range(1, metadata + 1)}
         self._node_numbers = range(1, nodes + 1)
@@ -70,6 +75,7 @@ class ProxiedServers:
             member_id=number,
             peers=peers if self._store is not None else {},
             leader_silence_s=DETECTION_S,
+            tls=self.tls,
         )
         repository = MetadataRepository(settings, store=self._store)
         await repository.start()
@@ -88,11 +94,23 @@ class ProxiedServers:
                 metadata=tuple(self.address.split(",")),
                 listen=listen,
                 advertise=await self._proxy(listen),
+                tls=self.tls,
             )
         )
         await node.start()
         self._closing.push_async_callback(node.stop)
         self.nodes.append(node)
+
+
+def certificates(directory: Path, metadata: int, nodes: int) -> Path:
+    """Make the certificates of all servers, and of an operator."""
+    create_authority(directory, "bad")
+    principals = [Principal("operator", "admin", cluster="bad")]
+    principals += [Principal("metadata", number=n + 1, cluster="bad") for n in range(metadata)]
+    principals += [Principal("node", number=n + 1, cluster="bad") for n in range(nodes)]
+    for principal in principals:
+        create_certificate(directory, principal, ["127.0.0.1"])
+    return directory
 
 
 async def survives(
@@ -101,11 +119,14 @@ async def survives(
     metadata: int,
     damage_s: float,
     caplog: pytest.LogCaptureFixture,
+    *,
+    secure: bool,
 ) -> None:
     damager = Damager(random.Random(1))
-    async with ProxiedServers(directory, damager, metadata) as servers:
+    async with ProxiedServers(directory, damager, metadata, secure=secure) as servers:
         streams = 1 if protocol == "copyset" else 2
-        async with Workload(servers.address, protocol=protocol, streams=streams) as work:
+        tls = servers.tls or None
+        async with Workload(servers.address, protocol=protocol, streams=streams, tls=tls) as work:
             await work.acked(20)
             for rate in (0.01, 0.1):
                 damager.rate = rate
@@ -124,17 +145,21 @@ async def survives(
     assert not [record.getMessage() for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize(("protocol", "metadata"), [("ordered", 3), ("chained", 1), ("copyset", 1)])
+@pytest.mark.parametrize(
+    ("protocol", "metadata", "secure"),
+    [("ordered", 3, True), ("chained", 1, False), ("copyset", 1, False)],
+)
 async def test_a_network_that_damages_bytes(
-    tmp_path: Path, protocol: str, metadata: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, protocol: str, metadata: int, secure: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await survives(tmp_path, protocol, metadata, 3, caplog)
+    await survives(tmp_path, protocol, metadata, 3, caplog, secure=secure)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("metadata", [1, 3])
 @pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
 async def test_a_network_that_damages_bytes_for_long(
-    tmp_path: Path, protocol: str, metadata: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, protocol: str, metadata: int, secure: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await survives(tmp_path, protocol, metadata, 30, caplog)
+    await survives(tmp_path, protocol, metadata, 30, caplog, secure=secure)

@@ -1,8 +1,8 @@
 """A log with a short retention, while clocks jump in both directions and servers fail.
 
 Any metadata repository and up to half of the storage nodes may have a wrong clock at any time, and
-clients all the time. Yet no entry may be trimmed that is younger, by its timestamp, than the
-retention; and when all clocks are right again, what is too old must go.
+clients all the time. Yet no entry may be trimmed that is younger than the retention, by its
+timestamp or by when it was appended; and when all clocks are right again, what is too old must go.
 """
 
 from __future__ import annotations
@@ -169,15 +169,18 @@ class _Trim:
 
 
 class _TimedHistory(History):
-    """Knows the timestamps of what is appended."""
+    """Knows the timestamps of what is appended, and when that was."""
 
-    def __init__(self) -> None:
+    def __init__(self, true_s: Callable[[], float]) -> None:
         super().__init__()
+        self._true_s = true_s
         self.stamped_s: dict[OpId, float] = {}  # or a moment before
+        self.invoked_s: dict[OpId, float] = {}
 
     def invoke(self, client: str, op: OpId, values: Sequence[bytes]) -> None:
         super().invoke(client, op, values)
         self.stamped_s[op] = time.time()
+        self.invoked_s[op] = self._true_s()
 
     def joined(self, batch: GatheredBatch) -> None:
         """Note that single appends have the timestamp of the batch that they join, which is
@@ -191,10 +194,13 @@ class _Judge:
     """Sets the retention, and sees what it takes."""
 
     def __init__(self, run: Run, retention_s: int) -> None:
-        self.history = _TimedHistory()
+        self.history = _TimedHistory(self._true_s)
         self._run = run
         self._retention_s = retention_s
         self._trims: list[_Trim] = []
+
+    def _true_s(self) -> float:
+        return WALL_CLOCK_START_S + self._run.servers.sim.world.now
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -207,8 +213,7 @@ class _Judge:
             return encode(batch, *args)
 
         async def noted(admin: Admin, name: str, position: Glsn) -> Any:
-            now_s = WALL_CLOCK_START_S + self._run.servers.sim.world.now
-            self._trims.append(_Trim(position, now_s))
+            self._trims.append(_Trim(position, self._true_s()))
             self.history.trim(position)
             return await trim(admin, name, position)
 
@@ -255,7 +260,8 @@ class _Judge:
     def _check(self, op: OpId, position: Glsn) -> None:
         covering = (trim for trim in self._trims if trim.position >= position)
         trim = next(covering, None)
-        kept_until_s = self.history.stamped_s[op] + self._retention_s
+        since_s = max(self.history.stamped_s[op], self.history.invoked_s[op])
+        kept_until_s = since_s + self._retention_s
         if trim is not None and trim.at_s + SMALL_ERROR_S < kept_until_s:
             raise AssertionError(
                 f"{op} at {position} was trimmed {kept_until_s - trim.at_s:.3f} s early, by a trim "

@@ -57,6 +57,14 @@ def test_conditions_survive_the_wire_and_unknown_kinds_are_kept() -> None:
     assert condition_from_wire(message).kind is Kind.OTHER
 
 
+def test_what_no_replica_has_reported_since_a_restart_is_unknown_not_none() -> None:
+    stream = StreamRounds(1, (1, 2), 1, sealed=False, heard=False, wanted_replicas=2)
+    short = shortage(stream, lambda node: True, None)
+    assert short is not None
+    assert (short.records, short.bytes) == (None, None)
+    assert not is_readable(stream, lambda node: True)
+
+
 def test_shortages_of_a_log_are_summed() -> None:
     assert under_replicated("events", [Shortage(0, 0, "nothing lacks copies")]) == []
     short = [Shortage(2, 100, "node 1 is away"), Shortage(3, 50, "node 1 is away", "start it")]

@@ -244,7 +244,8 @@ def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
     reasons = [*(stream.condition for stream in streams), *info.conditions]
     waiting = next((f": {reason}" for reason in reasons if reason), "")
     sequencers = f" and {sequenced} sequencers" if sequenced else ""
-    text = f"{left} replicas ({size(info.stored_bytes)}){sequencers} left on node {node}{waiting}"
+    stored = "" if info.stored_bytes is None else f" ({size(info.stored_bytes)})"
+    text = f"{left} replicas{stored}{sequencers} left on node {node}{waiting}"
     return WaitProgress(False, min(1.0, moved / max(before, left, 1)), text)
 
 

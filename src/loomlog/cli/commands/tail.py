@@ -169,6 +169,8 @@ async def tail(
             else:
                 first = await _first_of_last(source, wanted.count, last)
             silence.position = first - 1
+            if isinstance(wanted.start, int) and last is not None and first > last:
+                print(f"{log} ends at {last}: nothing is at {first} or after", file=sys.stderr)
             count_max = wanted.count if has_start else None
             found = _found(source, first, None if follow else last, count_max, gaps=gaps)
             async with saver.on(), aclosing(found) as entries:
@@ -275,6 +277,8 @@ class Silence:
             is_behind = log.tail is None or log.tail > self.position
             reasons = dict.fromkeys(s.condition for s in log.streams if s.condition)
             reason = "; ".join(reasons) if is_behind else ""
+            if log.tail is not None and log.tail < self.position:
+                reason = f"{log.name} ends at {log.tail}"
         if reason and reason != self._said:
             self._said = reason
             print(f"waiting for entries: {reason}", file=sys.stderr, flush=True)

@@ -301,7 +301,9 @@ def copied(stream: StreamInfo) -> float:
     """Return the share of its entries that the joining node has, 0 to 1."""
     if stream.joining is None:
         return 0.0
-    last = stream.last_llsn
+    last = stream.entries if stream.last is None else stream.last
+    if last is None:
+        return 0.0
     return min(1.0, stream.copied_entries / last) if last else 1.0
 
 
@@ -322,10 +324,10 @@ def node_table(nodes: Sequence[NodeInfo]) -> Table:
             str(node.id),
             node.address,
             _colored(state, good=state == "alive"),
-            f"{duration(node.last_report_s)} ago",
+            "none yet" if node.last_report_s is None else f"{duration(node.last_report_s)} ago",
             node.sync_mode,
             str(node.replicas),
-            size(node.stored_bytes),
+            "unknown" if node.stored_bytes is None else size(node.stored_bytes),
             *([plain(node.location)] if located else []),
         ]
         table.add_row(*cells, *([", ".join(map(str, node.unknown_streams))] if unknown else []))

@@ -36,6 +36,7 @@ from loomlog.errors import (
     Sealed,
     SwapUnknown,
     Trimmed,
+    Unavailable,
 )
 from loomlog.references import Reference
 from loomlog.staging_logs import staging_name
@@ -343,6 +344,8 @@ class Writer:
             return 1, 0  # trimmed
         first = max(fixed.above + 1, info.head)
         if self._loglets.of(fixed.protocol).counts_llsns:
+            if stream.entries is None:
+                raise Unavailable(f"it is not known now where stream {stream.id} ends: try again")
             places = await self._log.reader.locate(first)
             return places.get(fixed.stream, stream.last_llsn + 1), stream.last_llsn
         end = info.reached if ends[0] is None else ends[0]

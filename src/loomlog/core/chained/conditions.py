@@ -27,7 +27,7 @@ class ChainsView:
     standing: ChainsStanding
     nodes: Nodes
     unverified: Collection[Replica]  # their nodes are back, and have not been asked for them yet
-    positions: int  # that are not trimmed
+    positions: int | None  # that are not trimmed; None: not known
     sizes: Sequence[int | None]  # about, of each chain in bytes; None: not known
     trimmed: Glsn
     takes_appends: bool
@@ -49,7 +49,7 @@ def conditions(view: ChainsView) -> list[Condition]:
 
 def _shortages(view: ChainsView) -> Iterator[Shortage]:
     wanted, chains = view.standing.replicas_wanted, view.standing.projection.chains
-    records = -(-view.positions // len(chains))
+    records = None if view.positions is None else -(-view.positions // len(chains))
     for index, chain in enumerate(chains):
         counting = view.counting(chain)
         absent = [f"node {r.node_id} is away or not whole" for r in chain if r not in counting]
@@ -57,7 +57,8 @@ def _shortages(view: ChainsView) -> Iterator[Shortage]:
             absent.append(f"chain {index} has {len(chain)} of {wanted} replicas")
         if len(counting) < wanted:
             helps = "" if len(chain) >= wanted else f"have {wanted} nodes running: `loom node list`"
-            yield Shortage(records, view.sizes[index] if records else 0, "; ".join(absent), helps)
+            size = 0 if records == 0 else view.sizes[index]
+            yield Shortage(records, size, "; ".join(absent), helps)
 
 
 def _waits(view: ChainsView) -> Iterator[Condition]:
@@ -68,7 +69,7 @@ def _waits(view: ChainsView) -> Iterator[Condition]:
         text = waiting or reason or "begins a new epoch"
         yield Condition(Kind.APPENDS_WAIT, text, log=view.log, stream=stream)
     unread = [i for i, chain in enumerate(record.projection.chains) if not view.counting(chain)]
-    if view.positions and unread:
+    if view.positions != 0 and unread:
         text = f"nobody that is there has all of chain {', '.join(map(str, unread))}"
         yield Condition(Kind.READS_WAIT, text, reason, log=view.log, stream=stream)
 

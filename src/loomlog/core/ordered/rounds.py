@@ -78,6 +78,7 @@ class StreamRounds:
     leaving: NodeId | None = None  # the replica whose place the next newcomer takes
     wanted_primary: NodeId | None = None  # by an operator
     committed_llsn_end: Llsn = 1
+    heard: bool = True  # False: rounds may be lost, and no replica has reported yet
     reports: dict[NodeId, Report] = field(default_factory=dict)  # the newest of each replica
     sent: dict[NodeId, Glsn] = field(default_factory=dict)  # high watermark sent to each
 
@@ -160,6 +161,16 @@ class LogRounds:
         """Begin at `start`: the positions below belong to a segment of another protocol."""
         self.high_watermark = max(self.high_watermark, start - 1)
 
+    def doubt(self) -> None:
+        """Doubt the ends of streams: the last rounds may be lost. A recorded seal proves them."""
+        for stream in self.streams.values():
+            stream.heard = 0 < stream.sealed_at <= self.high_watermark
+
+    @property
+    def unheard(self) -> list[StreamRounds]:
+        """The streams that take appends and may have more entries than is known here."""
+        return [s for s in self.streams.values() if not s.heard and not s.closed]
+
     # ---- reports in
 
     def report(self, node: NodeId, report: Report) -> None:
@@ -168,6 +179,7 @@ class LogRounds:
         if stream is None or (node not in stream.replicas and node != stream.joining):
             return
         stream.reports[node] = report
+        stream.heard |= node in stream.replicas
         if node in stream.replicas and (report.resend or node not in stream.sent):
             stream.sent[node] = report.high_watermark
 

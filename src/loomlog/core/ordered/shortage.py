@@ -10,13 +10,17 @@ from loomlog.types import NodeId
 
 
 def shortage(
-    stream: StreamRounds, reachable: Callable[[NodeId], bool], stored_bytes: int
+    stream: StreamRounds, reachable: Callable[[NodeId], bool], stored_bytes: int | None
 ) -> Shortage | None:
-    """Return the shortage of a stream that has about `stored_bytes` on each replica. A replica of a
-    node that is away, or that has not reported it, does not count. How many entries of the stream
-    are trimmed is not known here, unless all are."""
+    """Return the shortage of a stream that has about `stored_bytes` on each replica (None: not
+    known). A replica of a node that is away, or that has not reported it, does not count. How many
+    entries of the stream are trimmed is not known here, unless all are."""
     entries = stream.committed_llsn_end - 1
-    if not entries or stream.is_trimmed:
+    if stream.is_trimmed:
+        return None
+    if not stream.heard:
+        return Shortage(None, None, f"no replica of stream {stream.stream_id} has reported yet")
+    if not entries:
         return None
     lacking = {node: missing_on(stream, node, reachable) for node in stream.replicas}
     reasons = [reason for count, reason in lacking.values() if count]
@@ -29,7 +33,8 @@ def shortage(
         helps = f"have {wanted} nodes running that have no old data of it: `loom node list`"
     if not records:
         return None
-    return Shortage(records, stored_bytes * records // entries, "; ".join(reasons), helps)
+    size = None if stored_bytes is None else stored_bytes * records // entries
+    return Shortage(records, size, "; ".join(reasons), helps)
 
 
 def missing_on(
@@ -49,4 +54,6 @@ def missing_on(
 
 def is_readable(stream: StreamRounds, reachable: Callable[[NodeId], bool]) -> bool:
     """Return whether a replica that is there has all committed entries."""
-    return any(not missing_on(stream, node, reachable)[0] for node in stream.replicas)
+    return stream.heard and any(
+        not missing_on(stream, node, reachable)[0] for node in stream.replicas
+    )

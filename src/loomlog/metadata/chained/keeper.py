@@ -243,7 +243,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             state=self._state(record),
             seal_epoch=projection.epoch,
             replicas=self._catalog.addressed(nodes),
-            last=tail,
+            last=tail if self.is_tail_known(log, segment) else None,
             condition=self._condition(record, segment),
             joining_node=record.joining[0].node_id if record.joining else 0,
             copied_entries=tail * min(self._filled(record).values(), default=0) // 100,
@@ -315,13 +315,16 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         standing = self.upkeep.standing(record) if record.begun else None
         if standing is None:
             return []
-        last = self.known_tail(log, segment) if segment.end is None else segment.end
+        last: Glsn | None = segment.end
+        if last is None and self.is_tail_known(log, segment):
+            last = self.known_tail(log, segment)
+        trimmed = max(log.trimmed, segment.start - 1)
         view = ChainsView(
             log.name,
             standing,
             self._nodes,
             self.upkeep.unverified,
-            positions=max(last - max(log.trimmed, segment.start - 1), 0),
+            positions=None if last is None else max(last - trimmed, 0),
             sizes=[self._nodes.size_of(chain) for chain in record.projection.chains],
             trimmed=log.trimmed,
             takes_appends=self._state(record) != pb.SEALING,

@@ -32,12 +32,13 @@ class CopysetStatus:
     def stream(self, record: CopysetRecord, segment: Segment) -> pb.LogStream:
         record = begun_at(record, segment.start)
         state = record.state
+        is_known = self._epochs.is_tail_known(segment, self._nodes.reachable)
         return pb.LogStream(
             log_stream_id=record.stream_id,
             state=pb.STREAM_SEALED if state.closed else pb.RUNNING,
             seal_epoch=state.epoch,
             replicas=self._epochs.catalog.addressed(nodes_of(state)),
-            last=self._epochs.known_tail(segment),
+            last=self._epochs.known_tail(segment) if is_known else None,
             condition=self.condition(record),
             loglet_id=record.loglet,
             protocol=segment.settings.protocol,

@@ -1,11 +1,11 @@
 """Retention: trim entries that are older than the retention of their log, periodically.
 
-An entry is deleted when it and all before it are that old by their timestamps, perhaps later, never
-earlier. Entries are kept whenever there is doubt: if a replica does not answer, a segment's
-protocol cannot say where a time begins, or a log's archive lacks them. The time is not taken from a
-single clock (clocks.py). A log that rows are staged for is trimmed by its writers
-(client/publish/publications.py), which ask here what is too old: only they know what they still
-need.
+An entry is deleted when it and all before it are that old, by their timestamps and by when they
+arrived (arrivals.py): perhaps later, never earlier. Entries are kept whenever there is doubt: if a
+replica does not answer, a segment's protocol cannot say where a time begins, or a log's archive
+lacks them. The time is not taken from a single clock (clocks.py). A log that rows are staged for is
+trimmed by its writers (client/publish/publications.py), which ask here what is too old: only they
+know what they still need.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from loomlog.errors import InvalidArgument, LoomError, NotLeader
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.logs.admin import Admin, check_retention
+from loomlog.metadata.logs.arrivals import Arrivals
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.registers import ClusterRegisters
 from loomlog.types import Glsn, LogId
@@ -42,6 +43,7 @@ class RetentionTrimmer:
         admin: Admin,
         registers: ClusterRegisters,
         keepers: Keepers,
+        arrivals: Arrivals,
         oldest_kept_us: Callable[[int], int],
         *,
         interval_s: float,
@@ -52,6 +54,7 @@ class RetentionTrimmer:
         self._admin = admin
         self._registers = registers
         self._keepers = keepers
+        self._arrivals = arrivals
         self._oldest_kept_us = oldest_kept_us
         self._interval_s = interval_s
         self._due: dict[LogId, float] = {}  # not before; on the loop's clock
@@ -72,6 +75,7 @@ class RetentionTrimmer:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
+            await self._arrivals.note()
             await self.trim_all()
 
     async def trim_all(self) -> None:
@@ -121,13 +125,16 @@ class RetentionTrimmer:
 
     async def _last_to_go(self, log: LogRecord) -> Glsn:
         timestamp_us = self._oldest_kept_us(log.retention_s)
+        arrived = await self._arrivals.arrived_by(log, timestamp_us)
+        if arrived <= log.trimmed:
+            return log.trimmed
 
         async def find(asked: FindTime) -> Glsn:
             segment, first = asked
             keeper = self._keepers.of(segment.settings.protocol)
             return await keeper.find_time(log, segment, timestamp_us, first)
 
-        return await drive(last_expired(log.segments, log.trimmed), find)
+        return min(arrived, await drive(last_expired(log.segments, log.trimmed), find))
 
     async def _last_archived(self, log: LogRecord) -> Glsn:
         """Return up to where a log may be trimmed for its archive, if it has one."""

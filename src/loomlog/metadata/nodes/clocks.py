@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from loomlog.core.conditions import Condition, Kind
-from loomlog.core.retention import Skews, SteadyTime, cluster_time, skews
+from loomlog.core.retention import Skews, SteadyTime, cluster_time, latest_time, skews
 from loomlog.errors import Unavailable
 from loomlog.metadata.nodes.connected_nodes import MICROSECONDS, ConnectedNodes
 from loomlog.types import NodeId
@@ -47,6 +47,11 @@ class Clocks:
     def now_us(self) -> int:
         """Return the time as far as it is known; 0 if it is not."""
         return int((self._time_s() or 0.0) * MICROSECONDS)
+
+    def latest_us(self) -> int | None:
+        """Return a time that is not earlier than now, if most clocks are not; None: not known."""
+        found = latest_time(self._wall_s(), self._readings().values(), len(self._all_nodes()))
+        return None if found is None else int(found * MICROSECONDS)
 
     def conditions(self) -> list[Condition]:
         """Return the clocks that are wrong: of nodes, and of this machine."""

@@ -46,15 +46,20 @@ class ConnectedNode:
     told: Standing = Standing.HERE  # that `changed` was last called for
     was_lost: bool = False  # its connection
     stored_bytes_total: int = 0  # of all protocols
-    loglet_bytes: int = 0  # of those that do not report them by stream
+    loglet_bytes: int | None = None  # of those that do not report them by stream; None: not yet
     sizes: dict[tuple[LogId, int], int] = field(default_factory=dict)  # of parts of loglets
     conditions: tuple[Condition, ...] = ()  # what it says is wrong with it
     clock: ClockReading | None = None
     volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
     scrub: pb.ScrubStatus | None = None
-    denials: int = 0  # requests that it denied
+    denials: int | None = None  # requests that it denied; None: it has not reported that yet
     refusals: pb.LimitRefusals | None = None
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
+
+    @property
+    def heard_at(self) -> float | None:
+        """When it last sent something, on the loop's clock; None: it has not registered here."""
+        return self.presence.heard_at if self.connection or self.was_lost else None
 
 
 def conditions_of(node: NodeId, message: pb.NodeConditions) -> tuple[Condition, ...]:
@@ -253,7 +258,7 @@ class ConnectedNodes:
         if report.clock_us:
             known.clock = ClockReading(report.clock_us / MICROSECONDS, known.presence.heard_at)
         if report.HasField("conditions"):  # a heartbeat
-            known.stored_bytes_total += report.loglet_bytes - known.loglet_bytes
+            known.stored_bytes_total += report.loglet_bytes - (known.loglet_bytes or 0)
             known.loglet_bytes = report.loglet_bytes
             known.volumes = tuple(report.volumes[: limits.VOLUMES_MAX])
             known.scrub = report.scrub if report.HasField("scrub") else None

@@ -20,6 +20,7 @@ from loomlog.core.outage import PartOutage
 from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
+from loomlog.limits import REQUEST_TIMEOUT_S
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.metrics import shown_logs, stream_sample, streams_of
 from loomlog.metadata.ordered.committer import Committer
@@ -58,6 +59,7 @@ class OrderedKeeper(ProtocolKeeper):
         background = context.background
         self._catalog = context.catalog
         self._nodes = context.nodes
+        self._are_rounds_doubtful = context.round_log.is_doubtful
         self.records = records
         self._placement = context.placement
         self.committer = Committer(
@@ -96,6 +98,8 @@ class OrderedKeeper(ProtocolKeeper):
             for segment in log.layout.segments:
                 if segment.settings.protocol == self.protocol:
                     self.committer.logs[log.log_id].begin_at(segment.start)
+            if self._are_rounds_doubtful:
+                self.committer.logs[log.log_id].doubt()
         self._orders.start()
         self._relief.start()
 
@@ -174,6 +178,13 @@ class OrderedKeeper(ProtocolKeeper):
     async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
         await self.committer.heard_all(self._rounds(log))
         self.committer.check_whole(log.log_id, log.name)
+        if unheard := self._rounds(log).unheard:
+            nodes = unheard[0].replicas
+            raise Unavailable(
+                f"nobody has confirmed yet where stream {unheard[0].stream_id} of log {log.name!r} "
+                f"ends: start node {' or '.join(map(str, nodes))}",
+                lasting=all(self._nodes.silent_s(node) > REQUEST_TIMEOUT_S for node in nodes),
+            )
         return self.known_tail(log, segment)
 
     def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
@@ -181,7 +192,7 @@ class OrderedKeeper(ProtocolKeeper):
         return max(known, segment.start - 1)  # it may be just about to begin
 
     def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
-        return not self.committer.lost_rounds(log.log_id)
+        return not (self.committer.lost_rounds(log.log_id) or self._rounds(log).unheard)
 
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
@@ -243,14 +254,16 @@ class OrderedKeeper(ProtocolKeeper):
         status.rounds = self.committer.rounds
 
     def metrics(self, status: pb.Status) -> list[Metric]:
+        logs, lost_rounds = self.committer.logs, self.committer.lost_rounds
         lost = [
-            Sample(int(self.committer.lost_rounds(log.log_id) != ""), {"log": log.name})
+            Sample(int(lost_rounds(log.log_id) != ""), {"log": log.name})
             for log in shown_logs(status)
+            if lost_rounds(log.log_id) or (log.log_id in logs and not logs[log.log_id].unheard)
         ]
         lags = [
             stream_sample(found.lag, log, stream)
             for log, stream in streams_of(status)
-            if (found := self.committer.stream(stream.log_stream_id)) is not None
+            if (found := self.committer.stream(stream.log_stream_id)) is not None and found.heard
         ]
         return [
             counter("rounds", "Commit rounds.", status.rounds),

@@ -172,7 +172,7 @@ class StreamStatus:
 
     def _shortage(self, stream: StreamRounds) -> Shortage | None:
         held = (self._held.get(node, stream.stream_id) for node in stream.replicas)
-        stored_bytes = max((replica.stored_bytes for replica in held if replica), default=0)
+        stored_bytes = max((replica.stored_bytes for replica in held if replica), default=None)
         return shortage(stream, self._nodes.reachable, stored_bytes)
 
     def _stopped(self, log: LogRecord, streams: Sequence[StreamRounds]) -> list[Condition]:
@@ -193,7 +193,11 @@ class StreamStatus:
         found, lost = [], self._losses.of(stream)
         if lost is not None:
             found.append(of(Kind.DATA_LOST, self._describe_loss(stream, lost)))
-        elif stream.has_entries and not stream.is_trimmed and not self._is_readable(stream):
+        elif (
+            (stream.has_entries or not stream.heard)
+            and not stream.is_trimmed
+            and not self._is_readable(stream)
+        ):
             text = "no node that is there has all its entries"
             found.append(of(Kind.READS_WAIT, text, "start the nodes that are away"))
         if not (stream.wanted_running or stream.closed or stream.removing):
@@ -250,12 +254,15 @@ class StreamStatus:
             return ReplicaState.SEALED
         return ReplicaState.SEALING
 
-    def _entries(self, stream: StreamRounds) -> int:
-        """Return how many entries are committed, as far as rounds and nodes know."""
+    def _entries(self, stream: StreamRounds) -> int | None:
+        """Return how many entries are committed, as far as rounds and nodes know; None: neither
+        knows."""
         ends = [stream.committed_llsn_end]
         if self._has_lost_rounds(stream.stream_id):
             held = (self._held.get(node, stream.stream_id) for node in stream.replicas)
             ends += [replica.report.uncommitted_llsn_offset for replica in held if replica]
+        elif not stream.heard:
+            return None
         return max(ends) - 1
 
     def _has_lost_rounds(self, stream_id: StreamId) -> bool:

@@ -22,6 +22,11 @@ class RoundLog(Protocol):
     def epoch(self) -> int:
         """The epoch to append in: that of the leader that opened it, above all that it holds."""
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the last record found may not be the last one that was durable: after it are
+        remains, of one that never was or of one that is damaged."""
+
     def read(self) -> list[bytes]:
         """Return the records found at the start, oldest first."""
 

@@ -63,6 +63,7 @@ class _ImportedRounds:
     def __init__(self, round_log: RoundLog, records: list[bytes]) -> None:
         self._records = records
         self.epoch = round_log.epoch
+        self.is_doubtful = round_log.is_doubtful
         self.begin = round_log.begin
         self.append = round_log.append
         self.close = round_log.close

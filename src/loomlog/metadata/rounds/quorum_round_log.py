@@ -106,6 +106,10 @@ class QuorumRoundLog:
     def epoch(self) -> int:
         return self._leader.epoch
 
+    @property
+    def is_doubtful(self) -> bool:
+        return False  # a majority has stored whatever was durable
+
     def read(self) -> list[bytes]:
         assert self._core.tail is not None
         return self._core.tail

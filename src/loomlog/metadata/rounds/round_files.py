@@ -68,6 +68,7 @@ class RoundFile:
         self.next_number = 1
         self.records: list[StoredRound] = []
         self.file: File | None = None
+        self.has_remains = False  # of a record after the last whole one
 
     @classmethod
     def fresh(cls, number: int, epoch: int, capacity: int) -> RoundFile:
@@ -208,6 +209,7 @@ def _clear_rest(opened: RoundFile, data: bytes) -> None:
     rest = data[opened.end :]
     if rest.count(0) != len(rest):
         opened.file.write([bytes(len(rest))], opened.end)
+        opened.has_remains = True
 
 
 # ---- bytes
@@ -330,6 +332,10 @@ class FileRoundLog:
     @property
     def epoch(self) -> int:
         return self._epoch
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self._current.has_remains
 
     def read(self) -> list[bytes]:
         return [record.content for record in self._current.records]

@@ -320,7 +320,7 @@ def test_waiting_may_end_before_and_says_how_far_it_is(vmr: ScriptedVmr, loom: L
     assert code == 1
     assert out.startswith("it is done\n")
     assert "still under way" in err
-    assert "1 replicas (0 B) left on node 2: no spare node" in err
+    assert "1 replicas left on node 2: no spare node" in err
 
 
 # ---- scrub

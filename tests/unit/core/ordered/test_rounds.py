@@ -167,6 +167,28 @@ def test_a_restart_goes_on_from_the_rounds_it_needs() -> None:
     assert run(again).parts[0] == RoundPart(1, 1, 3, 4, 1)
 
 
+def test_if_rounds_may_be_lost_a_stream_is_believed_once_a_replica_has_reported() -> None:
+    """Its last round may be damaged, which looks like one that was never durable."""
+    rounds = rounds_with(3)
+    rounds.doubt()
+    rounds.streams[2].closed = True  # the metadata records where its segment ends
+    assert [stream.stream_id for stream in rounds.unheard] == [1, 3]
+    rounds.report(2, report(1, 6))
+    rounds.report(4, report(3, 6))  # no replica
+    assert [stream.stream_id for stream in rounds.unheard] == [3]
+    rounds.add_stream(4, NODES, 1, sealed=True)
+    assert [stream.stream_id for stream in rounds.unheard] == [3], "a new one has no entries"
+
+
+def test_a_recorded_seal_shows_whether_rounds_are_lost() -> None:
+    rounds = rounds_with(3)
+    rounds.begin_at(8)
+    for stream, sealed_at in zip(rounds.streams.values(), (0, 7, 8), strict=True):
+        stream.sealed_at = sealed_at
+    rounds.doubt()
+    assert [stream.heard for stream in rounds.streams.values()] == [False, True, False]
+
+
 @pytest.mark.parametrize("size", [0, 10, 23, 25, 60])
 def test_a_damaged_round_record_is_corrupt(size: int) -> None:
     record = Round(9, 0, 2, (RoundPart(1, 1, 1, 1, 2), RoundPart(2, 1, 1, 3, 0))).encode()

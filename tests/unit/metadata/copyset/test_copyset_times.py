@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cluster_requests import replicas
 from small_cluster import SmallCluster, told
 
 from loomlog.core.copyset.record import LSN_MAX, make
 from loomlog.errors import Unavailable
 from loomlog.wire import loomlog_pb2 as pb
+
+pytestmark = pytest.mark.usefixtures("arrived_long_ago")
 
 WEEK_S = 7 * 86_400
 

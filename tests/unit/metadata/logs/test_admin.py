@@ -239,6 +239,10 @@ async def test_the_status_names_nodes_logs_and_rounds(tmp_path: Path) -> None:
         await told(nodes[0], 1, 3)
         told_to_people = json.loads(json.dumps(cluster.repository.status()))
         assert told_to_people["logs"][0]["streams"][0]["state"] == "running"
+        assert not (await cluster.status()).nodes[0].HasField("stored_bytes"), "not known yet"
+        heartbeat = pb.GetReportResponse(storage_node_id=1, conditions=pb.NodeConditions())
+        assert nodes[0].connection is not None
+        nodes[0].connection.send(pb.Frame(report=heartbeat))
         await nodes[1].disconnect()
         while (status := await cluster.status()).nodes[1].alive:
             pass

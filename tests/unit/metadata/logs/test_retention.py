@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import pytest
+from old_arrivals import LongAgo
 from scripted_node import PATIENCE_S, ScriptedNode
 from small_cluster import SmallCluster, all_run, told, write_all
 
@@ -41,6 +42,7 @@ def retention(cluster: SmallCluster, finder: TimeFinder | None = None) -> Retent
         term.admin,
         term.registers,
         keepers,
+        LongAgo(),
         lambda retention_s: int((NOW_S - retention_s) * 1_000_000),
         interval_s=1.0,
     )

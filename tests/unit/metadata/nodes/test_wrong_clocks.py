@@ -17,6 +17,8 @@ from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.term import Term
 from loomlog.wire import loomlog_pb2 as pb
 
+pytestmark = pytest.mark.usefixtures("arrived_long_ago")
+
 DAY_S = 86_400.0
 HOUR_S = 3600
 

@@ -1,0 +1,102 @@
+"""Marks of how far each log reached at which time (core/arrivals.py), kept in the MetaStore.
+
+They are made while retention looks at logs, also of those without one: it may be set later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from loomlog.core.arrivals import Mark, Marks, arrived_by, is_due, marked
+from loomlog.errors import LoomError, NotLeader
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord, decode, encode
+from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.store.contract import MetaStore
+from loomlog.types import Glsn, LogId
+
+logger = logging.getLogger(__name__)
+
+EVERY: Final = 0.01  # of a log's retention: entries may seem this much younger
+EVERY_S: Final = 3600  # of logs without one
+_PREFIX: Final = "arrivals/"
+_MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsRecord:
+    """The marks of a log."""
+
+    marks: Marks = ()
+
+    def __post_init__(self) -> None:
+        """Convert the plain tuples of a stored record."""
+        object.__setattr__(self, "marks", tuple(Mark(*each) for each in self.marks))
+
+
+class Arrivals:
+    """The marks of all logs of a term. Read from the store when they are needed first."""
+
+    def __init__(
+        self,
+        store: MetaStore,
+        catalog: Catalog,
+        keepers: Keepers,
+        latest_us: Callable[[], int | None],
+    ) -> None:
+        """`latest_us`: a time that is not earlier than now, or None if it is not known."""
+        self._store = store
+        self._catalog = catalog
+        self._keepers = keepers
+        self._latest_us = latest_us
+        self._marks: dict[LogId, Marks] | None = None
+
+    async def arrived_by(self, log: LogRecord, time_us: int) -> Glsn:
+        """Return up to where all of a log arrived at a time or before; 0: nothing, as known."""
+        return arrived_by((await self._all()).get(log.log_id, ()), time_us)
+
+    async def note(self) -> None:
+        """Mark the tails of all logs for which it is time, and forget logs that are gone."""
+        marks = await self._all()
+        there = {log.log_id for log in self._catalog.logs.values()}
+        try:
+            for log_id in [log_id for log_id in marks if log_id not in there]:
+                await self._write(log_id, ())
+            for log in list(self._catalog.logs.values()):
+                await self._note(log, marks.get(log.log_id, ()))
+        except NotLeader:
+            raise
+        except LoomError as error:
+            logger.info("cannot note now how far logs reach: %s", error)
+
+    async def _note(self, log: LogRecord, marks: Marks) -> None:
+        if log.unfinished or (now_us := self._latest_us()) is None:
+            return
+        mark = Mark(now_us, self._keepers.active(log).known_tail(log, log.layout.active))
+        every_s = EVERY * log.retention_s if log.retention_s else EVERY_S
+        if is_due(marks, mark, log.trimmed, int(every_s * _MICROSECONDS)):
+            kept_s = log.retention_s or now_us // _MICROSECONDS
+            oldest_kept_us = now_us - kept_s * _MICROSECONDS
+            await self._write(log.log_id, marked(marks, mark, log.trimmed, oldest_kept_us))
+
+    async def _all(self) -> dict[LogId, Marks]:
+        if self._marks is None:
+            items = (await self._store.list(_PREFIX)).items()
+            self._marks = {
+                int(key.removeprefix(_PREFIX)): decode(ArrivalsRecord, key, item.value).marks
+                for key, item in items
+            }
+        return self._marks
+
+    async def _write(self, log_id: LogId, marks: Marks) -> None:
+        key, all_marks = f"{_PREFIX}{log_id}", await self._all()
+        item = await self._store.get(key)
+        value = encode(ArrivalsRecord(marks)) if marks else None
+        if item is not None or value is not None:
+            await self._store.compare_and_swap(key, item.version if item else 0, value)
+        all_marks[log_id] = marks
+        if not marks:
+            del all_marks[log_id]
