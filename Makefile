@@ -17,7 +17,7 @@ ARGS ?=
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd promtool demo test most long kills lint types sim soak attack fuzz bench bench-peers proto reference clean
+.PHONY: help venv java etcd promtool chromium screenshots demo test most long kills lint types sim soak attack fuzz bench bench-peers proto reference clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -41,7 +41,7 @@ demo: $(SPARK)  ## a cluster of three nodes on this machine: append, read back, 
 	@$(MAKE) --no-print-directory java >/dev/null 2>&1 || true  # without Java, all but the pipeline
 	@$(BIN)/python examples/demo.py
 
-test: lint java etcd promtool  ## lint, types, all tests
+test: lint java etcd promtool chromium  ## lint, types, all tests
 	@$(MAKE) --no-print-directory -j 2 types most
 	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
 
@@ -77,6 +77,15 @@ promtool: $(STAMP)  ## the checker of alerts and metrics: found, or fetched if t
 			&& apt-get -qq download prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . \
 			&& mv usr/bin/promtool $(CURDIR)/$(BIN)/ && rm -rf "$$PWD"; } \
 		|| echo "promtool cannot be installed here: what it checks is skipped"
+
+chromium: $(STAMP)  ## the browser that tests of the console use: found, or installed if this is root on Debian or Ubuntu
+	@command -v chromium >/dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+			&& apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+		|| echo "no Chromium: tests of the console in a browser are skipped"
+
+screenshots: chromium  ## pictures of the console for README.md, from a cluster of its own: docs/images
+	PYTHONPATH=tests/rigs $(BIN)/python tests/bench/console_screenshots.py docs/images
 
 lint: $(STAMP)  ## style and format
 	$(BIN)/ruff check .

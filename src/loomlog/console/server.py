@@ -22,7 +22,6 @@ from loomlog.console.pages import Pages
 from loomlog.console.site import Connector
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.net.address import is_loopback, join_address, split_address
-from loomlog.net.credentials import AUTHORITIES
 
 CONNECTIONS_MAX: Final = 1000  # further ones are answered with 503
 STOP_S: Final = 1  # for requests under way; then they are cancelled
@@ -32,23 +31,29 @@ IDLE_S: Final = 60  # a connection without requests is closed after this
 class ConsoleServer:
     """Serves the API and the pages of one cluster."""
 
-    def __init__(self, addresses: str, listen: str, tls: str = "") -> None:
-        """`tls` is the file of the certificate for HTTPS; beside it are the authorities by which
-        servers of the cluster are known. The certificate is not shown to them: callers have
-        their own permissions, and none of ours."""
+    def __init__(
+        self,
+        addresses: str,
+        listen: str,
+        authorities: Path | None = None,
+        certificate: Path | None = None,
+    ) -> None:
+        """`authorities` are those of the cluster, and make connections to it use TLS. The
+        `certificate` is for HTTPS. It is not shown to the cluster: callers have their own
+        permissions, and none of ours."""
         self._listen = listen
-        self._tls = Path(tls) if tls else None
-        authorities = str(self._tls.with_name(AUTHORITIES)) if self._tls else ""
-        settings = partial(connect, addresses, tls=authorities, spin_s=0.0)
+        self._certificate = certificate
+        tls = "" if authorities is None else str(authorities)
+        settings = partial(connect, addresses, tls=tls, spin_s=0.0)
 
         async def connected(token: str) -> Cluster:
             return await settings(token=token)
 
         self._connector = Connector(
             Clients(connected),
-            lambda token: connect_sync(addresses, tls=authorities, token=token, spin_s=0.0),
+            lambda token: connect_sync(addresses, tls=tls, token=token, spin_s=0.0),
             addresses,
-            authorities,
+            tls,
         )
         self._pages = Pages(self._connector)
         self.address = ""
@@ -57,7 +62,7 @@ class ConsoleServer:
 
     @property
     def url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://{self.address}/"
+        return f"{'https' if self._certificate else 'http'}://{self.address}/"
 
     @property
     def failed(self) -> asyncio.Future[LoomError]:
@@ -66,7 +71,7 @@ class ConsoleServer:
 
     async def start(self) -> None:
         """Listen. Raise InvalidArgument if the address or the certificate cannot be used."""
-        context = _context(self._tls) if self._tls else None
+        context = _context(self._certificate) if self._certificate else None
         only_loopback = context is None and is_loopback(self._listen)
         config = uvicorn.Config(
             application(self._connector, self._pages, only_loopback=only_loopback),
@@ -138,8 +143,8 @@ def _context(file: Path) -> ssl.SSLContext:
         loaded = os.stat(file).st_mtime_ns
     except OSError as error:  # an SSLError is one, too
         raise InvalidArgument(
-            f"{file} cannot be used for HTTPS: {error.strerror or error}; `loom certs client "
-            "console --host NAME` makes it"
+            f"{file} cannot be used for HTTPS: {error.strerror or error}; give a PEM file with a "
+            "key and a certificate"
         ) from error
 
     def renew(*_: object) -> None:

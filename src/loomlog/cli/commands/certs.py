@@ -87,15 +87,13 @@ def client(
     operator: Annotated[
         bool, typer.Option("--operator", help="Somebody who may do everything.")
     ] = False,
-    host: Hosts | None = None,
     directory: Directory = CERTS,
     days: Days = 365,
     as_json: Json = False,
 ) -> None:
-    """Make the certificate of a user or a program; with --host, of one that serves, as a console
-    does."""
+    """Make the certificate of a user or a program."""
     kind: Kind = "operator" if operator else "client"
-    _create(directory, kind, name=name, hosts=host, days=days, as_json=as_json)
+    _create(directory, kind, name=name, days=days, as_json=as_json)
 
 
 def _create(

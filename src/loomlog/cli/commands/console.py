@@ -6,17 +6,18 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster
 from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
 from loomlog.client.cluster import parse_addresses
 from loomlog.errors import LoomError
-from loomlog.net.credentials import VARIABLE
+from loomlog.net.credentials import AUTHORITIES, VARIABLE
 
 LISTEN: Final = "127.0.0.1:7490"
-CERTIFICATE: Final = "client-console.pem"
 _PACKAGES: Final = ("starlette", "uvicorn", "jinja2", "uplot")
 
 
@@ -28,6 +29,12 @@ def is_installed() -> bool:
 def console(
     listen: Listen = LISTEN,
     cluster: Cluster = CLUSTER,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default="that of --tls", help="For HTTPS: a PEM file with its key."
+        ),
+    ] = None,
     *,
     server: ServerOptions,
 ) -> None:
@@ -45,9 +52,7 @@ def console(
     for name in ("LOOM_TOKEN", "LOOM_TOKEN_FILE"):  # our rights are not those of callers
         os.environ.pop(name, None)
     server.set_up("console")
-    place = Path(server.tls)
-    tls = str(place / CERTIFICATE if place.is_dir() else place) if server.tls else ""
-    served = ConsoleServer(cluster, listen, tls)
+    served = ConsoleServer(cluster, listen, *_credentials(server.tls, certificate))
 
     def ready() -> dict[str, object]:
         if sys.stderr.isatty():
@@ -55,3 +60,17 @@ def console(
         return {"address": served.address, "url": served.url}
 
     serve(served, ready, lambda: served.failed)
+
+
+def _credentials(tls: str, certificate: Path | None) -> tuple[Path, Path] | tuple[()]:
+    """Return the file of authorities of the cluster, and the certificate for HTTPS."""
+    if not tls:
+        if certificate is not None:
+            raise UsageError("--certificate: give --tls, too, for the connections to the cluster")
+        return ()
+    place = Path(tls)
+    if place.is_dir():
+        if certificate is None:
+            raise UsageError("--tls: name the file of a certificate, or give --certificate")
+        return place / AUTHORITIES, certificate
+    return place.with_name(AUTHORITIES), certificate or place

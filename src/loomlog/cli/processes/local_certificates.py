@@ -43,7 +43,6 @@ def make_certificates(directory: Path, cluster: str, metadata: int, nodes: int) 
     found = list_certificates(place)
     holders = [Principal("metadata", number=n, cluster=cluster) for n in range(1, metadata + 1)]
     holders += [Principal("node", number=n, cluster=cluster) for n in range(1, nodes + 1)]
-    holders.append(Principal("client", name="console", cluster=cluster))
     holders.append(Principal("operator", name="admin", cluster=cluster))
     there = {each.principal for each in found}
     for holder in holders:

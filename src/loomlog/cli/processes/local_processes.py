@@ -325,9 +325,11 @@ def _vsn_arguments(metadata: str, plan: ClusterPlan, number: int) -> list[str]:
 
 
 def _console_arguments(metadata: str, plan: ClusterPlan) -> list[str]:
+    """Return those of a console; for browsers, it is the same host as a metadata repository."""
+    tls = ["--tls", str(metadata_file(plan.directory, 1))] if plan.secure else []
     return [
         *("loomlog.cli.loom", "console", "--cluster", metadata),
-        *("--listen", f"{HOST}:{plan.console_port}", *_tls_arguments(plan)),
+        *("--listen", f"{HOST}:{plan.console_port}", *tls),
     ]
 
 

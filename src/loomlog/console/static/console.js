@@ -76,6 +76,7 @@ function drawCharts() {
     const plot = new uPlot({
       width: place.clientWidth,
       height: 130,
+      padding: [10, 10, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 6 } },
       scales: { x: { range: (u, first, last) => [Math.min(first ?? last, (last ?? 0) - WINDOW_S), last] }, y: { range: (u, low, high) => [0, Math.max(high * 1.15, unit === "ms" ? 5 : 10)] } },
