@@ -7,6 +7,7 @@ The public API. Names are loaded when they are first used: a server does not loa
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from loomlog.types import Position as Position
     from loomlog.wire.info import ClusterStatus as ClusterStatus
     from loomlog.wire.info import LogInfo as LogInfo
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # programs decide what is shown
 
 _HOMES = {
     "BlockingCheckpoint": "loomlog.client.blocking",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -29,7 +32,7 @@ PROTOCOLS = ("ordered", "chained", "copyset")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A cluster in which something has happened to logs of all protocols."""
     data = tmp_path_factory.mktemp("cluster")
-    with loom_up(data, "--nodes", "1") as running:
+    with loom_up(data, "--nodes", "1", "--restart") as running:
         with loomlog.connect_sync(running.mr) as cluster:
             for protocol in PROTOCOLS:
                 log = cluster.create_log(protocol, protocol, replicas=1)
@@ -140,3 +143,21 @@ def test_a_server_that_takes_part_is_healthy_and_ready(up: Up, server: str) -> N
             assert answer.status == 200
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"http://{up.metrics[server]}/nothing", timeout=10)
+
+
+@pytest.mark.parametrize("server", ["vsn-1", "vmr-1"])
+def test_a_server_that_dies_is_started_again_at_its_address(up: Up, server: str) -> None:
+    before = values(scrape(up.metrics[server]))["process_start_time_seconds"]
+    os.kill(up.pids[server], signal.SIGKILL)
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        try:
+            ready = f"http://{up.metrics[server]}/readyz"
+            with urllib.request.urlopen(ready, timeout=10):
+                now = values(scrape(up.metrics[server]))["process_start_time_seconds"]
+            if now > before:
+                break
+        except OSError:  # refused, or not ready
+            time.sleep(0.05)
+    with loomlog.connect_sync(up.mr) as cluster:
+        assert cluster.log("ordered").append(b"more").position > 3

@@ -14,6 +14,7 @@ out, others only while they certainly had no effect.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -29,6 +30,7 @@ from loomlog.errors import (
     Timeout,
     Unauthorized,
     Unavailable,
+    seconds,
 )
 from loomlog.net import endpoints
 from loomlog.net.call import Call
@@ -36,9 +38,12 @@ from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Codec, Connection, Frame, OnReply
 
+logger = logging.getLogger(__name__)
+
 REFRESH_INTERVAL_S: Final = 0.02  # appends that fail together share a refresh
 _CONNECT_S: Final = 0.5  # then the next repository is tried; connecting continues in the background
 _SILENCE_S_MIN: Final = 0.5
+_STALL_S: Final = 1.0  # requests that took longer are logged
 _ASKED_PER_SILENCE: Final = 4  # pings in the time after which a repository counts as silent
 
 
@@ -109,11 +114,14 @@ class Connections:
             self._attempts.pop(address, None)
         self._failures.pop(address, None)
         self._open[address] = connection
+        logger.info("connected to %s", address)
         return connection
 
     def _remember(self, address: str, error: LoomError) -> None:
         before = self._failures.get(address)
         attempts = before.attempts + 1 if before else 0
+        level = logging.DEBUG if before else logging.WARNING  # once until it is reached again
+        logger.log(level, "%s cannot be used now: %s", address, error)
         until_s = asyncio.get_running_loop().time() + BACKOFF.delay_s(attempts, self._rng)
         self._failures[address] = _Failure(error, attempts, until_s)
 
@@ -125,6 +133,8 @@ class Connections:
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
+            level = logging.DEBUG if self.closed else logging.INFO
+            logger.log(level, "disconnected from %s: %s", connection.peer, error)
         if self._codec.credentials is not None:
             closing = (*self._closing, connection)
             self._closing = [each for each in closing if not each.is_gone]
@@ -161,13 +171,20 @@ class Metadata:
         self, frame: pb.Frame, *, repeatable: bool = True, timeout_s: float | None = None
     ) -> pb.Frame:
         """Return the answer, retrying as needed. `repeatable`: the request is idempotent."""
-        deadline_s = asyncio.get_running_loop().time() + (timeout_s or self.timeout_s)
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        deadline_s = begun_s + (timeout_s or self.timeout_s)
         attempts = 0
         reason: Retryable | None = None  # the most informative error
         while True:
             try:
-                return await self._attempt(frame, deadline_s, repeatable)
+                answer = await self._attempt(frame, deadline_s, repeatable)
+                if attempts and loop.time() - begun_s >= _STALL_S:
+                    waited = seconds(loop.time() - begun_s)
+                    logger.warning("the metadata repository answered after %s: %s", waited, reason)
+                return answer
             except Retryable as error:
+                logger.debug("a request to %s is tried again: %s", self._address, error)
                 if isinstance(error, Unavailable) and error.lasting:
                     raise
                 self._turn(error)
@@ -252,6 +269,7 @@ class Metadata:
         """Choose the leader named by the error, or the next address."""
         leader = error.leader if isinstance(error, NotLeader) else ""
         if leader and leader != self._address:
+            logger.info("the metadata repository at %s leads now", leader)
             self.learn([leader])
             self._chosen = self._addresses.index(leader)
         else:

@@ -8,6 +8,7 @@ batch by its deadline.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from loomlog.client.append import errors
 from loomlog.client.append.appender import Attempt, Batch, Lane, Lanes
 from loomlog.client.append.carriers import CarriersByProtocol
 from loomlog.client.append.refresher import Conditions, Refresher
+from loomlog.client.append.stalls import Stalls
 from loomlog.client.context import BACKOFF, Client
 from loomlog.client.servers import CachedLog
 from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, Action, Event, Progress, State
@@ -34,6 +36,8 @@ from loomlog.errors import (
 )
 from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.05  # the precision of deadlines
 AVOID_S: Final = 1.0  # a stream that failed is avoided this long, or until its metadata changes
@@ -61,6 +65,7 @@ class Delivery:
         self._outstanding: dict[Batch, None] = {}  # closed and not settled, oldest first
         self._ticker: asyncio.TimerHandle | None = None
         self._asked_s = 0.0  # when the metadata repository was last asked why a stream is silent
+        self._stalls = Stalls(self._log)
         self._closed = False
 
     async def close(self) -> None:
@@ -184,6 +189,7 @@ class Delivery:
             self._work_around(attempt.target)
 
     def _retry(self, batch: Batch, target: Stream, error: LoomError | None) -> None:
+        logger.debug("an append to %s is tried again: %s", self._log, error)
         batch.refusal = error
         self._avoid(target, at_once=not isinstance(error, Busy))
         batch.end_attempt()
@@ -261,8 +267,22 @@ class Delivery:
         for batch in list(overdue):
             if batch in self._outstanding:
                 self._end_overdue(batch)
+        self._note_stall(now_s)
         if self._outstanding and not self._closed:
             self._schedule_tick()
+
+    def _note_stall(self, now_s: float) -> None:
+        oldest = next(iter(self._outstanding), None)
+        begun_s = None if oldest is None else oldest.deadline_s - self._timeout_s
+        self._stalls.update(begun_s, now_s, lambda: self._hindrance(oldest))
+
+    def _hindrance(self, batch: Batch | None) -> str:
+        """Return what is known of why a batch waits."""
+        if batch is None:
+            return ""
+        condition = self._targets.conditions.hindrance(batch.lane.stream)
+        reasons = condition, batch.progress.loss, str(batch.refusal or "")
+        return "; ".join(filter(None, reasons)) or "no answer"
 
     def _ask_why(self, now_s: float) -> None:
         """Ask the metadata repository now and then for the streams' conditions, for error
@@ -368,6 +388,9 @@ class Stream:
         address = self.replicas[0] if self.replicas else ""
         if (address, metadata.seal_epoch) != (self.address, self.epoch):
             self.avoid_until_s = float("-inf")
+            if self.address:
+                epoch = metadata.seal_epoch
+                logger.info("stream %d is at %s in epoch %d now", self.id, address, epoch)
         self.address, self.epoch = address, metadata.seal_epoch
         self.protocol = metadata.protocol
         self.width = width
