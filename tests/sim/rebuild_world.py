@@ -339,12 +339,9 @@ class RebuildWorld:
 
     def _finish(self) -> None:
         state, through = self.replica.state, self.replica.through
-        if not plan.is_ready(self.state, through):
-            return
         absent, may_return = events.absent(state), events.may_return(state)
-        is_certain = plan.is_certain(self.state, through, absent, may_return)
         for shard in events.rebuilt(state):
-            if not is_certain and shard in absent:
+            if plan.delay(shard, self.state, through, absent, may_return) is not None:
                 continue
             if events.has_scanned(state, shard, self.donors(), 2):
                 self.append(IsRebuilt(shard, state.version))

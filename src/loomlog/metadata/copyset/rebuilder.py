@@ -299,29 +299,34 @@ class Rebuilder:
         state = self.state
         if self._version_at[0] != state.version:
             self._version_at = state.version, self._loop.time()
-        logs = [(each, self.through(each.loglet)) for each in self._loglets()]
-        unready = [each for each, through in logs if not plan.is_ready(each.state, through)]
-        absent, may_return = events.absent(state), events.may_return(state)
-        is_certain = all(
-            plan.is_certain(each.state, through, absent, may_return) for each, through in logs
-        )
         donors = self._donors()
         self._why = {}
         for shard in events.rebuilt(state):
-            if unready:
-                self._why[shard] = f"segment {unready[0].loglet} is not recovered yet"
-            elif not is_certain and shard in absent:
-                away = ", ".join(map(shard_name, may_return))
-                self._why[shard] = (
-                    f"entries may have all their copies on nodes that are away ({away}): start "
-                    "them, or, if they will not come back, run `loom node mark-unrecoverable`"
-                )
+            if delayed := self._delay(shard):
+                self._why[shard] = delayed
             elif not events.has_scanned(state, shard, donors, 2):
                 self._why[shard] = self._stuck()
             elif self.is_given_up(shard) and (stuck := self._stuck_without(shard)):
                 self._why[shard] = f"segment {stuck.loglet} gets its next epoch without it first"
             else:
                 await self._append(IsRebuilt(shard, state.version))
+
+    def _delay(self, shard: ShardId) -> str:
+        """Return which log keeps a shard from counting as rebuilt, and why; "" if none does."""
+        absent, may_return = events.absent(self.state), events.may_return(self.state)
+        for each in self._loglets():
+            through = self.through(each.loglet)
+            match plan.delay(shard, each.state, through, absent, may_return):
+                case plan.Delay.UNRECOVERED:
+                    return f"segment {each.loglet} is not recovered yet"
+                case plan.Delay.UNCERTAIN:
+                    away = ", ".join(map(shard_name, may_return))
+                    return (
+                        f"entries of segment {each.loglet} may have all their copies on nodes that "
+                        f"are away ({away}): start them, or, if they will not come back, run "
+                        "`loom node mark-unrecoverable`"
+                    )
+        return ""
 
     def _stuck_without(self, shard: ShardId) -> CopysetRecord | None:
         """Return a loglet that could not be recovered if the shard were expected back again."""

@@ -8,8 +8,10 @@ from loomlog.core.copyset.log_state import is_lossy, lossy_through, waits_for
 from loomlog.core.copyset.messages import EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.rebuild.plan import (
+    Delay,
     Part,
     choose_targets,
+    delay,
     donor_of,
     is_certain,
     is_ready,
@@ -53,6 +55,15 @@ def test_a_record_may_have_been_only_on_shards_that_may_return() -> None:
     assert not is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[1])
     assert is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[])
     assert is_certain(STATE, {1: 6, 2: 5}, absent=[1], may_return=[1]), "2 is drained, and gives"
+
+
+def test_a_log_delays_only_the_shards_that_it_is_on() -> None:
+    through = {1: 6, 2: 5}
+    assert delay(1, STATE, through, [1, 2], [1]) is Delay.UNCERTAIN
+    assert delay(9, STATE, through, [1, 2, 9], [1]) is None, "it has nothing of the log"
+    assert delay(2, STATE, through, [1], [1]) is None, "it is drained, and gives"
+    assert delay(2, STATE, {2: 6}, [], []) is Delay.UNRECOVERED
+    assert delay(9, STATE, {2: 6}, [9], [9]) is None
 
 
 def test_the_donors_of_a_copyset_take_turns() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -56,6 +57,30 @@ def is_certain(
         part.metadata.can_hold_a_copyset(gone_at(part.first, through) & set(absent))
         for part in parts(state, through)
     )
+
+
+class Delay(StrEnum):
+    """A reason of a log for which a shard does not count as rebuilt yet."""
+
+    UNRECOVERED = "epochs that the shard may have copies of are not recovered"
+    UNCERTAIN = "records may have all their copies on absent shards of which one may return"
+
+
+def delay(
+    shard: ShardId,
+    state: LogState,
+    through: Mapping[ShardId, Epoch],
+    absent: Collection[ShardId],
+    may_return: Collection[ShardId],
+) -> Delay | None:
+    """Return why a log delays a shard, if it does: not if the shard has nothing of it."""
+    if shard not in through:
+        return None
+    if not is_ready(state, through):
+        return Delay.UNRECOVERED
+    if shard in absent and not is_certain(state, through, absent, may_return):
+        return Delay.UNCERTAIN
+    return None
 
 
 def gone_at(epoch: Epoch, through: Mapping[ShardId, Epoch]) -> set[ShardId]:
