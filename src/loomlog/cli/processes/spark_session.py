@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from loomlog.errors import LoomError
@@ -52,22 +51,20 @@ def stop_spark(spark: SparkSession) -> None:
 
 @contextmanager
 def sign_of_life(what: str) -> Iterator[None]:
-    """Show on stderr that something is under way, and how long it took."""
-    began_s = monotonic()
-    own = os.fdopen(os.dup(2), "w")  # stderr may be hidden meanwhile
-    with own:
-        if own.isatty():
-            from rich.console import Console
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    """Show on a terminal that something is under way, and for how long."""
+    if not os.isatty(2):
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-            columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-            with Progress(*columns, console=Console(file=own), transient=True) as progress:
-                progress.add_task(what, total=None)
-                yield
-        else:
-            print(f"{what} …", file=own, flush=True)
-            yield
-        print(f"{what}: {monotonic() - began_s:.0f} s", file=own, flush=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with (
+        os.fdopen(os.dup(2), "w") as terminal,  # stderr is hidden meanwhile
+        Progress(*columns, console=Console(file=terminal), transient=True) as progress,
+    ):
+        progress.add_task(what, total=None)
+        yield
 
 
 @contextmanager

@@ -1,0 +1,95 @@
+"""The screen of `loom status`: problems first, and it fits a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Console, RenderableType
+
+from loomlog.cli.console.status_view import Rates, log_view, status_view
+from loomlog.wire.info import (
+    ClusterStatus,
+    ConditionInfo,
+    LogInfo,
+    NodeInfo,
+    ReplicaInfo,
+    SegmentInfo,
+    StreamInfo,
+)
+
+NODES = tuple(
+    NodeInfo(number, f"10.20.30.{number}:7401", number != 3, 0.4, "always", 120, 10**11)
+    for number in (1, 2, 3)
+)
+REPLICAS = tuple(ReplicaInfo(node.id, node.address) for node in NODES)
+
+
+def log(name: str, tail: int = 1_000_000_000, state: str = "running") -> LogInfo:
+    stream = StreamInfo(7, state, 12, REPLICAS, tail, "" if state == "running" else "waits for 3")
+    segments = (SegmentInfo(0, "ordered", 1, 3, 1, None),)
+    return LogInfo(1, name, "ordered", 3, 1, tail, (stream,), segments=segments)
+
+
+def condition(severity: str, words: str, about: str = "") -> ConditionInfo:
+    return ConditionInfo(
+        kind="appends-wait", severity=severity, text=words, help=f"mend {words}", log=about
+    )
+
+
+STATUS = ClusterStatus(
+    cluster_id="prod",
+    metadata_address="10.20.30.40:7400",
+    nodes=NODES,
+    logs=(log("orders"), log("stopped", state="sealed"), log("loomlog.audit")),
+    rounds=123_456_789,
+    uptime_s=86_400.0 * 30,
+    conditions=(
+        condition("problem", "no appends " * 15, "stopped"),
+        condition("warning", "a clock"),
+    ),
+)
+
+
+def lines(view: RenderableType) -> list[str]:
+    console = Console(width=80, color_system=None)
+    with console.capture() as shown:
+        console.print(view)
+    return shown.get().splitlines()
+
+
+def test_problems_come_first_with_what_to_do_and_nothing_is_wider_than_the_screen() -> None:
+    shown = lines(status_view(STATUS))
+    assert max(map(len, shown)) <= 80
+    texts = [line.strip() for line in shown]
+    [problem] = (n for n, text in enumerate(texts) if text.startswith("problem log stopped: no"))
+    [help_] = (n for n, text in enumerate(texts) if text.startswith("→ mend no appends"))
+    [warning] = (n for n, text in enumerate(texts) if text.startswith("warning metadata: a clock"))
+    [nodes] = (n for n, text in enumerate(texts) if text.startswith("node "))
+    assert problem < help_ < warning < nodes
+    assert not any("…" in line for line in shown), "nothing is cut off"
+
+
+def test_only_streams_that_need_a_look_are_listed_and_internal_logs_are_not() -> None:
+    brief, whole = "\n".join(lines(status_view(STATUS))), lines(status_view(STATUS, all_logs=True))
+    assert "waits for 3" in brief
+    assert "loomlog.audit" not in brief
+    assert "1 internal log: see it with --all" in brief
+    assert (brief.count("orders"), "\n".join(whole).count("orders")) == (1, 2)
+    assert any("loomlog.audit" in line for line in whole)
+
+
+def test_one_log_is_shown_with_its_streams_and_its_problems_alone() -> None:
+    shown = "\n".join(lines(log_view(STATUS, "orders")))
+    assert "no appends" not in shown
+    assert "running" in shown
+    assert "stopped" not in shown
+
+
+def test_rates_are_those_since_the_last_look() -> None:
+    rates = Rates()
+    assert rates.update([log("a", 100), log("b", 5)], 10.0) == {}
+    assert rates.update([log("a", 300), log("c", 9)], 12.0) == {"a": 100.0}
+    unknown = replace(log("a"), tail=None)
+    assert rates.update([unknown], 13.0) == {}
+    shown = lines(status_view(STATUS, rates={"orders": 12_345.6}))
+    assert any("12,346" in line for line in shown)
