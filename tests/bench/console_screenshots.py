@@ -21,7 +21,7 @@ SECONDS = 45.0  # of load before the first picture
 PAUSE_S = 0.1
 CUSTOMERS = ("ada", "grace", "barbara", "linus", "frances")
 PICTURES = (
-    ("console-overview", "", "light", 1440, 1000),
+    ("console-overview", "", "light", 1440, 1180),
     ("console-log", "logs/orders?from=1&count=12", "dark", 1440, 900),
     ("console-phone", "", "dark", 400, 860),
 )

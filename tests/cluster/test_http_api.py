@@ -126,6 +126,25 @@ def test_invalid_requests_get_clear_errors_and_change_nothing(http: Http, log: s
     assert http.get(records) == {"records": [], "next": 1, "tail": 0}
 
 
+def test_no_operation_takes_what_it_does_not_know(http: Http) -> None:
+    before = http.get("/v1/status")
+    for route in ROUTES:
+        path = re.sub(r"{[^}]*}", "1", route.path)
+        assert http.ask(route.method, f"{path}?nonsense=1").error == (400, "InvalidArgument"), path
+        if route.method != "GET":
+            answer = http.ask(route.method, path, {"nonsense": 1})
+            assert answer.error == (400, "InvalidArgument"), path
+            listed = http.ask(route.method, path, [1])
+            assert listed.error == (400, "InvalidArgument"), path
+        for parameter in route.of("query"):
+            if parameter.schema.get("type") in ("integer", "boolean"):
+                answer = http.ask(route.method, f"{path}?{parameter.name}=-x")
+                assert answer.error == (400, "InvalidArgument"), (path, parameter.name)
+    after = http.get("/v1/status")
+    assert [log["name"] for log in after["logs"]] == [log["name"] for log in before["logs"]]
+    assert http.ask("GET", "/healthz").body == b"ok\n"
+
+
 def test_pages_of_other_sites_change_nothing(http: Http, log: str) -> None:
     own = http.url.removeprefix("http://")
     body = {"records": [{"value": "x"}]}

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as PathRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -52,8 +52,12 @@ def application(connector: Connector, pages: Pages, *, only_loopback: bool) -> A
     async def describe(_: Request) -> Response:
         return JSONResponse(described)
 
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    shared = [PathRoute("/openapi.json", describe), PathRoute("/healthz", healthz)]
     app = Starlette(
-        routes=[*routes, PathRoute("/openapi.json", describe), *pages.routes()],
+        routes=[*routes, *shared, *pages.routes()],
         exception_handlers={HTTPException: _refuse},
     )
     app.state.connector = connector

@@ -32,6 +32,7 @@ from loomlog.console.api import ROUTES
 from loomlog.console.api.logs import all_checkpoints, checkpoints_of, group_fields, is_internal
 from loomlog.console.api.records import event, events, first_position, with_pulse
 from loomlog.console.failures import answer_to, status_of
+from loomlog.console.latencies import Scraper
 from loomlog.console.rates import Rates
 from loomlog.console.site import (
     TOKEN_COOKIE,
@@ -259,7 +260,8 @@ class Pages:
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self.watches = Watches(connector.clients)
+        scraper = Scraper(connector.metrics, connector.tls) if connector.metrics else None
+        self.watches = Watches(connector.clients, scraper)
         self._templates = _environment()
 
     def routes(self) -> list[PathRoute]:
@@ -318,7 +320,10 @@ class Pages:
         watch, failed = visit.watch, visit.asked("failed") == "1"
         for each in list(watch.rates):
             yield event("rates", each[:5])
+        for slow in list(watch.latencies):
+            yield event("latencies", slow)
         last = watch.rates[-1] if watch.rates else None
+        slowest = watch.latencies[-1] if watch.latencies else None
         async with aclosing(with_pulse(watch.looks(), PULSE_S)) as looks:
             async for _ in looks:
                 try:
@@ -337,6 +342,9 @@ class Pages:
                 if watch.rates and watch.rates[-1] is not last:
                     last = watch.rates[-1]
                     yield event("rates", last[:5])
+                if watch.latencies and watch.latencies[-1] is not slowest:
+                    slowest = watch.latencies[-1]
+                    yield event("latencies", slowest)
 
     def _parts(
         self, template: Template, request: Request, page: Page, context: Mapping[str, Any]
@@ -423,6 +431,7 @@ def _frame(request: Request, page: Page | None, connector: Connector) -> dict[st
         "menu": [each for each in PAGES if each.in_menu],
         "named": bool(token_of(request)),
         "addresses": connector.addresses,
+        "has_metrics": bool(connector.metrics),
     }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ class ConsoleServer:
         listen: str,
         authorities: Path | None = None,
         certificate: Path | None = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         """`authorities` are those of the cluster, and make connections to it use TLS. The
         `certificate` is for HTTPS. It is not shown to the cluster: callers have their own
@@ -54,6 +55,7 @@ class ConsoleServer:
             lambda token: connect_sync(addresses, tls=tls, token=token, spin_s=0.0),
             addresses,
             tls,
+            tuple(metrics),
         )
         self._pages = Pages(self._connector)
         self.address = ""

@@ -28,6 +28,7 @@ class Connector:
     connect_sync: Callable[[str], BlockingCluster]
     addresses: str
     tls: str  # the file of authorities; empty: plain TCP
+    metrics: tuple[str, ...] = ()  # HTTP addresses of servers
 
 
 def token_of(request: Request) -> str:

@@ -13,11 +13,13 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from loomlog.console.clients import CLIENTS_MAX, Clients
+from loomlog.console.latencies import Counts, Latencies, Scraper, latencies
 from loomlog.console.rates import Look, Rates, rates
 from loomlog.console.timeline import Event, changes
 from loomlog.errors import LoomError, PermissionDenied, Unauthorized
 
 LOOK_EVERY_S: Final = 1.0
+SCRAPE_EVERY_S: Final = 3.0
 LEFT_S: Final = 300.0  # a watch ends this long after its last watcher left
 RATES_MAX: Final = 300
 EVENTS_MAX: Final = 500
@@ -26,8 +28,11 @@ EVENTS_MAX: Final = 500
 class Watch:
     """The cluster as one identity sees it."""
 
-    def __init__(self, clients: Clients, token: str) -> None:
+    def __init__(self, clients: Clients, token: str, scraper: Scraper | None = None) -> None:
         self._clients = clients
+        self._scraper = scraper
+        self._scraped: dict[str, Counts] = {}
+        self._scraped_s = 0.0
         self._token = token
         self._looked = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -35,6 +40,7 @@ class Watch:
         self.look: Look | None = None
         self.error: LoomError | None = None  # of the last look
         self.rates: deque[Rates] = deque(maxlen=RATES_MAX)
+        self.latencies: deque[Latencies] = deque(maxlen=RATES_MAX)
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)  # the newest last
         self.began_s = time.time()
 
@@ -96,8 +102,18 @@ class Watch:
             if before is not None:
                 self.rates.append(rates(before, self.look))
                 self.events += changes(before.status, status, self.look.time_s)
+            await self._scrape()
         async with self._looked:
             self._looked.notify_all()
+
+    async def _scrape(self) -> None:
+        now_s = time.time()
+        if self._scraper is None or now_s - self._scraped_s < SCRAPE_EVERY_S:
+            return
+        self._scraped_s = now_s
+        found = await self._scraper.look(self._token)
+        self.latencies.append(latencies(self._scraped, found, now_s))
+        self._scraped = found
 
     def _note(self, severity: str, text: str) -> None:
         self.events.append(Event(time.time(), severity, "metadata", text))
@@ -106,15 +122,16 @@ class Watch:
 class Watches:
     """The watches of all identities; the least recently used gives way."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, scraper: Scraper | None) -> None:
         self._clients = clients
+        self._scraper = scraper
         self._watches: OrderedDict[str, Watch] = OrderedDict()
 
     async def of(self, token: str) -> Watch:
         if token not in self._watches:
             while len(self._watches) >= CLIENTS_MAX:
                 await self._watches.popitem(last=False)[1].close()
-            self._watches[token] = Watch(self._clients, token)
+            self._watches[token] = Watch(self._clients, token, self._scraper)
         self._watches.move_to_end(token)
         return self._watches[token]
 

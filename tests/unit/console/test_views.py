@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loomlog.console import view
+from loomlog.console.latencies import counts, latencies
 from loomlog.console.rates import Look, rates
 from loomlog.console.timeline import changes
 from loomlog.wire.info import (
@@ -43,6 +44,24 @@ def test_a_new_epoch_and_a_new_leader_are_no_rates() -> None:
     jumped = replace(STATUS, rounds=1, logs=(replace(LOG, reached=1 << 32),))
     found = rates(Look(100.0, STATUS, 0.0), Look(101.0, jumped, 0.0))
     assert (found.entries, found.rounds) == (0.0, 0.0)
+
+
+PAGE = """# HELP loomlog_request_seconds Time.
+loomlog_request_seconds_bucket{le="0.001",operation="append"} %d.0
+loomlog_request_seconds_bucket{le="0.01",operation="append"} %d.0
+loomlog_request_seconds_bucket{le="+Inf",operation="append"} %d.0
+loomlog_request_seconds_bucket{le="+Inf",operation="get_status"} 7.0
+loomlog_sync_seconds_bucket{le="+Inf"} 0.0
+"""
+
+
+def test_latencies_are_of_what_was_counted_between_two_looks() -> None:
+    before, after = counts(PAGE % (100, 200, 200)), counts(PAGE % (150, 300, 300))
+    found = latencies({"a": before, "b": after}, {"a": after, "b": before, "c": after}, 9.0)
+    assert found.append is not None
+    assert round(found.append, 3) == 9.82  # 49 of 50 between 1 and 10 ms
+    assert found[2:] == (None, None, None)
+    assert latencies({"a": after}, {"a": after}, 9.0).append is None
 
 
 def texts(after: ClusterStatus) -> set[tuple[str, str, str]]:

@@ -29,6 +29,14 @@ def is_installed() -> bool:
 def console(
     listen: Listen = LISTEN,
     cluster: Cluster = CLUSTER,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDR[,ADDR…]",
+            show_default=False,
+            help="HTTP addresses of servers: the console shows latencies from their metrics.",
+        ),
+    ] = "",
     certificate: Annotated[
         Path | None,
         typer.Option(
@@ -52,7 +60,9 @@ def console(
     for name in ("LOOM_TOKEN", "LOOM_TOKEN_FILE"):  # our rights are not those of callers
         os.environ.pop(name, None)
     server.set_up("console")
-    served = ConsoleServer(cluster, listen, *_credentials(server.tls, certificate))
+    servers = parse_addresses(metrics) if metrics else []
+    authorities, shown = _credentials(server.tls, certificate)
+    served = ConsoleServer(cluster, listen, authorities, shown, servers)
 
     def ready() -> dict[str, object]:
         if sys.stderr.isatty():
@@ -62,12 +72,12 @@ def console(
     serve(served, ready, lambda: served.failed)
 
 
-def _credentials(tls: str, certificate: Path | None) -> tuple[Path, Path] | tuple[()]:
+def _credentials(tls: str, certificate: Path | None) -> tuple[Path | None, Path | None]:
     """Return the file of authorities of the cluster, and the certificate for HTTPS."""
     if not tls:
         if certificate is not None:
             raise UsageError("--certificate: give --tls, too, for the connections to the cluster")
-        return ()
+        return None, None
     place = Path(tls)
     if place.is_dir():
         if certificate is None:

@@ -139,6 +139,7 @@ class LocalProcesses:
             await self._start_all("vsn", self.plan.nodes, partial(_vsn_arguments, self.address))
             if self.plan.console_port is not None:
                 arguments = _console_arguments(self.address, self.plan)
+                arguments += ["--metrics", ",".join(c.http for c in self.children if c.http)]
                 self.console = await self._start("console", arguments)
         except BaseException:
             await self.stop()

@@ -39,7 +39,8 @@ function listen() {
     away.textContent = data.message ?? data.error.message;
     away.hidden = false;
   });
-  source.addEventListener("rates", (event) => addRates(JSON.parse(event.data)));
+  source.addEventListener("rates", (event) => addTo(columns, JSON.parse(event.data)));
+  source.addEventListener("latencies", (event) => addTo(slow, JSON.parse(event.data)));
   source.addEventListener("reload", () => location.reload());
   addEventListener("pagehide", () => source.close());
 }
@@ -49,6 +50,7 @@ function listen() {
 const KEPT = 300;
 const WINDOW_S = 120; // shown from the start, so that two points do not look like a trend
 const columns = [[], [], [], [], []];
+const slow = [[], [], [], [], []]; // latencies
 const charts = [];
 
 function short(value, unit) {
@@ -71,12 +73,14 @@ function drawCharts() {
   for (const { plot } of charts.splice(0)) plot.destroy();
   for (const place of document.querySelectorAll(".chart")) {
     const unit = place.dataset.unit;
-    const column = Number(place.dataset.series);
+    const data = "latencies" in place.dataset ? slow : [columns[0], columns[Number(place.dataset.series)]];
+    const lines = data === slow ? [1, 2, 3, 4].map((n) => ({ stroke: color(`--line-${n}`), width: 2, spanGaps: true, points: { show: false } }))
+      : [{ stroke: color("--accent"), fill: color("--accent-soft"), width: 2, points: { show: false } }];
     const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const plot = new uPlot({
       width: place.clientWidth,
       height: 130,
-      padding: [10, 10, 0, 0],
+      padding: [10, 22, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 6 } },
       scales: { x: { range: (u, first, last) => [Math.min(first ?? last, (last ?? 0) - WINDOW_S), last] }, y: { range: (u, low, high) => [0, Math.max(high * 1.15, unit === "ms" ? 5 : 10)] } },
@@ -84,18 +88,18 @@ function drawCharts() {
         { ...axis, size: 24, space: 60, incrs: [15, 30, 60, 120], values: (u, times) => times.map(clock) },
         { ...axis, size: 44, space: 30, values: (u, values) => values.map((v) => short(v, unit)) },
       ],
-      series: [{}, { stroke: color("--accent"), fill: color("--accent-soft"), width: 2, points: { show: false } }],
-    }, [columns[0], columns[column]], place);
-    charts.push({ plot, column });
+      series: [{}, ...lines],
+    }, data, place);
+    charts.push({ plot, data });
   }
 }
 
-function addRates(values) {
+function addTo(table, values) {
   values.forEach((value, at) => {
-    columns[at].push(value);
-    if (columns[at].length > KEPT) columns[at].shift();
+    table[at].push(value);
+    if (table[at].length > KEPT) table[at].shift();
   });
-  for (const { plot, column } of charts) plot.setData([columns[0], columns[column]]);
+  for (const { plot, data } of charts) if (data[0] === table[0]) plot.setData(data);
 }
 
 // ---- dialogs and actions
