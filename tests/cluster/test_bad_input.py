@@ -228,3 +228,17 @@ async def test_nobody_but_the_cluster_says_who_leads(rig: BadInputRig) -> None:
     assert not node.failed.done()
     trap.close()
     await rig.still_serves()
+
+
+async def test_batches_from_a_later_entry_to_an_earlier_one(
+    rig: BadInputRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    await rig.log.append_many([b"a", b"b", b"c"])
+    connection, stream, _ = await rig.primary()
+    for first, last in ((3, 2), (9, 9), (1 << 63, 1 << 62)):
+        asked = pb.FetchBatches(log_stream_id=stream, first_llsn=first, last_llsn=last)
+        with pytest.raises(Unavailable, match="has no entries from"):
+            await connection.request(pb.Frame(fetch_batches=asked))
+    assert not any(record.exc_info for record in caplog.records)
+    connection.close()
+    await rig.still_serves()

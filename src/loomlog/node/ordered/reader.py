@@ -158,6 +158,11 @@ class ReplicaReader:
     async def stored(self, first: Llsn, last: Llsn) -> memoryview:
         """Return batches as they are stored, for a peer to repair its own; not repaired here."""
         last = min(last, self._driver.core.last_committed_llsn)
+        if first > last:
+            raise Unavailable(
+                f"this replica of stream {self._driver.stream_id} has no entries from {first} to "
+                f"{last}"
+            )
         size = limits.READ_CHUNK_BYTES
         return await self._from_disk(lambda: self._store.read_stored(first, last, size))
 
