@@ -246,3 +246,20 @@ async def test_what_one_name_uses_is_limited_and_counted(site: Site) -> None:
 
     metrics = repository.metrics
     await until(lambda: counted() == refused)
+
+
+async def test_subscriptions_that_were_cancelled_do_not_count(site: Site) -> None:
+    """Also if nothing was there to be sent, so that nothing was answered."""
+    client = await site.client("create:*", "append:*", "read:*")
+    log = await client.create_log("empty", replicas=2)
+    guards = [node._guard for node in site.local.nodes.values()]
+
+    def used() -> list[tuple[int, int]]:
+        found = [guard._usages.get("token user") for guard in guards]
+        return [(usage.requests, usage.subscriptions) for usage in found if usage is not None]
+
+    for _ in range(3):
+        reading = asyncio.ensure_future(first_value(log))
+        await until(lambda: any(subscriptions for _, subscriptions in used()))
+        reading.cancel()
+        await until(lambda: used() and not any(map(any, used())))

@@ -347,8 +347,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         if not frame.reply:
             self.said = True
             return
-        if self._counted and (size := self._counted.pop(frame.id, None)) is not None:
-            self.usage.end(size)
+        if self._counted:
+            self.settle(frame.id)
         if self._answering:
             self._answering.discard(frame.id)
             if self._paused:
@@ -361,6 +361,11 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             raise InvalidArgument("a request needs an id that no other one has")
         self.usage.begin(size)
         self._counted[request_id] = size
+
+    def settle(self, request_id: int) -> None:
+        """Count a request no longer: it was answered, or never will be."""
+        if (size := self._counted.pop(request_id, None)) is not None:
+            self.usage.end(size)
 
     def refuse(self, request_id: int, error: LoomError) -> None:
         """Answer a request with an error."""
