@@ -83,6 +83,8 @@ class HttpServer:
                 certificate = transport.get_extra_info("peercert")
                 principal = self._credentials.principal_of(certificate)
             token = _token(request) if is_private else ""
+            if self._credentials is not None and principal is ANONYMOUS and not token:
+                return False  # as on all other connections
             return self._permits(principal, token, join_address(*name[:2]))
         except LoomError:
             return False

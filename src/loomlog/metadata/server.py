@@ -95,9 +95,7 @@ class MetadataRepository:
         }
         self.audit = AuditTrail()
         names, limited = CatalogNames(self._catalog), settings.identity_limits
-        self._guard = Guard(
-            names, self.audit, identity_limits=limited, is_encrypted=credentials is not None
-        )
+        self._guard = Guard(names, self.audit, identity_limits=limited)
         self._knows_access = credentials is None  # what is said on a network has to be judged
         self._front = Front(self._codec, self._routes, self._guard, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse

@@ -147,14 +147,11 @@ class Guard:
         clock: Callable[[], float] = time.time,
         enforced: Callable[[], None] = lambda: None,
         identity_limits: IdentityLimits | None = None,
-        *,
-        is_encrypted: bool = False,
     ) -> None:
         """`enforced` is called when rules begin to be enforced: nobody was judged before."""
         self._names = names
         self._clock = clock
         self._enforced = enforced
-        self._is_encrypted = is_encrypted
         self._sessions: dict[Connection, Session] = {}
         self._limits = identity_limits or IdentityLimits()
         self._usages: dict[str, Usage] = {}  # by name, of those with connections
@@ -369,13 +366,13 @@ class Guard:
         return bool(session.peer.permits(of_staging(need), self._clock()))
 
     def permits_metrics(self, principal: Principal, token: str, where: str) -> bool:
-        """Return whether the peer of an HTTP request may see status and metrics. As elsewhere,
-        a certificate is enough while no rules are enforced, and so is plain TCP."""
+        """Return whether the peer of an HTTP request may see status and metrics; all may while no
+        rules are enforced."""
         if token:
             peer = self._peer_of_token(token)
         else:
             if not self.is_on:
-                return principal.kind != "anonymous" or not self._is_encrypted
+                return True
             permissions = self.access.rules.permissions_of(principal)
             peer = _Peer(str(principal), principal.kind, permissions)
         permitted = peer.permits(Need((Verb.METRICS,)), self._clock())
