@@ -21,7 +21,7 @@ from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.metadata.catalog.records import Losses
 from loomlog.node.workers import called_back
 from loomlog.testing import LocalCluster
-from loomlog.types import NodeId
+from loomlog.types import Gap, NodeId
 
 pytestmark = pytest.mark.timeout(120)
 PATIENCE_S = 30.0
@@ -155,6 +155,40 @@ async def test_a_wrong_mount_on_all_nodes_is_undone(tmp_path: Path) -> None:
         for log in logs:
             await append(log, 10, 10)
             assert await read_all(log) == list(range(20)), log.name
+
+
+async def test_what_was_only_on_volumes_that_were_given_up_is_lost(tmp_path: Path) -> None:
+    servers = WithTwoVolumes(tmp_path)
+    async with servers as cluster:
+        logs = [
+            await cluster.create_log(f"{name}-{number}", name, replicas=1)
+            for name in ("ordered", "chained")
+            for number in range(6)
+        ]
+        for log in logs:
+            await append(log, 0, 5)
+        for node in (1, 2, 3):
+            await servers.stop_node(node)
+        for node in (1, 2, 3):
+            shutil.rmtree(servers.volume(node, "b"))
+            servers.names[node] = ("a",)
+            await servers.start_node(node)
+        for node in (1, 2, 3):
+            await cluster.replace_volume(node, str(servers.volume(node, "b")))
+            await servers.stop_node(node)
+            servers.names[node] = ("a", "b")
+            await servers.start_node(node)
+        lost = set()
+        for log in logs:
+            async with asyncio.timeout(PATIENCE_S):
+                found = [each async for each in log.subscribe(1, 5, gaps=True)]
+                assert (await log.append(b"5")).position >= 6
+            if any(isinstance(each, Gap) for each in found):
+                assert found == [Gap(1, 5, "dataloss")]
+                lost.add(log.name.partition("-")[0])
+            else:
+                assert [int(each.value) for each in found] == list(range(5))
+        assert lost == {"ordered", "chained"}
 
 
 async def _is_intact(log: Log) -> bool:

@@ -321,6 +321,7 @@ class StorageNode:
             sync_mode=str(self._settings.storage.sync),
             volumes=[volume.name for volume in self._disks.volumes],
             shards=self._disks.shards,
+            given_up=self._disks.opened.given_up,
             known_run=self._disks.known_run.to_wire(),
             generations=self._disks.generations.numbers,
             process=self._process,

@@ -96,6 +96,12 @@ class Volumes:
         """Return the volumes that are neither here nor given up, by their indexes."""
         return _missing([self.identity], self.shards.values())
 
+    @property
+    def given_up(self) -> list[int]:
+        """Return the indexes of volumes that were given up, whether or not others have them now."""
+        marks = self.identity.marks
+        return [int(m.removeprefix(_GIVEN_UP)) for m in marks if m.startswith(_GIVEN_UP)]
+
     def give_up(self, volume: str) -> None:
         """Refuse a missing volume from now on, so that another one can take its place. Blocking;
         may be called in any thread."""

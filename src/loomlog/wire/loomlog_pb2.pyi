@@ -426,7 +426,7 @@ class Replica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "shards", "uncommit_reports", "chain_replicas", "location", "lost_shards", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generations", "process")
+    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "shards", "uncommit_reports", "chain_replicas", "location", "lost_shards", "given_up", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generations", "process")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -439,6 +439,7 @@ class Register(_message.Message):
     CHAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     LOST_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_LOG_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -457,13 +458,14 @@ class Register(_message.Message):
     chain_replicas: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
     location: str
     lost_shards: _containers.RepeatedScalarFieldContainer[int]
+    given_up: _containers.RepeatedScalarFieldContainer[int]
     conditions: NodeConditions
     highest_log_id: int
     highest_stream_id: int
     known_run: NoteRun
     generations: _containers.RepeatedScalarFieldContainer[int]
     process: str
-    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[int]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., lost_shards: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generations: _Optional[_Iterable[int]] = ..., process: _Optional[str] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[int]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., lost_shards: _Optional[_Iterable[int]] = ..., given_up: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generations: _Optional[_Iterable[int]] = ..., process: _Optional[str] = ...) -> None: ...
 
 class NodeStops(_message.Message):
     __slots__ = ()

@@ -459,11 +459,13 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def note_losses(
         self, node: NodeRecord, request: pb.Register, lost: Collection[int]
     ) -> NodeRecord:
-        """Void the replicas on volumes that lost data, and those that were on one of them if they
-        are on no other volume."""
+        """Void the replicas on volumes that lost data, and those that were on one of them, or on
+        one that was given up, if they are on no other volume."""
         there = {_key_of(ref): ref.shard for ref in request.chain_replicas}
         void = {key for key, shard in there.items() if shard in lost}
-        if lost and {*request.shards, *lost}.issuperset(node.generations):  # none is left out
+        are_gone = lost or (request.given_up and not request.conditions.chains_unserved)
+        known = {*request.shards, *lost, *request.given_up}
+        if are_gone and known.issuperset(node.generations):  # none is left out
             expected = {replica[1:] for replica in self.records.replicas_on(node.node_id)}
             void |= expected.difference(there)
         return node.with_losses(CHAINED, {*node.losses_of(CHAINED), *void}) if void else node

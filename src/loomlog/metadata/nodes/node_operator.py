@@ -235,7 +235,8 @@ class NodeOperator:
         await self._nodes.request(node, order)
         return pb.Changed(
             done=f"node {node} gave up its volume {volume}, which is refused from now on",
-            next="start it with an empty one in its place, or go on without",
+            next="restart it with an empty one in its place: then what the old one had is made "
+            "from other copies, or counts as lost",
         )
 
     def _what_becomes_of(self, node: NodeId) -> list[str]:
