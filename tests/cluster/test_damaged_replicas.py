@@ -101,3 +101,36 @@ async def test_the_only_replica_stays_as_it_is_until_its_meta_file_is_back(tmp_p
         await local.start_node(1)
         await runs(client, {1})
         assert [entry.value async for entry in log.subscribe(1, len(VALUES))] == VALUES
+
+
+async def test_two_replicas_that_were_swapped_wait_until_they_are_swapped_back(
+    tmp_path: Path,
+) -> None:
+    local = cluster(tmp_path, nodes=1)
+    one, two, aside = replica(tmp_path, 1), replica(tmp_path, 1, 2), tmp_path / "aside"
+    async with local as client:
+        logs = [await client.create_log(name, replicas=1) for name in ("one", "two")]
+        for log in logs:
+            await log.append_many(VALUES)
+        for is_swapped in (True, False):
+            await local.stop_node(1)
+            one.rename(aside)
+            two.rename(one)
+            aside.rename(two)
+            before = contents(tmp_path / "vsn-1") if is_swapped else {}
+            await local.start_node(1)
+            if is_swapped:
+                info = await until(lambda: node_of(client, 1), lambda node: node.conditions)
+                said = "; ".join(info.conditions)
+                assert f"{one} is not served: it holds log stream 2, not 1" in said
+                assert f"{two} is not served: it holds log stream 1, not 2" in said
+                for log in logs:
+                    await says(log, "no live replica has every committed entry")
+                after = contents(tmp_path / "vsn-1")
+                assert {name: after.get(name) for name in before if "lsid" in name} == {
+                    name: content for name, content in before.items() if "lsid" in name
+                }
+        await runs(client, {1})
+        for log in logs:
+            found = [entry.value async for entry in log.subscribe(1, len(VALUES))]
+            assert found == VALUES
