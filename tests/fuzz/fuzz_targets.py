@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import json
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import cache
 from typing import Any, Final
@@ -13,10 +16,14 @@ from crc32c import crc32c
 from fuzzing import Target, WrongRecordError
 from memory_files import MemoryFiles
 from random_frames import RandomFrames
+from starlette.requests import Request
 from storage_rig import StorageRig
 
 from loomlog import batch, columns, references
 from loomlog.archive import manifest, record
+from loomlog.console.api import ROUTES
+from loomlog.console.application import Endpoint
+from loomlog.console.route import Route
 from loomlog.core.chained.replica import Standing
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.record import Kind, Record, make
@@ -26,7 +33,7 @@ from loomlog.core.ordered.rounds import Round, RoundPart
 from loomlog.core.permissions import AccessRules, Grant, parse_permissions
 from loomlog.core.quorum.member import Leader, MemberState
 from loomlog.core.segments import Segment, Settings
-from loomlog.errors import Corrupt, InvalidArgument, LoomError
+from loomlog.errors import Corrupt, InvalidArgument, LoomError, Unavailable
 from loomlog.http import HttpServer
 from loomlog.metadata.catalog import records
 from loomlog.metadata.offline.transfer import Dump
@@ -530,6 +537,84 @@ _HTTP: Final = (
 )
 
 
+# ---- the HTTP API
+
+
+class _NoCluster:
+    """The clients of an API whose cluster is away."""
+
+    @property
+    def clients(self) -> _NoCluster:
+        return self
+
+    def use(self, token: str) -> _NoCluster:
+        return self
+
+    async def __aenter__(self) -> None:
+        raise Unavailable("the request was understood")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing: it is never entered."""
+
+
+_ENDPOINTS: Final = [(route, Endpoint(route, _NoCluster())) for route in ROUTES]  # type: ignore[arg-type]
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    atexit.register(loop.close)
+    return loop
+
+
+def _read_api(data: bytes) -> None:
+    """Handle a request until it is known what it asks of the cluster. The bytes are the number of a
+    route, a line of its query, lines of headers, and behind an empty line its body."""
+    route, endpoint = _ENDPOINTS[(data[0] if data else 0) % len(_ENDPOINTS)]
+    head, _, body = data[1:].partition(b"\n\n")
+    query, *headers = head.split(b"\n")
+    texts = {each.name: query.decode("latin-1") for each in route.of("path")}
+    scope = {
+        "type": "http",
+        "method": route.method,
+        "path": route.path,
+        "query_string": query,
+        "headers": [
+            (name.lower(), value.strip())
+            for name, _, value in (header.partition(b":") for header in headers)
+        ],
+        "path_params": texts,
+        "scheme": "http",
+        "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 9),
+    }
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def answer() -> None:
+        async with AsyncExitStack() as stack:
+            await endpoint._response(Request(scope, receive), stack)
+
+    _loop().run_until_complete(answer())
+
+
+def _api_examples() -> Iterable[bytes]:
+    for number, (route, _) in enumerate(_ENDPOINTS):
+        query = "&".join(f"{name}={value}" for name, value in _values(route, "query").items())
+        head = f"{query}\ncontent-type: application/json\nauthorization: Bearer x\nhost: localhost"
+        body = _values(route, "body")
+        text = json.dumps(body).encode() if body else b""
+        yield bytes([number]) + head.encode() + b"\n\n" + text
+
+
+def _values(route: Route, place: str) -> dict[str, Any]:
+    return {each.name: _VALUES.get(str(each.schema.get("type")), 1) for each in route.of(place)}
+
+
+_VALUES: Final = {"string": "text", "boolean": True, "array": [1, 2], "object": {}}
+
+
 def all_targets() -> list[Target]:
     """Return every target, the fastest kinds first."""
     commit = commit_log.encode(3, CommitContext(9, 5, 6, 2, 4, 1))
@@ -589,6 +674,7 @@ def all_targets() -> list[Target]:
         Target("archive", (_archive_example(),), lambda data: record.decode(data, "orders")),
         Target("token", (_token_example(),), _read_token, compare=_same(_read_token)),
         Target("http", _HTTP, _read_http),
+        Target("api", tuple(_api_examples()), _read_api),
         Target(
             "replica",
             tuple(bytes([number]) + _replica()[path] for number, path in enumerate(files)),
