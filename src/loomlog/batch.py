@@ -35,13 +35,13 @@ CODEC_LZ4: Final = 1
 CODEC_ZSTD: Final = 2
 
 FLAG_KEYS: Final = 1
-FLAG_ATTRIBUTES: Final = 2
+FLAG_HEADERS: Final = 2
 FLAG_REFERENCE: Final = 4  # refers to records of another log (references.py); excludes other flags
 
 MAGIC: Final = b"LMB1"
 _MAGIC: Final = int.from_bytes(MAGIC, "little")
 _CHECKED_BYTES: Final = HEADER_BYTES - 4  # the header's CRC follows the bytes that it covers
-_FLAGS: Final = FLAG_KEYS | FLAG_ATTRIBUTES
+_FLAGS: Final = FLAG_KEYS | FLAG_HEADERS
 _COUNT_MAX: Final = {
     **dict.fromkeys(range(_FLAGS + 1), BATCH_RECORDS_MAX),
     FLAG_REFERENCE: REFERENCE_RECORDS_MAX,

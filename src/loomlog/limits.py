@@ -12,6 +12,7 @@ ALIGNMENT: Final = 64  # misaligned copies are ten times slower; also a cache li
 
 # Records and batches
 RECORD_BYTES_MAX: Final = 16 * MIB  # a record's value or key; more belongs in an object store
+HEADERS_BYTES_MAX: Final = 64 * KIB  # of a record, all together: they are for small things
 BATCH_BYTES_MAX: Final = 32 * MIB  # one batch, encoded; a value of the largest size and more
 BATCH_RECORDS_MAX: Final = 1 << 20  # offsets of a batch stay small
 REFERENCE_RECORDS_MAX: Final = (1 << 31) - 1  # rows of a reference; they take no memory

@@ -6,8 +6,10 @@ and only grow; each protocol decides how dense they are. 0 means "none".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 Glsn: TypeAlias = int
@@ -18,6 +20,7 @@ NodeId: TypeAlias = int
 ShardId: TypeAlias = int  # a volume of a node, see core/copyset/shards.py
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -38,6 +41,7 @@ class Entry(NamedTuple):
     timestamp_us: int
     key: bytes | None
     value: bytes
+    headers: Mapping[str, bytes] = NO_HEADERS
 
     @property
     def timestamp(self) -> datetime:

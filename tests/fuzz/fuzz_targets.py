@@ -191,9 +191,10 @@ REFERENCE: Final = Reference("a.staged", "w", 3, 7, (Range(7, 1000, 5), Range(2,
 
 
 def _batch_examples() -> Iterable[bytes]:
+    headers = [columns.encode_headers({"trace": b"1"}), None, None]
     values, keys = [b"one", b"", b"three" * 40], [b"k", None, b""]
     for compression in ("none", "lz4", "zstd"):
-        for more in ({}, {"keys": keys}, {"keys": keys, "attributes": keys}):
+        for more in ({}, {"keys": keys}, {"keys": keys, "headers": headers}):
             made = columns.encode(
                 values,
                 timestamps_us=[5, 6, 7],

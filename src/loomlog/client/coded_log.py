@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from loomlog.client.log import Log
 from loomlog.codecs import Codec
 from loomlog.errors import Corrupt
-from loomlog.types import Buffer, Entry, Glsn, Position, StreamId
+from loomlog.types import NO_HEADERS, Buffer, Entry, Glsn, Position, StreamId
 
 T = TypeVar("T")
 
@@ -22,6 +22,7 @@ class CodedEntry(NamedTuple, Generic[T]):
     timestamp_us: int
     key: bytes | None
     value: T
+    headers: Mapping[str, bytes] = NO_HEADERS
 
 
 class CodedLog(Generic[T]):
@@ -74,4 +75,4 @@ def decoded(log: str, codec: Codec[T], entry: Entry) -> CodedEntry[T]:
         value = codec.decode(entry.value)
     except Corrupt as error:
         raise Corrupt(f"position {entry.position} of log {log!r}: {error}") from None
-    return CodedEntry(*entry[:5], value)
+    return CodedEntry(*entry[:5], value, entry.headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -46,14 +46,30 @@ class Log:
     # ---- writing
 
     def append(
-        self, value: Buffer, key: Buffer | None = None, *, stream: StreamId | None = None
+        self,
+        value: Buffer,
+        key: Buffer | None = None,
+        *,
+        stream: StreamId | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timestamp: datetime | float | None = None,
     ) -> Awaitable[Position]:
         """Append one entry and return an awaitable of its position.
 
         Concurrent appends are sent in batches, so for throughput start several before awaiting
         the first, unless their order matters. Cancelling the wait does not undo the append. When
-        the append buffer is full, the entry first waits for room. `stream` chooses a log stream."""
-        return self._append(value, key, stream)
+        the append buffer is full, the entry first waits for room. `stream` chooses a log stream.
+        `headers` are small values beside the value; `timestamp` (seconds since 1970, or a datetime)
+        replaces the present time."""
+        if headers is None and timestamp is None:
+            return self._append(value, key, stream)
+        return self._parts.appender.append_special(
+            value,
+            key,
+            stream,
+            _encode_headers(headers),
+            None if timestamp is None else timestamp_us(timestamp),
+        )
 
     async def append_many(
         self,
@@ -61,14 +77,20 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         *,
         stream: StreamId | None = None,
+        headers: Iterable[Mapping[str, bytes] | None] | None = None,
+        timestamps: Iterable[datetime | float] | None = None,
     ) -> list[Position]:
-        """Append several entries atomically, at consecutive positions."""
+        """Append several entries atomically, at consecutive positions. `keys`, `headers` and
+        `timestamps` are as many as `values`."""
         values = list(values)
         keys = None if keys is None else list(keys)
         if not values:
             return []
-        size = _size(self.name, values) + _size(self.name, filter(None, keys or ()))
-        encoder = partial(_encode, values, keys)
+        encoded = None if headers is None else [_encode_headers(each) for each in headers]
+        size = sum(_size(self.name, filter(None, some or ())) for some in (values, keys, encoded))
+        encoder = partial(_encode, values, keys, encoded)
+        if timestamps is not None:
+            encoder = partial(_encode, values, keys, encoded, [*map(timestamp_us, timestamps)])
         first = await self._parts.appender.append_whole(encoder, len(values), size, stream)
         return list(positions(first, len(values)))
 
@@ -76,7 +98,7 @@ class Log:
         self, records: pa.RecordBatch, *, stream: StreamId | None = None
     ) -> list[Position]:
         """Append the rows of an Arrow batch atomically, at consecutive positions. The batch has a
-        column `value`, and optionally `key` and `timestamp`."""
+        column `value`, and optionally `key`, `timestamp` and `headers`."""
         if not records.num_rows:
             return []
         first = await self._parts.appender.append_whole(
@@ -311,10 +333,24 @@ class Log:
         return log_info((await self._parts.metadata.request(pb.Frame(set_retention=request))).log)
 
 
-def _encode(values: list[Buffer], keys: list[Buffer | None] | None, **stamps: Any) -> Buffer:
+def _encode(
+    values: list[Buffer],
+    keys: list[Buffer | None] | None,
+    headers: list[bytes | None] | None = None,
+    own_timestamps_us: list[int] | None = None,
+    **stamps: Any,
+) -> Buffer:
     from loomlog.columns.writer import encode
 
-    return encode(values, keys=keys, **stamps)
+    if own_timestamps_us is not None:
+        stamps["timestamps_us"] = own_timestamps_us
+    return encode(values, keys=keys, headers=headers, **stamps)
+
+
+def _encode_headers(headers: Mapping[str, bytes] | None) -> bytes | None:
+    from loomlog.columns.headers import encode_headers
+
+    return encode_headers(headers)
 
 
 def _encode_arrow(records: pa.RecordBatch, **stamps: Any) -> Buffer:

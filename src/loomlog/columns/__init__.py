@@ -8,6 +8,7 @@ Invariants: `decode` accepts what `encode` made; of anything else it raises `Cor
 `VersionMismatch` before an Arrow array with bad offsets can be touched.
 """
 
+from loomlog.columns.headers import decode_headers, encode_headers
 from loomlog.columns.layout import SCHEMA
 from loomlog.columns.reader import Batch, blank, decode, without_payloads
 from loomlog.columns.writer import encode, encode_arrow
@@ -17,7 +18,9 @@ __all__ = [
     "Batch",
     "blank",
     "decode",
+    "decode_headers",
     "encode",
     "encode_arrow",
+    "encode_headers",
     "without_payloads",
 ]

@@ -21,6 +21,7 @@ SCHEMA: Final = pa.schema(
         pa.field("timestamp", TIMESTAMP, nullable=False),
         pa.field("key", BINARY),
         pa.field("value", BINARY, nullable=False),
+        pa.field("headers", BINARY),  # see headers.py
     ]
 )
 

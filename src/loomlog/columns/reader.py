@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from loomlog import batch
 from loomlog.batch import HEADER_BYTES, Header, aligned
+from loomlog.columns.headers import decode_headers
 from loomlog.columns.layout import (
     BINARY,
     INT32,
@@ -21,7 +22,7 @@ from loomlog.columns.layout import (
     one_line,
 )
 from loomlog.errors import Corrupt
-from loomlog.types import Buffer, Entry, Glsn, Llsn, StreamId
+from loomlog.types import NO_HEADERS, Buffer, Entry, Glsn, Llsn, StreamId
 
 _ALIGNED_FOR_ARROW: Final = 8  # what its 64-bit numbers need
 
@@ -32,16 +33,16 @@ class Batch:
     Positions, streams and LLSNs are 0 until servers have assigned them.
     """
 
-    __slots__ = ("_timestamps", "attributes", "header", "keys", "num_records", "values")
+    __slots__ = ("_timestamps", "header", "headers", "keys", "num_records", "values")
 
     def __init__(
-        self, header: Header, timestamps: Any, values: Any, keys: Any, attributes: Any
+        self, header: Header, timestamps: Any, values: Any, keys: Any, headers: Any
     ) -> None:
         self.header = header
         self.num_records = header.count
         self.values = values  # pyarrow.BinaryArray
         self.keys = keys  # the same, or None if no record has one
-        self.attributes = attributes  # the same
+        self.headers = headers  # the same
         self._timestamps = timestamps  # int64
 
     def placed(
@@ -56,7 +57,7 @@ class Batch:
             self._timestamps.slice(skip, rows),
             self.values.slice(skip, rows),
             None if self.keys is None else self.keys.slice(skip, rows),
-            None if self.attributes is None else self.attributes.slice(skip, rows),
+            None if self.headers is None else self.headers.slice(skip, rows),
         )
 
     def to_arrow(self, first: int = 0) -> Any:
@@ -72,6 +73,7 @@ class Batch:
             self._timestamps.slice(first).view(TIMESTAMP),
             keys,
             self.values.slice(first),
+            pa.nulls(count, BINARY) if self.headers is None else self.headers.slice(first),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -86,6 +88,7 @@ class Batch:
             self._timestamps.slice(skip).to_pylist(),
             keys,
             self.values.slice(skip).to_pylist(),
+            repeat(NO_HEADERS) if self.headers is None else headers_of(self.headers.slice(skip)),
             strict=False,
         )
         # What Entry._make does, without a Python frame per record.
@@ -103,7 +106,15 @@ class Batch:
             timestamp_us=self._timestamps[index].as_py(),
             key=None if self.keys is None else self.keys[index].as_py(),
             value=self.values[index].as_py(),
+            headers=NO_HEADERS
+            if self.headers is None
+            else next(headers_of(self.headers.slice(index, 1))),
         )
+
+
+def headers_of(column: Any) -> Iterator[Mapping[str, bytes]]:
+    """Return the headers of each record of a column."""
+    return (NO_HEADERS if data is None else decode_headers(data) for data in column.to_pylist())
 
 
 def blank(header: Header) -> Batch:
@@ -116,7 +127,8 @@ def blank(header: Header) -> Batch:
 def without_payloads(rows: Any) -> Any:
     """Return the rows with empty values and no keys."""
     values = pa.repeat(pa.scalar(b"", BINARY), rows.num_rows)
-    columns = [*rows.columns[:-2], pa.nulls(rows.num_rows, BINARY), values]
+    nothing = pa.nulls(rows.num_rows, BINARY)
+    columns = [*rows.columns[:-3], nothing, values, nothing]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -137,13 +149,13 @@ def decode(buffer: Buffer) -> Batch:
     count = header.count
     timestamps = pa.Array.from_buffers(INT64, count, [None, body.take(count * TIMESTAMP_BYTES)])
     values = _take_column(body, count, nullable=False)
-    keys = attributes = None
+    keys = headers = None
     if header.flags & batch.FLAG_KEYS:
         keys = _take_column(body, count, nullable=True)
-    if header.flags & batch.FLAG_ATTRIBUTES:
-        attributes = _take_column(body, count, nullable=True)
+    if header.flags & batch.FLAG_HEADERS:
+        headers = _take_column(body, count, nullable=True)
     body.require_end()
-    return Batch(header, timestamps, values, keys, attributes)
+    return Batch(header, timestamps, values, keys, headers)
 
 
 class _Body:

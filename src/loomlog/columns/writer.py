@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from loomlog import batch
 from loomlog.batch import HEADER_BYTES, aligned
+from loomlog.columns.headers import decode_headers
 from loomlog.columns.layout import (
     BINARY,
     CODECS,
@@ -21,14 +22,14 @@ from loomlog.columns.layout import (
     TIMESTAMP_BYTES,
     one_line,
 )
-from loomlog.errors import InvalidArgument
+from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD_BYTES_MAX
 from loomlog.types import Buffer
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 _ASSIGNED: Final = frozenset({"position", "stream", "llsn"})  # the cluster assigns new ones
-_WRITTEN: Final = frozenset({"value", "key", "timestamp"})
+_WRITTEN: Final = frozenset({"value", "key", "timestamp", "headers"})
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 _BYTES_OR_NONE: Final = (*_BYTES_LIKE, type(None))
 _PACKED_RATIO_MAX: Final = 0.9  # above this, compression does not pay for the copy
@@ -46,19 +47,20 @@ def encode(
     *,
     timestamps_us: int | Sequence[int],
     keys: Sequence[Bytes | None] | None = None,
-    attributes: Sequence[Bytes | None] | None = None,
+    headers: Sequence[Bytes | None] | None = None,
     producer_id: int = 0,
     sequence: int = 0,
     compression: str = "none",
 ) -> bytearray:
-    """Return a batch of records; `timestamps_us` is one number for all, or one per record."""
+    """Return a batch of records; `timestamps_us` is one number for all, or one per record, and
+    `headers` are encoded."""
     count = _require_count(len(values))
     return _assemble(
         count,
         _value_parts(values, count),
         _optional_from_python("key", keys, count),
         _timestamps_from_python(timestamps_us, count),
-        attributes=_optional_from_python("attributes", attributes, count),
+        headers=_optional_from_python("headers", headers, count),
         producer_id=producer_id,
         sequence=sequence,
         compression=compression,
@@ -75,8 +77,9 @@ def encode_arrow(
 ) -> bytearray:
     """Return a batch of the rows of a pyarrow.RecordBatch.
 
-    Columns: `value`, and optionally `key` (both binary or string) and `timestamp` (a timestamp of
-    any unit, or int64 microseconds); where that is missing, `timestamps_us` is the time of all.
+    Columns: `value`, and optionally `key` (both binary or string), `timestamp` (a timestamp of any
+    unit, or int64 microseconds; where that is missing, `timestamps_us` is the time of all), and
+    `headers`, encoded as `to_arrow` gives them.
     `position`, `stream` and `llsn`, as `to_arrow` gives them, are passed over.
     """
     _require_columns(records)
@@ -89,6 +92,7 @@ def encode_arrow(
         _parts("value", values),
         _optional_from_arrow("key", records),
         _timestamps_from_arrow(records, timestamps_us, count),
+        headers=_headers_from_arrow(records),
         producer_id=producer_id,
         sequence=sequence,
         compression=compression,
@@ -101,7 +105,7 @@ def _assemble(
     keys: Any,
     timestamps: _Timestamps,
     *,
-    attributes: Any = None,
+    headers: Any = None,
     producer_id: int,
     sequence: int,
     compression: str,
@@ -112,9 +116,9 @@ def _assemble(
     if keys is not None:
         flags |= batch.FLAG_KEYS
         parts += [_validity(keys), *_parts("key", keys)]
-    if attributes is not None:
-        flags |= batch.FLAG_ATTRIBUTES
-        parts += [_validity(attributes), *_parts("attributes", attributes)]
+    if headers is not None:
+        flags |= batch.FLAG_HEADERS
+        parts += [_validity(headers), *_parts("headers", headers)]
     raw_size = sum(map(aligned, map(len, parts)))
     buffer = batch.allocate(raw_size)
     _lay_out(parts, buffer)
@@ -282,7 +286,7 @@ def _require_columns(records: Any) -> None:
     unknown = sorted(set(names) - _WRITTEN - _ASSIGNED)
     if unknown or len(set(names)) != len(names):
         raise InvalidArgument(
-            f"columns {names}: a log keeps value, key and timestamp, each once; "
+            f"columns {names}: a log keeps value, key, timestamp and headers, each once; "
             "drop the others or encode them into value"
         )
     try:
@@ -318,6 +322,16 @@ def _optional_from_arrow(name: str, records: Any) -> Any:
     if name not in records.schema.names or records.column(name).null_count == len(records):
         return None
     return _from_arrow(name, records)
+
+
+def _headers_from_arrow(records: Any) -> Any:
+    column = _optional_from_arrow("headers", records)
+    try:
+        for data in () if column is None else column.drop_null().to_pylist():
+            decode_headers(data)
+    except Corrupt as problem:
+        raise InvalidArgument(f"column headers: {problem}; use encode_headers") from None
+    return column
 
 
 def _timestamps_from_arrow(records: Any, timestamps_us: int | None, count: int) -> _Timestamps:

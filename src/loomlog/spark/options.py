@@ -39,6 +39,7 @@ _NAMES: Final = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "readTimeoutMs",
+    "includeHeaders",
     "tls",
     "tokenFile",
 )
@@ -61,6 +62,7 @@ class ReadOptions:
     records_per_partition_max: int | None
     fail_on_data_loss: bool
     read_timeout_s: float
+    include_headers: bool
     tls: str | None  # as of `connect`
     token_file: str  # the same; a path: plans and Spark's pages show options
 
@@ -89,9 +91,15 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         records_per_partition_max=_count(options, "maxRecordsPerPartition"),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         read_timeout_s=(_count(options, "readTimeoutMs") or READ_TIMEOUT_MS) / 1000,
+        include_headers=_flag(options, "includeHeaders", default=False),
         tls=options.get("tls"),
         token_file=options.get("tokenFile", ""),
     )
+
+
+def includes_headers(given: Mapping[str, str]) -> bool:
+    """Return whether the rows have a column `headers`; `read_options` checks the value."""
+    return any(n.lower() == "includeheaders" and v.lower() == "true" for n, v in given.items())
 
 
 def named(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:

@@ -13,13 +13,15 @@ from pyspark.sql.types import (
     BinaryType,
     IntegerType,
     LongType,
+    MapType,
+    StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
 from loomlog.errors import InvalidArgument
-from loomlog.spark.options import read_options
+from loomlog.spark.options import includes_headers, read_options
 from loomlog.spark.readers import BatchReader, FilteringReader, MicroBatchReader
 from loomlog.spark.writers import BatchWriter, StreamWriter, require_writable, write_options
 
@@ -33,6 +35,9 @@ COLUMNS: Final = StructType(
         StructField("value", BinaryType(), nullable=False),
     ]
 )
+COLUMNS_WITH_HEADERS: Final = StructType(
+    [*COLUMNS.fields, StructField("headers", MapType(StringType(), BinaryType()))]
+)
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -44,10 +49,13 @@ class LoomlogSource(DataSource):
         return "loomlog"
 
     def schema(self) -> StructType:
-        return COLUMNS
+        return self._columns()
+
+    def _columns(self) -> StructType:
+        return COLUMNS_WITH_HEADERS if includes_headers(self.options) else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        _require_columns(schema)
+        _require_columns(schema, self._columns())
         options = read_options(self.options, streaming=False)
         # A reader that takes filters is refused where push-down is off, which is the default; the
         # setting does not reach this process, but only the push-down worker runs where it is on.
@@ -55,7 +63,7 @@ class LoomlogSource(DataSource):
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> MicroBatchReader:  # noqa: N802 - Spark's name
-        _require_columns(schema)
+        _require_columns(schema, self._columns())
         return MicroBatchReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -74,12 +82,12 @@ def _in_pushdown_worker() -> bool:
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
 
 
-def _require_columns(schema: StructType) -> None:
+def _require_columns(schema: StructType, columns: StructType) -> None:
     """Raise unless a schema given by the user equals ours."""
     given = [(field.name, field.dataType) for field in schema.fields]
-    ours = [(field.name, field.dataType) for field in COLUMNS.fields]
+    ours = [(field.name, field.dataType) for field in columns.fields]
     if given != ours:
         raise InvalidArgument(
-            f"the loomlog source has the columns {COLUMNS.simpleString()}, not "
+            f"the loomlog source has the columns {columns.simpleString()}, not "
             f"{schema.simpleString()}: leave .schema() out and cast what you select"
         )

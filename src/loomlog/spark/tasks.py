@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from loomlog import limits
 from loomlog.client.blocking import BlockingCluster, BlockingLog, connect_sync
-from loomlog.columns import SCHEMA
+from loomlog.columns import SCHEMA, decode_headers
 from loomlog.errors import NotFound, Trimmed
 from loomlog.spark.options import ReadOptions
 from loomlog.spark.ranges import PositionRange, StreamRange, TaskRange, lost
@@ -46,7 +46,18 @@ def read_range(options: ReadOptions, wanted: TaskRange, schema: Any) -> Iterator
         else:
             batches = _streamed(log, options, wanted)
         for batch in sized(_in_time(batches, options)):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            columns = batch.select(schema.names).columns
+            if options.include_headers:
+                columns[-1] = _as_maps(columns[-1], schema.field("headers").type)
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_maps(headers: Any, kind: Any) -> Any:
+    """Return a column of encoded headers as one of maps; a record without headers has null."""
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), kind)
+    maps = [data and list(decode_headers(data).items()) for data in headers.to_pylist()]
+    return pa.array(maps, kind)
 
 
 def _archived(log: BlockingLog, options: ReadOptions, wanted: PositionRange) -> Iterator[Any]:

@@ -25,12 +25,15 @@ CODECS = ["none", "lz4", "zstd"]
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
+HEADERS = {"trace": b"1", "naïve": b""}
+
+
 def rich_batch(compression: str = "none") -> bytearray:
     """All features at once; repetitive enough to be worth compressing."""
     return columns.encode(
         [b"first" * 12, b"", b"third" * 12],
         keys=[b"k1", None, b""],
-        attributes=[None, b"attribute", None],
+        headers=[None, columns.encode_headers(HEADERS), None],
         timestamps_us=[NOW_US, NOW_US - 7, NOW_US + 1],
         producer_id=77,
         sequence=5,
@@ -40,7 +43,7 @@ def rich_batch(compression: str = "none") -> bytearray:
 
 RICH_ENTRIES = [
     Entry(1001, 7, 41, NOW_US, b"k1", b"first" * 12),
-    Entry(1002, 7, 42, NOW_US - 7, None, b""),
+    Entry(1002, 7, 42, NOW_US - 7, None, b"", HEADERS),
     Entry(1003, 7, 43, NOW_US + 1, b"", b"third" * 12),
 ]
 
@@ -64,7 +67,6 @@ def test_what_version_1_wrote_can_always_be_read(compression: str) -> None:
     decoded = columns.decode(stored)
     assert decoded.header.codec == CODECS.index(compression)
     assert decoded.entries() == RICH_ENTRIES
-    assert decoded.attributes.to_pylist() == [None, b"attribute", None]
 
 
 def read_golden(compression: str) -> list[str]:
@@ -73,7 +75,7 @@ def read_golden(compression: str) -> list[str]:
 
 def test_the_header_sums_up_the_body() -> None:
     header = batch.check(rich_batch())
-    assert (header.count, header.flags) == (3, batch.FLAG_KEYS | batch.FLAG_ATTRIBUTES)
+    assert (header.count, header.flags) == (3, batch.FLAG_KEYS | batch.FLAG_HEADERS)
     assert (header.producer_id, header.sequence) == (77, 5)
     assert (header.min_timestamp_us, header.max_timestamp_us) == (NOW_US - 7, NOW_US + 1)
 
@@ -100,7 +102,7 @@ def test_a_buffer_at_an_odd_address_is_read_as_well() -> None:
         st.tuples(
             st.binary(max_size=200),
             st.none() | st.binary(max_size=20),
-            st.none() | st.binary(max_size=20),
+            st.dictionaries(st.text(min_size=1, max_size=5), st.binary(max_size=9), max_size=3),
             INT64,
         ),
         min_size=1,
@@ -109,14 +111,14 @@ def test_a_buffer_at_an_odd_address_is_read_as_well() -> None:
     compression=st.sampled_from(CODECS),
 )
 def test_records_come_back_as_they_went_in(
-    records: list[tuple[bytes, bytes | None, bytes | None, int]], compression: str
+    records: list[tuple[bytes, bytes | None, dict[str, bytes], int]], compression: str
 ) -> None:
-    values, keys, attributes, timestamps = map(list, zip(*records, strict=True))
+    values, keys, headers, timestamps = map(list, zip(*records, strict=True))
     encoded = placed(
         columns.encode(
             values,
             keys=keys,
-            attributes=attributes,
+            headers=[*map(columns.encode_headers, headers)],
             timestamps_us=timestamps,
             compression=compression,
         )
@@ -125,14 +127,15 @@ def test_records_come_back_as_they_went_in(
     decoded = columns.decode(encoded)
 
     expected = [
-        Entry(1001 + i, 7, 41 + i, timestamp, key, value)
-        for i, (value, key, _, timestamp) in enumerate(records)
+        Entry(1001 + i, 7, 41 + i, timestamp, key, value, headers)
+        for i, (value, key, headers, timestamp) in enumerate(records)
     ]
     assert decoded.num_records == len(records)
     assert decoded.entries() == expected
     assert [decoded.entry(i) for i in range(len(records))] == expected
-    back = [None] * len(records) if decoded.attributes is None else decoded.attributes.to_pylist()
-    assert back == attributes
+    assert columns.decode(columns.encode_arrow(decoded.to_arrow())).entries() == [
+        entry._replace(position=0, stream=0, llsn=0) for entry in expected
+    ]
 
 
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=50), INT64)
@@ -215,7 +218,9 @@ def test_arrow_has_the_columns_of_the_schema() -> None:
     table = columns.decode(placed(rich_batch())).to_arrow()
     table.validate(full=True)
     assert table.schema == columns.SCHEMA
-    assert table.schema.names == ["position", "stream", "llsn", "timestamp", "key", "value"]
+    assert table.schema.names == [
+        *("position", "stream", "llsn", "timestamp", "key", "value", "headers")
+    ]
     assert table.slice(1, 1).to_pylist() == [
         {
             "position": 1002,
@@ -224,6 +229,7 @@ def test_arrow_has_the_columns_of_the_schema() -> None:
             "timestamp": datetime(2023, 11, 14, 22, 13, 19, 999993, tzinfo=UTC),
             "key": None,
             "value": b"",
+            "headers": columns.encode_headers(HEADERS),
         }
     ]
     assert table.column("key").to_pylist() == [b"k1", None, b""]
@@ -279,7 +285,7 @@ def test_slices_of_every_binary_type_are_written_right(kind: Any, start: int) ->
 
 def test_a_column_that_nobody_could_read_back_is_refused() -> None:
     records = pa.record_batch({"value": [b"a"], "attributes": [b"b"]})
-    with pytest.raises(InvalidArgument, match="a log keeps value, key and timestamp"):
+    with pytest.raises(InvalidArgument, match="a log keeps value, key, timestamp and headers"):
         columns.encode_arrow(records, timestamps_us=NOW_US)
 
 
@@ -388,7 +394,7 @@ def test_values_that_are_no_bytes_are_refused(values: Any, message: str) -> None
     [
         ({"keys": [b"a"]}, "key: 1 given for 2 values"),
         ({"keys": [b"a", "b"]}, "key must be bytes, not str"),
-        ({"attributes": [b"a"] * 3}, "attributes: 3 given for 2 values"),
+        ({"headers": [b"a"] * 3}, "headers: 3 given for 2 values"),
         ({"timestamps_us": [1]}, "timestamps_us: 1 given for 2 values"),
         ({"timestamps_us": [1, None]}, "timestamps_us must be"),
         ({"timestamps_us": [1, 2.5]}, "timestamps_us must be"),
@@ -497,7 +503,7 @@ def test_offsets_that_lie_are_corrupt_though_the_checksum_is_right(body: bytes) 
 
 
 def test_columns_that_are_promised_and_missing_are_corrupt() -> None:
-    for flags in (batch.FLAG_KEYS, batch.FLAG_ATTRIBUTES):
+    for flags in (batch.FLAG_KEYS, batch.FLAG_HEADERS):
         with pytest.raises(Corrupt):
             columns.decode(sealed(body_of([0, 2, 6]), flags=flags))
 
@@ -543,3 +549,33 @@ def test_nonsense_with_a_right_checksum_is_corrupt_or_harmless(
 def test_random_bytes_are_no_batch(noise: bytes) -> None:
     with pytest.raises(Corrupt):
         columns.decode(noise)
+
+
+# ---- headers
+
+
+@pytest.mark.parametrize(
+    "headers", [{"a": "text"}, {1: b""}, {"": b""}, {"x" * 70_000: b""}, [b"a"], {"\ud800": b""}]
+)
+def test_headers_that_are_none(headers: Any) -> None:
+    with pytest.raises(InvalidArgument, match="headers must be a dict from short texts to bytes"):
+        columns.encode_headers(headers)
+
+
+def test_large_headers_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="above the limit of 65536"):
+        columns.encode_headers({"a": bytes(70_000)})
+    assert columns.encode_headers({}) is None
+
+
+@given(st.binary(max_size=30))
+def test_any_bytes_are_headers_or_corrupt(data: bytes) -> None:
+    try:
+        headers = columns.decode_headers(data)
+    except Corrupt:
+        with pytest.raises(InvalidArgument, match="column headers"):
+            columns.encode_arrow(
+                pa.record_batch({"value": [b""], "headers": [data]}), timestamps_us=0
+            )
+    else:
+        assert isinstance(headers, dict)

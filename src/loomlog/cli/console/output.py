@@ -59,6 +59,8 @@ def entry_fields(entry: Entry) -> dict[str, object]:
     }
     if entry.key is not None:
         fields |= bytes_field("key", entry.key)
+    if entry.headers:
+        fields["headers"] = {name: visible(value) for name, value in entry.headers.items()}
     return fields | bytes_field("value", entry.value)
 
 

@@ -78,6 +78,37 @@ class Appender:
             self._put(value, key, stream, size, future)
         return future
 
+    def append_special(
+        self,
+        value: Buffer,
+        key: Buffer | None,
+        stream: StreamId | None,
+        headers: bytes | None,
+        timestamp_us: int | None,
+    ) -> asyncio.Future[Position]:
+        """Append one record with headers or a time of its own."""
+        future: asyncio.Future[Position] = self._loop.create_future()
+        try:
+            record = (as_bytes("value", value), None if key is None else as_bytes("key", key))
+            for name, part in zip(("value", "key"), record, strict=True):
+                if part is not None and len(part) > limits.RECORD_BYTES_MAX:
+                    raise errors.too_large(self._log, name, len(part))
+        except LoomError as error:
+            future.set_exception(error)
+            return future
+        size = RECORD_OVERHEAD_BYTES + sum(len(part) for part in (*record, headers) if part)
+
+        def put() -> None:
+            lane = self._lanes.get(stream)
+            if size > self._batch_bytes:
+                self._lanes.close_open(lane)
+            batch = lane.open or self._begin(lane)
+            batch.special[len(batch.values)] = (headers, timestamp_us)
+            self._put(*record, stream, size, future)
+
+        self._admit(size, future, put)
+        return future
+
     async def append_whole(
         self,
         encoder: Callable[..., Buffer],
@@ -360,13 +391,15 @@ class Attempt:
 class GatheredBatch(Batch):
     """Single appends gathered into one batch."""
 
-    __slots__ = ("futures", "keyed", "keys", "values")
+    __slots__ = ("futures", "keyed", "keys", "special", "values")
 
     def __init__(self, lane: Lane, deadline_s: float, timestamp_us: int) -> None:
         super().__init__(lane, 0, deadline_s, timestamp_us)
         self.values: list[bytes] = []
         self.keys: list[bytes | None] = []
         self.keyed = False
+        # Headers and time of the records that have some, by index.
+        self.special: dict[int, tuple[bytes | None, int | None]] = {}
         self.futures: list[asyncio.Future[Position]] = []
 
     @property
@@ -376,10 +409,17 @@ class GatheredBatch(Batch):
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
         from loomlog.columns.writer import encode
 
+        headers: list[bytes | None] | None = None
+        timestamps_us: int | list[int] = self.timestamp_us
+        if self.special:
+            each = [self.special.get(index, (None, None)) for index in range(self.count)]
+            headers = [data for data, _ in each]
+            timestamps_us = [self.timestamp_us if time is None else time for _, time in each]
         return encode(
             self.values,
             keys=self.keys if self.keyed else None,
-            timestamps_us=self.timestamp_us,
+            headers=headers,
+            timestamps_us=timestamps_us,
             producer_id=producer_id,
             sequence=sequence,
             compression=compression,

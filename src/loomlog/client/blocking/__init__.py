@@ -5,7 +5,7 @@ It is thread-safe; concurrent appends of several threads are sent in batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
@@ -178,12 +178,20 @@ class BlockingLog(BlockingFace[Log]):
         return BlockingQueue(self._thread, queue)
 
     def append(
-        self, value: Buffer, key: Buffer | None = None, *, stream: StreamId | None = None
+        self,
+        value: Buffer,
+        key: Buffer | None = None,
+        *,
+        stream: StreamId | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timestamp: datetime | float | None = None,
     ) -> Position:
-        """Append one entry and wait for its position."""
+        """Append one entry and wait for its position; the arguments are those of `Log.append`."""
 
         async def append() -> Position:
-            return await self._target.append(value, key, stream=stream)
+            return await self._target.append(
+                value, key, stream=stream, headers=headers, timestamp=timestamp
+            )
 
         return self._thread.run(append())
 
@@ -204,9 +212,14 @@ class BlockingLog(BlockingFace[Log]):
         keys: Iterable[Buffer | None] | None = None,
         *,
         stream: StreamId | None = None,
+        headers: Iterable[Mapping[str, bytes] | None] | None = None,
+        timestamps: Iterable[datetime | float] | None = None,
     ) -> list[Position]:
         """Append several entries atomically, at consecutive positions."""
-        return self._thread.run(self._target.append_many(list(values), keys, stream=stream))
+        appended = self._target.append_many(
+            list(values), keys, stream=stream, headers=headers, timestamps=timestamps
+        )
+        return self._thread.run(appended)
 
     def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
         """Store any number of rows, in order, that stay invisible until `BlockingWriter.publish`.

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from loomlog.client.subscribe.pieces import Rows
 from loomlog.columns.key_shards import shards_of
+from loomlog.columns.reader import headers_of
 from loomlog.core.groups.consumption import Consumption
-from loomlog.types import Entry, Glsn
+from loomlog.types import NO_HEADERS, Entry, Glsn
 
 
 class ShardRows:
@@ -37,10 +38,10 @@ class ShardRows:
 
 
 def _entries(table: Any, chosen: Any) -> list[Entry]:
-    position, stream, llsn, timestamp, key, value = table.columns
+    position, stream, llsn, timestamp, key, value, headers = table.columns
     rows = np.flatnonzero(chosen)
     indices = pa.array(rows)
-    has_keys = key.null_count < len(key)
+    has_keys, has_headers = (column.null_count < len(column) for column in (key, headers))
     fields = zip(
         position.to_numpy()[rows].tolist(),
         stream.to_numpy()[rows].tolist(),
@@ -48,6 +49,7 @@ def _entries(table: Any, chosen: Any) -> list[Entry]:
         timestamp.view("int64").to_numpy()[rows].tolist(),
         key.take(indices).to_pylist() if has_keys else repeat(None),
         value.take(indices).to_pylist(),
+        headers_of(headers.take(indices)) if has_headers else repeat(NO_HEADERS),
         strict=False,
     )
     # What Entry._make does, without a Python frame per record.

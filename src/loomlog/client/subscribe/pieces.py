@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 from loomlog import references
 from loomlog.batch import FLAG_REFERENCE, Header
 from loomlog.references import Reference
-from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, StreamId
+from loomlog.types import NO_HEADERS, Buffer, Entry, Gap, Glsn, Llsn, StreamId
 
 if TYPE_CHECKING:
     from loomlog.columns import Batch
@@ -159,7 +159,9 @@ class _BareRows(NamedTuple):
         return self.of.last_position
 
     def entries(self) -> list[Entry]:
-        return [entry._replace(key=None, value=b"") for entry in self.of.entries()]
+        return [
+            entry._replace(key=None, value=b"", headers=NO_HEADERS) for entry in self.of.entries()
+        ]
 
     def to_arrow(self) -> Any:
         from loomlog import columns

@@ -136,9 +136,13 @@ class Archived(NamedTuple):
         return int(self.batch.column(0)[-1].as_py())
 
     def entries(self) -> list[Entry]:
+        from loomlog.columns.reader import headers_of
+
         columns = self.batch.columns
         columns[3] = columns[3].view("int64")  # timestamps in microseconds
-        return list(map(Entry._make, zip(*(c.to_pylist() for c in columns), strict=True)))
+        headers = headers_of(columns.pop())
+        fields = (column.to_pylist() for column in columns)
+        return list(map(Entry._make, zip(*fields, headers, strict=True)))
 
     def to_arrow(self) -> Any:
         return self.batch
