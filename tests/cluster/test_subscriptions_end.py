@@ -1,4 +1,4 @@
-"""Subscriptions end when what they read goes away."""
+"""What a node remembers of the requests on a connection ends with them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import asyncio
 
 import pytest
 
-from loomlog.errors import NotFound
 from loomlog.testing import LocalCluster
 
 
-async def test_a_follower_of_a_deleted_log_is_told() -> None:
-    async with LocalCluster(nodes=3) as cluster:
-        log = await cluster.create_log("short-lived")
-        await log.append(b"only")
-        follower = log.subscribe()
-        assert (await anext(follower)).value == b"only"
-        waiting = asyncio.ensure_future(anext(follower))
-        await cluster.delete_log("short-lived")
-        with pytest.raises(NotFound, match="short-lived"):
-            await waiting
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_subscriptions_that_ended_are_forgotten(protocol: str) -> None:
+    local = LocalCluster(nodes=1)
+    async with local as cluster:
+        log = await cluster.create_log("events", protocol, replicas=1)
+        await log.append(b"a")
+        for _ in range(5):
+            entries = log.subscribe()
+            assert (await anext(entries)).value == b"a"
+            await entries.aclose()
+        async with asyncio.timeout(20):
+            while open_requests(local) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+def open_requests(local: LocalCluster) -> int:
+    return sum(connection.unanswered for connection in local.nodes[1]._server.connections)

@@ -21,7 +21,7 @@ import math
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, cast
+from typing import Any, Final, Generic, Protocol, cast
 
 from loomlog import limits
 from loomlog.core.principal import ANONYMOUS, Kind, Principal
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 _NOTHING = memoryview(b"")
+MEASURED_MAX: Final = 4096  # requests at once: a peer may send what is never answered
 
 
 class Handler(Protocol[F]):
@@ -367,6 +368,11 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         if (size := self._counted.pop(request_id, None)) is not None:
             self.usage.end(size)
 
+    def end_request(self, request_id: int) -> None:
+        """Forget a request that gets no more answers."""
+        self.settle(request_id)
+        self._measured.pop(request_id, None)
+
     def refuse(self, request_id: int, error: LoomError) -> None:
         """Answer a request with an error."""
         if self._traffic is not None:
@@ -510,7 +516,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         else:
             if self._accepted and frame.id and self._codec.asks_for_content(kind, frame):
                 self._answering.add(frame.id)
-            if self._traffic is not None and frame.id:
+            if self._traffic is not None and frame.id > 0 and len(self._measured) < MEASURED_MAX:
                 request = self._traffic.begin(kind, frame, payload)
                 if request is not None:
                     self._measured[frame.id] = request

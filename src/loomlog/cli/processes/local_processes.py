@@ -200,6 +200,7 @@ class LocalProcesses:
                 died(child, await child.process.wait())
                 if child.name not in self._arguments:
                     return
+                self._keep_addresses(child)
                 failures = 0 if time.monotonic() - begun_s > LASTS_S else failures
                 while True:
                     await asyncio.sleep(RESTARTS.delay_s(failures))
@@ -235,8 +236,6 @@ class LocalProcesses:
         process = await _spawn(command, log_file)
         self._spawned.append(process)
         ready = await _ready_line(name, process, log_file)
-        self._keep_address(name, "--listen", ready["address"])
-        self._keep_address(name, "--http", ready.get("http"))
         return Child(
             name=name,
             process=process,
@@ -246,11 +245,12 @@ class LocalProcesses:
             held_back=ready.get("held_back", ""),
         )
 
-    def _keep_address(self, name: str, option: str, address: str | None) -> None:
-        """Let a child that is started again use the port that it has now."""
-        arguments = self._arguments[name]
-        if address is not None and option in arguments:
-            arguments[arguments.index(option) + 1] = address
+    def _keep_addresses(self, child: Child) -> None:
+        """Let a child that is started again use the ports that it had."""
+        arguments = self._arguments[child.name]
+        for option, address in (("--listen", child.address), ("--http", child.http)):
+            if address is not None and option in arguments:
+                arguments[arguments.index(option) + 1] = address
 
     def _log_file(self, name: str) -> Path:
         return self.plan.directory / "logs" / f"{name}.log"

@@ -50,6 +50,7 @@ class WaitingAppends:
         """Send the answer of an append to another request; return False if it does not wait."""
         for number, append in enumerate(self._appends):
             if append.first_llsn == first_llsn:
+                append.connection.end_request(append.request_id)
                 self._appends[number] = append._replace(
                     connection=connection, request_id=request_id
                 )

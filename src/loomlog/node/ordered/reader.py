@@ -420,7 +420,7 @@ class ReadRequests:
 
         def ended(_: object) -> None:
             usage.unsubscribe()
-            connection.settle(frame.id)  # it may have been cancelled before there was an answer
+            connection.end_request(frame.id)
             mine.pop(frame.id, None)
 
         subscription.task.add_done_callback(ended)
