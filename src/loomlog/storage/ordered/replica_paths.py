@@ -233,7 +233,7 @@ def set_aside(files: Files, path: str) -> str:
 def has_data(files: Files, path: str) -> bool:
     """Return whether entries may be stored in the directory. Blocking."""
     data = f"{path}/data"
-    return files.exists(data) and any(name.endswith(".seg") for name in files.list(data))
+    return files.exists(data) and any(".seg" in name for name in files.list(data))
 
 
 def finish_removals(files: Files, paths: Sequence[str]) -> None:

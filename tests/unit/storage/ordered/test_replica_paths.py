@@ -132,12 +132,15 @@ def test_replicas_of_another_cluster_are_not_served(two: tuple[Path, Path]) -> N
     )
 
 
-def test_a_replica_without_its_meta_is_kept_if_it_may_have_entries(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["seg", "seg.damaged"])
+def test_a_replica_without_its_meta_is_kept_if_it_may_have_entries(
+    tmp_path: Path, ending: str
+) -> None:
     replicas = Found(tmp_path)
     paths = [replicas.place(stream_id, {}) for stream_id in (1, 2, 3)]
     for stream_id, path in enumerate(paths, start=1):
         add_replica(path, stream_id)
-        Path(f"{path}/data/{1:020d}.seg").write_bytes(b"entries")
+        Path(f"{path}/data/{1:020d}.{ending}").write_bytes(b"entries")
     replicas.close()
     Path(f"{paths[0]}/meta").unlink()
     Path(f"{paths[1]}/meta").write_bytes(b"{}")
