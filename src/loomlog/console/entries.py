@@ -36,7 +36,16 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
     }
     if entry.key is not None:
         fields |= bytes_field("key", entry.key)
+    if entry.headers:
+        fields["headers"] = shown_headers(entry)
     return fields | bytes_field("value", entry.value)
+
+
+def shown_headers(entry: Entry) -> dict[str, str]:
+    """Return headers as texts; bytes that are not UTF-8 are escaped."""
+    return {
+        name: value.decode("utf-8", "backslashreplace") for name, value in entry.headers.items()
+    }
 
 
 def bytes_field(name: str, data: bytes) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
 
+from loomlog.console.entries import shown_headers
 from loomlog.console.timeline import subject_of
 from loomlog.types import Entry
 from loomlog.wire.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
@@ -34,9 +35,15 @@ def health(status: ClusterStatus) -> Health:
     first = status.conditions[0]
     subject = subject_of(first)
     link = " " if first.text.startswith("is ") else ": "
-    sentence = f"{subject[:1].upper()}{subject[1:]}{link}{first.text}."
+    sentence = _capital(f"{subject}{link}{first.text}.")
     titles = {"problem": "Problem", "warning": "Warning", "work": "Work under way"}
-    return Health(first.severity, titles.get(first.severity, "Problem"), sentence, first.help)
+    return Health(
+        first.severity, titles.get(first.severity, "Problem"), sentence, _capital(first.help)
+    )
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def node_state(node: NodeInfo) -> tuple[str, str]:
@@ -125,6 +132,7 @@ def entry(log: LogInfo, row: Entry) -> dict[str, Any]:
         "stream": row.stream,
         "time": row.timestamp,
         "key": None if row.key is None else summary(row.key, 60),
+        "headers": shown_headers(row),
         "summary": summary(row.value),
         "value": shown(row.value),
     }

@@ -108,5 +108,5 @@ def test_health_is_one_sentence_with_what_helps() -> None:
     assert view.health(STATUS).title == "Healthy"
     wrong = ConditionInfo("node-away", "problem", "it is away", "start it", node=2)
     health = view.health(replace(STATUS, conditions=(wrong,)))
-    assert health == ("problem", "Problem", "Node 2: it is away.", "start it")
+    assert health == ("problem", "Problem", "Node 2: it is away.", "Start it")
     assert view.with_code("use `a <b>` & c") == "use <code>a &lt;b&gt;</code> &amp; c"

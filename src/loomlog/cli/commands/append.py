@@ -18,10 +18,11 @@ import typer
 
 from loomlog import limits
 from loomlog.cli.console.command import connected
-from loomlog.cli.console.entry_input import FORMATS, Parse, Record, as_arrow, parser
+from loomlog.cli.console.entry_input import FORMATS, Parse, parser
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
 from loomlog.cli.console.output import say, span
+from loomlog.console.entries import Record, as_arrow
 from loomlog.errors import LoomError
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from loomlog.cli.console import pipeline_output as show
 from loomlog.cli.console.command import command, connected_sync
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, SPARK_MASTER, Cluster, Json, SparkMaster, Yes
-from loomlog.cli.console.output import bytes_field, print_json, say
+from loomlog.cli.console.output import print_json, say
 from loomlog.cli.processes.spark_session import start_spark, stop_spark
+from loomlog.console.entries import bytes_field
 from loomlog.errors import LoomError, NotFound, Retryable
 
 if TYPE_CHECKING:

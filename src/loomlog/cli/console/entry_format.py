@@ -8,7 +8,8 @@ from string import Formatter
 from typing import TYPE_CHECKING, Final
 
 from loomlog.cli.console.failures import UsageError
-from loomlog.cli.console.output import entry_fields, visible
+from loomlog.cli.console.output import visible
+from loomlog.console.entries import entry_fields
 
 if TYPE_CHECKING:
     from loomlog.types import Entry

@@ -5,27 +5,16 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
+from loomlog.console.entries import Record
 from loomlog.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FORMATS: Final = ("text", "base64", "json")
 _JSON_FIELDS: Final = {"value", "value_base64", "key", "key_base64", "timestamp"}
 _SHOWN_FIELDS: Final = {"position", "stream", "llsn"}  # of `loom tail --json`; they get new values
-
-
-class Record(NamedTuple):
-    """An entry before it is appended. Without `timestamp`, it gets the time of its append."""
-
-    value: bytes
-    key: bytes | None = None
-    timestamp: datetime | None = None
-
 
 Parse = Callable[[bytes, int], Record]  # a line and its number
 
@@ -94,18 +83,3 @@ def _moment(text: str) -> datetime:
     if moment.tzinfo is None:
         raise ValueError
     return moment
-
-
-def as_arrow(records: Sequence[Record]) -> pa.RecordBatch:
-    """Return records with timestamps as columns; those without get the present time."""
-    import pyarrow as pa
-
-    now = datetime.now().astimezone()
-    columns = {
-        "value": pa.array([record.value for record in records], pa.binary()),
-        "key": pa.array([record.key for record in records], pa.binary()),
-        "timestamp": pa.array(
-            [record.timestamp or now for record in records], pa.timestamp("us", tz="UTC")
-        ),
-    }
-    return pa.RecordBatch.from_pydict(columns)

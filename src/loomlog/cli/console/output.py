@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from loomlog.core.copyset.record import epoch_of, lsn_words
 from loomlog.core.copyset.shards import shard_name, shard_of
-from loomlog.types import Entry
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -47,28 +45,6 @@ def say(fields: Any, text: str, *, as_json: bool) -> None:
 def visible(data: bytes) -> str:
     """Return bytes as text on one line, with control characters and bad UTF-8 escaped."""
     return data.decode("utf-8", "backslashreplace").translate(_VISIBLE)
-
-
-def entry_fields(entry: Entry) -> dict[str, object]:
-    """Return an entry for JSON; bytes that are not UTF-8 are in `value_base64`, `key_base64`."""
-    fields: dict[str, object] = {
-        "position": entry.position,
-        "stream": entry.stream,
-        "llsn": entry.llsn,
-        "timestamp": entry.timestamp.isoformat(),
-    }
-    if entry.key is not None:
-        fields |= bytes_field("key", entry.key)
-    if entry.headers:
-        fields["headers"] = {name: visible(value) for name, value in entry.headers.items()}
-    return fields | bytes_field("value", entry.value)
-
-
-def bytes_field(name: str, data: bytes) -> dict[str, object]:
-    try:
-        return {name: bytes(data).decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 def span(first: int, last: int) -> str:

@@ -13,7 +13,8 @@ from loomlog.cli.commands.append import batches, lines_as_they_come
 from loomlog.cli.console.entry_input import split_key
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import parse_moment
-from loomlog.cli.console.output import age, duration, entry_fields, size, visible
+from loomlog.cli.console.output import age, duration, size, visible
+from loomlog.console.entries import entry_fields
 from loomlog.errors import InvalidArgument
 from loomlog.types import Entry
 

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from loomlog.cli.console import entry_format
-from loomlog.cli.console.entry_input import Record, as_arrow, parser
+from loomlog.cli.console.entry_input import parser
 from loomlog.cli.console.failures import UsageError
+from loomlog.console.entries import Record, as_arrow
 from loomlog.errors import InvalidArgument
 from loomlog.types import Entry
 
