@@ -52,12 +52,12 @@ def test_the_short_way_to_a_deep_check_is_found() -> None:
     """Inputs that end in a new way are kept: that finds what needs several right bytes."""
 
     def read(data: bytes) -> None:
-        for at, wanted in enumerate(b"loom"):
+        for at, wanted in enumerate(b"log"):
             if data[at : at + 1] != bytes([wanted]):
                 return _wrong(at)
         raise IndexError
 
-    assert run(Target("x", (b"....",), read), 1, inputs=200_000, findings_max=1).findings
+    assert run(Target("x", (b"...",), read), 1, inputs=200_000, findings_max=1).findings
 
 
 def _wrong(at: int) -> None:
