@@ -250,25 +250,44 @@ class GroupWorld:
 
     def run(self) -> Counter[str]:
         with Simulation(self.seed) as sim:
-            self.random = sim.world.random
-            self._sim = sim
-            self.judge = self._judge()
-            self._server = server = MetadataServer(sim, self)
-            server.host.start(server.run)
-            self._hosts = [sim.host(f"member-{n}") for n in range(self.random.randint(1, 4))]
-            for host in self._hosts:
-                sim.world.after(self.random.uniform(0.1, 5.0), self._start, host)
-            self._append()
+            self._begin(sim)
             self._harm()
             sim.run(lambda: self._is_over(FAULTS_S), timeout_s=FAULTS_S + 5)
             self.faulty, self.calm_tail = False, self.tail
-            for host in (server.host, *self._hosts):
+            for host in (self._server.host, *self._hosts):
                 self._start(host)
             sim.run(self._is_settled, timeout_s=SETTLED_WITHIN_S)
         if self.violation is not None:
             raise self.violation
         counts: Counter[str] = self.judge.counts
         return counts
+
+    def seconds_to_replace(self, *, members: int = 3) -> float:
+        """Return how long it takes until a member that was killed is replaced, without faults."""
+        self.faulty = False
+        with Simulation(self.seed) as sim:
+            self._begin(sim, members)
+            sim.run(self._is_settled, timeout_s=SETTLED_WITHIN_S)
+            victim = self.random.choice(self._hosts)
+            victim.kill()
+            died_s = sim.world.now
+            sim.run(
+                lambda: victim.name not in self.judge.state.members.values(),
+                timeout_s=SETTLED_WITHIN_S,
+            )
+            return sim.world.now - died_s
+
+    def _begin(self, sim: Simulation, members: int | None = None) -> None:
+        self.random = sim.world.random
+        self._sim = sim
+        self.judge = self._judge()
+        self._server = MetadataServer(sim, self)
+        self._server.host.start(self._server.run)
+        count = members or self.random.randint(1, 4)
+        self._hosts = [sim.host(f"member-{n}") for n in range(count)]
+        for host in self._hosts:
+            sim.world.after(self.random.uniform(0.1, 5.0), self._start, host)
+        self._append()
 
     def _is_over(self, end_s: float) -> bool:
         return self.violation is not None or self._sim.world.now >= end_s

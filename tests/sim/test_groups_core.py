@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from group_world import GroupWorld
+from group_world import SESSION_S, GroupWorld
 from seed_chunks import chunks
 from violation import Violation
 
@@ -99,6 +99,11 @@ def test_a_member_that_is_known_by_its_number_alone_is_found(
 
     monkeypatch.setattr(membership, "member_id", lambda slot, epoch: f"{slot}.0")
     assert is_found()
+
+
+def test_a_dead_member_is_replaced_within_its_session_timeout() -> None:
+    times_s = [GroupWorld(seed).seconds_to_replace() for seed in range(10)]
+    assert max(times_s) < SESSION_S, times_s
 
 
 def test_the_world_is_the_same_for_the_same_seed() -> None:
