@@ -273,7 +273,7 @@ def _read_replica(data: bytes) -> dict[int, bytes]:
     contents[sorted(contents)[data[0] % len(contents)]] = data[1:]
     rig = StorageRig(f"{PLACE}/lsid=7", files=MemoryFiles(contents))
     found = {}
-    for llsn in range(1, rig.store.last_llsn + 1):
+    for llsn in range(1, min(rig.store.last_llsn, 1000) + 1):  # a commit may claim any number
         try:
             chunk = rig.store.read(llsn, llsn, 1 << 20)
         except LoomError:
