@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -128,7 +129,8 @@ async def test_the_end_of_an_epoch_that_nobody_knows_any_more_is_lost(tmp_path: 
                 await log.read(position)
         assert "how many is not known" in await refused(log, positions[-1] + 1)
         [stream] = (await log.describe()).streams
-        assert "how far epoch 1 was acknowledged is not known" in stream.condition
+        # On a slow machine another epoch may have begun before all nodes were gone.
+        assert re.search("how far epoch 1(, 2)? was acknowledged is not known", stream.condition)
 
 
 @pytest.mark.long
