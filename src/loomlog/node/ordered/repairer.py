@@ -57,22 +57,27 @@ class Repairer:
         )
 
     async def mend(self, broken: Broken, peers: Sequence[str]) -> bool:
-        """Replace the batch with the copy of a peer."""
-        stream_id = self._driver.stream_id
+        """Replace the batch with the copy of a peer. If all said that they have none, it is lost
+        until one has: a peer that did not answer may."""
+        stream_id, store = self._driver.stream_id, self._driver.store
+        lost = self._driver.ran_in >= 0  # else the peers are not known yet
         logger.error("stream %d: LLSN %d is broken: %s", stream_id, broken.llsn, broken.reason)
         for address in peers:
             try:
                 view = await self._fetch(broken, address)
-                await self._driver.done(partial(self._driver.store.overwrite, broken, view))
+                await self._driver.done(partial(store.overwrite, broken, view))
                 left = (await self.examine(broken.llsn, broken.llsn)).broken
             except LoomError as error:
                 logger.warning("stream %d: no copy from %s: %s", stream_id, address, error)
+                lost = lost and isinstance(error, (Corrupt, NotFound))
                 continue
             if left is None:
                 logger.info("stream %d: LLSN %d is repaired", stream_id, broken.llsn)
-                self._driver.store.set_sound(broken.llsn)
+                store.set_sound(broken.llsn)
                 return True
-        self._driver.store.set_broken(broken)
+            lost = False
+        known_lost = any(each.lost and each.llsn == broken.llsn for each in store.broken)
+        store.set_broken(broken._replace(lost=lost or known_lost))
         return False
 
     async def repair_known(self, others: Sequence[str] = ()) -> bool:

@@ -371,7 +371,7 @@ class OrderedService(NodeProtocol):
         order = frame.unseal
         driver = self.holding(order.log_stream_id).driver
         await driver.unseal(order.seal_epoch, order.replicas)
-        if driver.store.broken and driver.peers():
+        if driver.store.broken:
             self._spawn(self._repair(driver.stream_id, driver.core.epoch))
         return pb.Frame(done=pb.Done())
 

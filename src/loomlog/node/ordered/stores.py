@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from loomlog.core.conditions import Condition, Kind
@@ -16,6 +16,7 @@ from loomlog.errors import LoomError
 from loomlog.node.disks import Disks
 from loomlog.node.volume import Volume, is_of_volume
 from loomlog.node.workers import finish
+from loomlog.storage.ordered.data_file import Broken
 from loomlog.storage.ordered.journal import Channel, Journal
 from loomlog.storage.ordered.replica_paths import ReplicaPaths, StreamMeta, set_aside
 from loomlog.storage.ordered.stream_store import StreamStore
@@ -44,12 +45,16 @@ class StreamStores:
     @property
     def conditions(self) -> list[Condition]:
         """Return what operators should know of replicas that are damaged or not served."""
-        damaged = [
-            Condition(Kind.DATA_DAMAGED, text, stream=store.meta.stream_id)
+        found = [
+            Condition(kind, text, stream=store.meta.stream_id)
             for store in self.open.values()
-            if (text := _describe(store))
+            for kind, text in (
+                (Kind.DATA_DAMAGED, _describe(store)),
+                (Kind.DATA_LOST, _describe_lost(store)),
+            )
+            if text
         ]
-        return [*self._paths.found.conditions, *damaged]
+        return [*self._paths.found.conditions, *found]
 
     def unserved(self, held: Collection[StreamId]) -> set[StreamId]:
         """Return the streams with data here that are not among those `held`, but may be later."""
@@ -205,11 +210,19 @@ def _describe(store: StreamStore) -> str:
             f"stream {stream_id} at {store.path}: LLSN {lost[0]} to {lost[-1]} are damaged, kept "
             f"in {store.kept}; they come again from another replica, if one has them"
         )
-    if store.broken:
-        ranges = [f"{b.llsn} to {b.next_llsn - 1}" for b in store.broken]
-        more = f" and {len(ranges) - 3} more ranges" if len(ranges) > 3 else ""
-        return (
-            f"stream {stream_id} at {store.path}: LLSN {', '.join(ranges[:3])}{more} cannot be "
-            "read; repaired from another replica, if one has them"
-        )
+    if broken := [each for each in store.broken if not each.lost]:
+        place = _place(store, broken)
+        return f"{place} cannot be read; repaired from another replica, if one has them"
     return ""
+
+
+def _describe_lost(store: StreamStore) -> str:
+    """Return what is damaged in all replicas; "" if nothing is known to be."""
+    lost = [each for each in store.broken if each.lost]
+    return f"{_place(store, lost)} cannot be read, and no replica has them whole" if lost else ""
+
+
+def _place(store: StreamStore, broken: Sequence[Broken]) -> str:
+    ranges = [f"{b.llsn} to {b.next_llsn - 1}" for b in broken]
+    more = f" and {len(ranges) - 3} more ranges" if len(ranges) > 3 else ""
+    return f"stream {store.meta.stream_id} at {store.path}: LLSN {', '.join(ranges[:3])}{more}"

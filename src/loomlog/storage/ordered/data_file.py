@@ -52,6 +52,7 @@ class Broken(NamedTuple):
     offset: int
     next_llsn: Llsn  # where a sound batch may follow
     reason: str
+    lost: bool = False  # no other replica has it whole either
 
 
 class Examined(NamedTuple):

@@ -14,6 +14,7 @@ from node_rig import BIRTH, PATIENCE_S, STAMP, STREAM, Nodes
 from node_services import ordered_on
 
 from loomlog import limits
+from loomlog.core.conditions import Condition, Kind
 from loomlog.errors import AlreadyExists, Conflict, Corrupt, InvalidArgument, LoomError
 from loomlog.node.volume import Volume
 from loomlog.storage.ordered.stream_store import StreamStore
@@ -148,6 +149,31 @@ async def test_what_no_peer_has_is_not_served(tmp_path: Path) -> None:
             await nodes.read(1, glsn)
         with pytest.raises(Corrupt):
             await nodes.read_stream(1, 1, last)
+
+
+async def test_what_no_replica_has_is_a_problem_once_all_were_asked(tmp_path: Path) -> None:
+    async with Nodes(tmp_path, 2) as nodes:
+        await two_replicas(nodes)
+        (glsn,) = await nodes.read_stream(2, 205, 205)
+        for node in (1, 2):
+            nodes.flip(node, 205)
+        stores = ordered_on(nodes.nodes[1])._stores
+
+        async def condition() -> Condition:
+            with pytest.raises(Corrupt):
+                await nodes.read(1, glsn)
+            (found,) = stores.conditions
+            assert "LLSN 201 to 210 cannot be read" in found.text
+            return found
+
+        await nodes.stop(2)
+        assert (await condition()).kind is Kind.DATA_DAMAGED  # node 2 may have it
+        await nodes.start(2)
+        found = await condition()
+        assert found.kind is Kind.DATA_LOST
+        assert "no replica has them whole" in found.text
+        await nodes.stop(2)
+        assert (await condition()).kind is Kind.DATA_LOST
 
 
 async def test_commits_that_cannot_be_read_make_a_replica_damaged(tmp_path: Path) -> None:
