@@ -7,7 +7,9 @@ they run at start-up or inside a worker; the exception is `File.read_cached`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from traceback import clear_frames
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog.types import Buffer
@@ -74,6 +76,18 @@ class Closable(Protocol):
     """Something that is held until it is closed, such as a lock or a store."""
 
     def close(self) -> None: ...
+
+
+@contextmanager
+def closed_on_failure(store: Closable) -> Iterator[None]:
+    """Close a store if what is done first with it fails."""
+    try:
+        yield
+    except BaseException as error:
+        clear_frames(error.__traceback__)  # cursors in them would keep a database locked
+        with suppress(Exception):
+            store.close()
+        raise
 
 
 class Files(Protocol):

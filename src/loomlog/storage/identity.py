@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from loomlog.errors import Corrupt, InvalidArgument, VersionMismatch
 from loomlog.storage import small_files
-from loomlog.storage.files import Closable, Files
+from loomlog.storage.files import Closable, Files, closed_on_failure
 from loomlog.types import NodeId
 
 FORMAT: Final = 6
@@ -186,9 +186,10 @@ def open_owned(
     if is_marked and (found := _load_owner(files, path)) != owner:
         raise InvalidArgument(f"{path} belongs to {found}, not to {owner}; {_OWNER_ADVICE}")
     store = open_store(path)
-    if not is_marked:
+    if is_marked:
+        return store
+    with closed_on_failure(store):
         if not is_empty(store):
-            store.close()
             raise InvalidArgument(f"{path} has no file that says whose it is; {_OWNER_ADVICE}")
         _save_owner(files, path, owner)
     return store

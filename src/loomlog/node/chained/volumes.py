@@ -35,7 +35,7 @@ from loomlog.node.volume import ADVICE, Volume
 from loomlog.node.workers import off_loop
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.write_once import Answered, WriteOnceStore
-from loomlog.storage.files import Worker
+from loomlog.storage.files import Worker, closed_on_failure
 from loomlog.storage.identity import find_copies
 from loomlog.types import Glsn, LogId, NodeId
 
@@ -262,14 +262,15 @@ class ChainVolume:
         self._table = table = self._open_table(self.path)
         self._disks.files.sync_directory(self.volume.path)
         self.volume.watch(self.path)
+        with closed_on_failure(self):
+            self.store = WriteOnceStore(
+                table,
+                workers.commits,
+                workers.look_ups,
+                quick=workers.quick,
+                on_failure=self.volume.failed,
+            )
         self._reclaimer = Reclaimer(table, self._disks.worker)
-        self.store = WriteOnceStore(
-            table,
-            workers.commits,
-            workers.look_ups,
-            quick=workers.quick,
-            on_failure=self.volume.failed,
-        )
         self.replicas = self.store.replicas
         self.problem = ""
 

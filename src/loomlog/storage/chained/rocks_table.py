@@ -36,7 +36,7 @@ from loomlog.storage.chained import block_files
 from loomlog.storage.chained.block_files import BlockFiles, Content, Contents, FilePlace, needless
 from loomlog.storage.chained.block_table import TrimmedMeanwhileError
 from loomlog.storage.disk import RealFiles
-from loomlog.storage.files import File
+from loomlog.storage.files import File, closed_on_failure
 from loomlog.types import Buffer, Glsn, NodeId
 
 VERSION: Final = 5
@@ -150,7 +150,8 @@ class RocksTable:
         rocks.prepare(path)
         self._db = Rdict(path, rocks.options())
         self._node_id = node_id
-        self._files = self._open_files(path)
+        with closed_on_failure(self._db):
+            self._files = self._open_files(path)
         self._committing = Lock()  # nobody looks while what was written is not synced yet
         self._batch: WriteBatch | None = None  # for the next commit: to make it takes longest
 

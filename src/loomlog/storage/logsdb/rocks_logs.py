@@ -30,6 +30,7 @@ from loomlog.limits import MIB
 from loomlog.storage import rocks
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.disk import RealFiles
+from loomlog.storage.files import closed_on_failure
 from loomlog.storage.logsdb import rows
 from loomlog.storage.logsdb.commit import ChangedLog, Commit
 from loomlog.storage.logsdb.log_reader import LogEntry, LogReader, Partitions
@@ -110,11 +111,8 @@ class RocksLogs:
         self._drops = 0  # commits that took something away
         self._damaged: set[tuple[LogId, Lsn]] = set()  # copies that were logged as damaged
         self._partitions = Partitions(Beginnings({}), {})
-        try:
+        with closed_on_failure(self):
             self._load(names, now_us)
-        except BaseException:
-            self.close()
-            raise
 
     # ---- what is here
 
