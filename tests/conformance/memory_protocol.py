@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -348,6 +349,8 @@ class MemoryAttempt(Attempt):
                 if not outcomes.lost(self, str(error)):
                     return
                 await asyncio.sleep(0.05)
+                with suppress(Retryable):
+                    await loglet.log.fetch()  # nodes may have come and gone
             except LoomError as error:
                 if self.doubtful and isinstance(error, Sealed):
                     outcomes.absent(self)

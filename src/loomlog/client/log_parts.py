@@ -16,7 +16,7 @@ from loomlog.client.reader import Reader, TimeSearch
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
-from loomlog.errors import Trimmed
+from loomlog.errors import RolledBack, Trimmed, Unavailable
 from loomlog.types import Entry, Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
@@ -49,11 +49,16 @@ class LogParts:
         )
 
     async def describe(self) -> LogInfo:
-        return log_info(await self.loglets.fetch_with_tail())
+        try:
+            return log_info(await self.loglets.fetch_with_tail())
+        except (Unavailable, RolledBack):
+            log = await self.cached.fetch()
+            if not log.tail_unknown:
+                raise
+            return log_info(log)
 
     async def bounds(self) -> pb.Bounds:
-        frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))
-        return (await self.metadata.request(frame)).bounds
+        return await self.cached.bounds()
 
     async def head(self) -> Glsn:
         return (await self.cached.fetch()).head

@@ -397,6 +397,11 @@ class CachedLog:
         self._update(log)
         return log
 
+    async def bounds(self) -> pb.Bounds:
+        """Return the head and the tail; wait, and raise an error, if the tail is not known."""
+        frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))
+        return (await self._metadata.request(frame)).bounds
+
     def _update(self, log: pb.Log) -> None:
         """Cache a log unless a newer version of it is known."""
         known = self.last_known

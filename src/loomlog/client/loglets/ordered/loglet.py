@@ -47,7 +47,10 @@ class OrderedLoglet(Loglet):
         return OrderedPart(source, log, start, stop)
 
     async def tail(self, log: pb.Log, *, fresh: bool) -> pb.Log:
-        return log if fresh else await self._log.fetch()
+        found = log if fresh else await self._log.fetch()
+        if found.tail_unknown:
+            found.tail, found.tail_unknown = (await self._log.bounds()).tail, False
+        return found
 
     async def locate(self, stream: pb.LogStream, position: Glsn) -> Llsn:
         return await self._finder.locate(stream, position)
