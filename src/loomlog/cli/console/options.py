@@ -64,7 +64,7 @@ Retention = Annotated[
     typer.Option(
         metavar="TIME",
         show_default="forever",
-        help="Trim entries older than this, by the writers' clocks: 12h, 7d.",
+        help="Trim entries older than this, by their timestamps and arrival: 12h, 7d.",
     ),
 ]
 
