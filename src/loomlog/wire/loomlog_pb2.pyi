@@ -550,20 +550,22 @@ class ShardCondition(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., stores_no_copies: _Optional[bool] = ..., refuses_copies: _Optional[bool] = ..., copies_fail: _Optional[bool] = ...) -> None: ...
 
 class ChainReplicaRef(_message.Message):
-    __slots__ = ("loglet_id", "chain", "birth", "epoch", "written", "shard")
+    __slots__ = ("loglet_id", "chain", "birth", "epoch", "written", "shard", "trimmed")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     BIRTH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     chain: int
     birth: int
     epoch: int
     written: int
     shard: int
-    def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
+    trimmed: int
+    def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., shard: _Optional[int] = ..., trimmed: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "held_back", "lost", "generation", "void", "rebuild", "draining_volumes", "access")
@@ -942,20 +944,24 @@ class StoredReplica(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., loglet_id: _Optional[int] = ..., part: _Optional[int] = ..., path: _Optional[str] = ..., volume: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class StreamHolding(_message.Message):
-    __slots__ = ("log_stream_id", "log_id")
+    __slots__ = ("log_stream_id", "log_id", "trimmed")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     log_id: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., log_id: _Optional[int] = ...) -> None: ...
+    trimmed: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., log_id: _Optional[int] = ..., trimmed: _Optional[int] = ...) -> None: ...
 
 class CopysetHolding(_message.Message):
-    __slots__ = ("loglet_id", "epoch")
+    __slots__ = ("loglet_id", "epoch", "trimmed")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    trimmed: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., trimmed: _Optional[int] = ...) -> None: ...
 
 class ListCommits(_message.Message):
     __slots__ = ("log_stream_id", "after")

@@ -71,6 +71,7 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
             replica = Replica(caller.node_id, ref.loglet_id, ref.chain, ref.birth)
             epochs = ReplicaEpochs(ref.epoch, ref.written)
             self.chains.setdefault(ref.loglet_id, {})[replica] = epochs
+            self.add_trim(ref.loglet_id, ref.trimmed)
 
     def has_run(self, record: ChainedRecord) -> bool:
         return record.made

@@ -111,6 +111,7 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
         for copies in holdings.copysets:
             known = self.epochs.get(copies.loglet_id, 0)
             self.epochs[copies.loglet_id] = max(known, copies.epoch)
+            self.add_trim(copies.loglet_id, copies.trimmed)
 
     def has_run(self, record: CopysetRecord) -> bool:
         return record.begun and record.state.epoch >= record.state.history[0].since

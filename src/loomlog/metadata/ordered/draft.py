@@ -13,7 +13,7 @@ from loomlog.metadata.ordered.held_replicas import HeldReplica
 from loomlog.metadata.ordered.records import PREFIX
 from loomlog.metadata.rollback.draft import Draft, ProtocolDraft
 from loomlog.protocol_names import ORDERED
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -25,12 +25,15 @@ class OrderedDraft(ProtocolDraft):
     def __init__(self) -> None:
         self.streams: dict[StreamId, dict[NodeId, HeldReplica]] = {}
         self.log_of: dict[StreamId, LogId] = {}
+        self.trimmed: dict[tuple[StreamId, NodeId], Glsn] = {}
 
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
         for message in caller.registration.uncommit_reports:
             held = self.streams.setdefault(message.log_stream_id, {})
             held[caller.node_id] = HeldReplica.from_wire(message)
-        self.log_of |= {each.log_stream_id: each.log_id for each in holdings.streams}
+        for each in holdings.streams:
+            self.log_of[each.log_stream_id] = each.log_id
+            self.trimmed[each.log_stream_id, caller.node_id] = each.trimmed
 
     def log_ids(self) -> Collection[LogId]:
         return self.log_of.values()
@@ -99,6 +102,15 @@ class OrderedDraft(ProtocolDraft):
                 name = logs[log_id].name
                 draft.notes.append(f"log {name}: stream {stream_id} was added since: taken in")
             draft.changes[_key(stream_id)] = newest
+
+    def trims(self, draft: Draft) -> Mapping[LogId, Glsn]:
+        trims: dict[LogId, Glsn] = {}
+        for (stream_id, node), position in self.trimmed.items():
+            stream = draft.changes.get(_key(stream_id))
+            held = self.streams.get(stream_id, {}).get(node)
+            if isinstance(stream, StreamRecord) and held and held.stamp == stream.stamp:
+                trims[stream.loglet] = max(position, trims.get(stream.loglet, 0))
+        return trims
 
     def seal_changed(self, draft: Draft) -> None:
         """Mark streams as sealed if their replicas may not know of the change."""

@@ -25,7 +25,7 @@ from loomlog.metadata.catalog.records import (
 )
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.store.contract import StoredItem
-from loomlog.types import LogId, NodeId, StreamId
+from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 _R = TypeVar("_R", bound=MetadataRecord)
@@ -68,6 +68,7 @@ class Draft:
             self._drop(log, deleted)
         for protocol in self._protocols:
             protocol.bring(self, logs)
+        self._raise_trims(logs)
         for protocol in self._protocols:
             self._look_at_unknown(protocol, logs, leave)
         self._end_leases()
@@ -125,6 +126,30 @@ class Draft:
         for protocol in self._protocols:
             self.changes.update(dict.fromkeys(protocol.keys_of(self, log)))
         self.notes.append(f"log {log.name} was deleted since: it is not known any more")
+
+    def _raise_trims(self, logs: Mapping[LogId, LogRecord]) -> None:
+        """Trim logs as far as a node did: it was told to, and readers cannot get that any more."""
+        trims: dict[LogId, Glsn] = {}
+        for protocol in self._protocols:
+            trims |= protocol.trims(self)
+        for name in [log.name for log in logs.values()]:
+            log = self.log(name)
+            found = [
+                trims[segment.loglet]
+                if segment.end is None
+                else min(trims[segment.loglet], segment.end)
+                for segment in log.segments
+                if trims.get(segment.loglet, 0) >= segment.start
+            ]
+            trimmed = log.trim(max(found, default=0))
+            if trimmed == log:
+                continue
+            words = f"log {name} was trimmed up to position {trimmed.trimmed} since"
+            if trimmed.segments == log.segments:
+                self.changes[log_key(name)] = trimmed
+                self.notes.append(f"{words}: so it is again")
+            else:  # the streams of whole segments would be left over when the rounds are rebuilt
+                self.notes.append(f"{words}: trim it again")
 
     def log(self, name: str) -> LogRecord:
         """Return the newest draft of a log."""
@@ -201,6 +226,10 @@ class ProtocolDraft(ABC):
     def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
         """Draft the records of this protocol."""
 
+    @abstractmethod
+    def trims(self, draft: Draft) -> Mapping[LogId, Glsn]:
+        """Return up to which position a node has trimmed each loglet. Called after `bring`."""
+
     def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
         """Return the record of a node that was replaced, with what it has lost."""
         return node
@@ -221,6 +250,7 @@ class LogletDraft(ProtocolDraft, Generic[_L]):
         self._prefix = prefix
         self._kind = kind
         self._held = held
+        self.trimmed: dict[LogId, Glsn] = {}
 
     @abstractmethod
     def has_run(self, record: _L) -> bool:
@@ -231,6 +261,12 @@ class LogletDraft(ProtocolDraft, Generic[_L]):
 
     def remaining(self, draft: Draft) -> list[tuple[str, _L]]:
         return draft.remaining(self._prefix, self._kind)
+
+    def add_trim(self, loglet: LogId, position: Glsn) -> None:
+        self.trimmed[loglet] = max(position, self.trimmed.get(loglet, 0))
+
+    def trims(self, draft: Draft) -> Mapping[LogId, Glsn]:
+        return self.trimmed
 
     def _records_of(self, draft: Draft, log: LogRecord) -> list[_L]:
         return [record for record in self.records(draft) if record.log_id == log.log_id]

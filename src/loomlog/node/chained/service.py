@@ -157,6 +157,7 @@ class ChainedService(NodeProtocol):
                 epoch=standing.epoch,
                 written=standing.written,
                 shard=shard,
+                trimmed=standing.trimmed,
             )
             for shard, volume in self._volumes.by_shard()
             for replica, standing in volume.replicas.items()

@@ -192,8 +192,9 @@ class CopysetService(NodeProtocol):
                 continue
             for log in store.logs():
                 last = await looked_up(partial(store.last_copy, log))
-                epoch = newest_epoch(store.standing(log), last)
-                message.copysets.add(loglet_id=log, epoch=epoch)
+                standing = store.standing(log)
+                epoch, trimmed = newest_epoch(standing, last), standing.trimmed
+                message.copysets.add(loglet_id=log, epoch=epoch, trimmed=trimmed)
 
     async def scrub(self, notes: ScrubNotes) -> None:
         for mender in self._menders:

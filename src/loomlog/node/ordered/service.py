@@ -238,7 +238,11 @@ class OrderedService(NodeProtocol):
 
     async def list_holdings(self, message: pb.Holdings) -> None:
         message.streams.extend(
-            pb.StreamHolding(log_stream_id=stream_id, log_id=held.driver.store.meta.log_id)
+            pb.StreamHolding(
+                log_stream_id=stream_id,
+                log_id=held.driver.store.meta.log_id,
+                trimmed=held.driver.trimmed,
+            )
             for stream_id, held in self.held.items()
         )
 

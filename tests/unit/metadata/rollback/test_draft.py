@@ -60,6 +60,7 @@ class Held:
         self.drafts: list[ProtocolDraft] = [ordered, chained, copyset]
         self.streams, self.log_of = ordered.streams, ordered.log_of
         self.chains, self.copysets = chained.chains, copyset.epochs
+        self.trims = (ordered.trimmed, chained.trimmed, copyset.trimmed)
 
 
 def held() -> Held:
@@ -175,6 +176,39 @@ def test_chains_and_copysets_go_on_above_their_epochs() -> None:
     assert [replica.node_id for replica in chained.projection.replicas] == [1]
     assert isinstance(copyset, CopysetRecord)
     assert (copyset.state.epoch, copyset.holders) == (10, (1, 2, 3))
+
+
+def test_logs_are_trimmed_as_far_as_a_node_did() -> None:
+    found = held()
+    ordered, chained, copyset = found.trims
+    ordered |= {(1, 1): 4, (1, 2): 6}
+    chained[2], copyset[3] = 7, 8
+    made = draft(found)
+    assert [_trimmed(made, name) for name in "abc"] == [6, 7, 8]
+    assert sum("since: so it is again" in note for note in made.notes) == 3
+    found.streams[1][2] = stream(2, 3, stamp=78)  # another stream had the number
+    assert _trimmed(draft(found), "a") == 4
+
+
+def test_the_end_of_older_segments_is_not_taken_for_a_trim() -> None:
+    found = held()
+    _, chained, copyset = found.trims
+    older = Segment(3, Settings("copyset", 1, 2), 1, 9)
+    log = LogRecord(2, "b", (older, *(each._replace(start=10) for each in LONE)))
+    more: dict[str, MetadataRecord] = {"log/b": log}
+    chained[2] = 9
+    assert _trimmed(draft(found, more), "b") == 0
+    copyset[3] = 5
+    assert _trimmed(draft(found, more), "b") == 5
+    for position in (9, 12):  # a whole segment: its records are not drafted as gone
+        copyset[3] = chained[2] = position
+        made = draft(found, more)
+        assert _trimmed(made, "b") == 0
+        assert f"log b was trimmed up to position {position} since: trim it again" in made.notes
+
+
+def _trimmed(made: Draft, name: str) -> int:
+    return made.log(name).trimmed
 
 
 def test_a_segment_that_is_not_known_may_be_part_of_a_log() -> None:
