@@ -140,6 +140,30 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_no_other(
         await until(lambda: kept() == [0, 0])
 
 
+async def test_chains_that_were_moved_away_are_restored_from_those_that_left(
+    tmp_path: Path,
+) -> None:
+    """The last node of a chain that is too short for appends loses it, as its condition advises."""
+    local = LocalCluster(nodes=3, directory=tmp_path, failure_detection_s=0.5)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol="chained", replicas=3)
+        written = [b"%d" % number for number in range(ENTRIES)]
+        for value in written:
+            await log.append(value)
+        *others, last = await chain_of(log)
+        for node in others:
+            await local.stop_node(node)
+        while await chain_of(log) != [last]:
+            pass
+        await local.stop_node(last)
+        (tmp_path / f"vsn-{last}/cid=local/snid={last}/chains").rename(tmp_path / "away")
+        for node in (*others, last):
+            await local.start_node(node)
+        found = [entry.value async for entry in log.subscribe(1, ENTRIES)]
+        assert found == written
+        assert (await log.append(b"and on")).position > ENTRIES
+
+
 async def test_a_node_that_met_a_damaged_copy_says_so(tmp_path: Path) -> None:
     local = LocalCluster(nodes=2, directory=tmp_path)
     async with local as cluster, asyncio.timeout(60):

@@ -4,7 +4,9 @@ A replica whose node is silent leaves at once: appends continue with the others,
 as appends need. A spare is filled, and joins: at once if appends wait for it, else when the node
 has been away for long. A drained node leaves when others have taken its place in all its chains, a
 replica that is moved when another has taken its place. A chain without a whole replica begins again
-with what all of them, and older replicas, have.
+with what all of them, and older replicas, have. What is missing on a node that serves its chains
+may still be brought back, and is waited for; but not if the chain is shorter than appends need:
+then all that was acknowledged is on replicas that left.
 
 A replica without room leaves when an append waits for it, if the others are as many as appends
 need.
@@ -35,6 +37,7 @@ class ChainsStanding(NamedTuple):
     unfit: frozenset[Replica] = frozenset()  # their nodes are there, their blocks are not
     lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, removed, or an older copy
     damaged: frozenset[Replica] = frozenset()  # unfit for good: blocks are not what was written
+    missing: frozenset[Replica] = frozenset()  # unfit: not there, though all there is served
     full: frozenset[Replica] = frozenset()  # appends wait, because they have no room
 
     @property
@@ -168,8 +171,10 @@ def _obstacle(chains: ChainsStanding, nodes: Nodes) -> Wait | None:
 
 def _is_lost(chains: ChainsStanding, chain: Chain, nodes: Nodes) -> bool:
     """Return whether no replica of a chain is whole, and none will be."""
-    damaged = {r for r in chain if r in chains.damaged and nodes.reachable(r.node_id)}
-    return all(replica in chains.lost or replica in damaged for replica in chain)
+    gone = {r for r in chain if r in chains.damaged and nodes.reachable(r.node_id)} | chains.lost
+    if len(chain) < chains.projection.least and chains.record.older(chain[0].chain):
+        gone |= chains.missing
+    return gone.issuperset(chain)
 
 
 def _away(chains: ChainsStanding, chain: int, nodes: Nodes) -> list[NodeId]:

@@ -126,8 +126,11 @@ class ChainNodes:
         node = self._catalog.nodes.get(replica.node_id)
         if node is None or node.removing:
             return node is not None
-        serves = not self._connected.restrictions(replica.node_id).chains_unserved
-        return serves and self.reachable(replica.node_id) and replica[1:] in self._void(node)
+        return self.serves_chains(replica.node_id) and replica[1:] in self._void(node)
+
+    def serves_chains(self, node: NodeId) -> bool:
+        """Return whether a node serves all chains that it has."""
+        return self.reachable(node) and not self._connected.restrictions(node).chains_unserved
 
     def _void(self, node: NodeRecord) -> frozenset[tuple[int, ...]]:
         """Return the void replicas of a node by loglet, chain and birth. The set is kept: there may

@@ -17,7 +17,7 @@ from loomlog.core.chained import upkeep
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
-from loomlog.core.chained.replica import DAMAGED
+from loomlog.core.chained.replica import DAMAGED, NOT_HERE
 from loomlog.core.requests import Lost
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.background import RetryLoop, StepResult, Timers
@@ -65,6 +65,7 @@ class Upkeep:
         self.trimmer = ChainTrimmer(self.epochs, background)
         self._unfit: set[Replica] = set()
         self._damaged: set[Replica] = set()  # unfit, because blocks are not what was written
+        self._missing: set[Replica] = set()  # unfit, because they are not there
         self.unverified: set[Replica] = set()  # their nodes are back, and not asked for them yet
         self._joining: set[Replica] = set()  # by this leader
         self._wanted: set[LogId] = set()  # an append was refused for lack of space
@@ -111,6 +112,7 @@ class Upkeep:
         self.remover.node_joined(node)
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
         self._damaged.intersection_update(self._unfit)
+        self._missing.intersection_update(self._unfit)
         for record in filter(lambda record: record.made, self._chained.on_node(node)):
             replicas = record.projection.replicas
             self.unverified.update(replica for replica in replicas if replica.node_id == node)
@@ -151,6 +153,10 @@ class Upkeep:
                 case Refused(reason):
                     if answer == DAMAGED:
                         self._damaged.add(replica)
+                    if answer == NOT_HERE:
+                        self._missing.add(replica)
+                    else:
+                        self._missing.discard(replica)
                     self._is_unfit(replica, reason)
                 case EpochOver(epoch) if epoch > self._epoch_of(record.loglet):
                     self._is_fit(replica)  # it was sealed for an epoch that failed
@@ -163,6 +169,7 @@ class Upkeep:
         self.unverified.discard(replica)
         self._unfit.discard(replica)
         self._damaged.discard(replica)
+        self._missing.discard(replica)
 
     def _is_unfit(self, replica: Replica, reason: str) -> None:
         logger.warning(
@@ -251,6 +258,7 @@ class Upkeep:
             used.intersection(lost | self._unfit),
             lost,
             used.intersection(self._damaged),
+            frozenset(r for r in used & self._missing if self._nodes.serves_chains(r.node_id)),
             self.full(record),
         )
 

@@ -107,6 +107,27 @@ def test_a_chain_without_anybody_waits() -> None:
     )
 
 
+def test_a_short_chain_that_is_missing_begins_again_with_what_left_it() -> None:
+    """All that was acknowledged is on those that left when the chain became too short."""
+    here, left = Replica(3, 1, 0, 1), (Replica(1, 1, 0, 1), Replica(2, 1, 0, 1))
+    gone = frozenset([here])
+    short = loglet([3], left=left, least=2, unfit=gone, missing=gone)
+    why = "node 3 is there without its blocks"
+    nodes = Nodes(fresh=1)
+    assert decide(short, nodes) == NewEpoch(why, unfit=gone, fresh=((0, 1),), older=left[::-1])
+    away = decide(short, Nodes(fresh=1, silent={2}))
+    assert away == Wait("chain 0 is lost but for what node 2 may have left: start it")
+    waiting = (
+        loglet([3], left=left, least=1, unfit=gone, missing=gone),
+        loglet([3], least=2, unfit=gone, missing=gone),
+        loglet([3], left=left, least=2, unfit=gone),
+    )
+    for chains in waiting:
+        found = decide(chains, nodes)
+        assert isinstance(found, Wait)
+        assert "bring the volumes back" in found.reason
+
+
 def test_a_new_epoch_comes_before_all_else() -> None:
     lacking = loglet([1, 2], needs_epoch="takeover")
     assert decide(lacking, Nodes(spares={0: 5})) == NewEpoch("takeover")
