@@ -28,6 +28,7 @@ from loomlog.core.copyset.messages import (
     Trim,
 )
 from loomlog.core.copyset.record import Kind, Lsn, Record, make
+from loomlog.core.usage import UNKNOWN
 from loomlog.errors import Unavailable
 from loomlog.limits import MIB
 from loomlog.net.turns import Turns
@@ -52,6 +53,7 @@ class Attentive:
 
     congested = False
     reads_max = 8
+    usage = UNKNOWN
 
     def __init__(self) -> None:
         self.turns = Turns(self)
