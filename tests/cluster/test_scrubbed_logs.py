@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from node_services import copyset_on
+from poll import until
 
 from loomlog import Change, Cluster
 from loomlog.core.copyset.storage import Erase
+from loomlog.errors import DataLoss
 from loomlog.testing import LocalCluster
 
 pytestmark = pytest.mark.timeout(120)
@@ -83,12 +85,20 @@ async def test_what_nobody_can_repair_or_reach_is_said(tmp_path: Path) -> None:
     async with local as cluster, asyncio.timeout(90):
         log = await cluster.create_log("events", protocol="copyset", replicas=3)
         value = os.urandom(SIZE)
-        await log.append(value)
+        position = (await log.append(value)).position
         for node in (1, 2, 3):
             flip(tmp_path / f"vsn-{node}", value)
         by_node = {scrub.node: scrub for scrub in (await scrubbed(cluster, "events")).scrubs}
         assert "e1n1 of loglet 1 is broken and no other node has it" in by_node[1].error
         assert by_node[1].corrupt_batches == 1 > by_node[1].repaired_batches
+
+        async def problems() -> list[str]:
+            listed = (await cluster.status()).conditions
+            return [each.kind for each in listed if each.severity == "problem"]
+
+        assert await until(problems, lambda kinds: len(kinds) == 3) == ["data-lost"] * 3
+        with pytest.raises(DataLoss):
+            await log.read(position)
         await local.stop_node(3)
         by_node = {scrub.node: scrub for scrub in (await cluster.scrub_log("events")).scrubs}
         assert by_node[3].error

@@ -4,6 +4,7 @@ of a copyset has sound is sound on the others."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
@@ -21,7 +22,7 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, mend
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Mending, mend
 from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.core.copyset.storage import Change, Put
 from loomlog.core.requests import Lost
@@ -40,6 +41,7 @@ class DamagedRecords(MemoryRecords):
     def __init__(self) -> None:
         super().__init__()
         self.unreadable: set[Lsn] = set()
+        self.sound_again: set[Lsn] = set()
 
     def load(self, head: Record) -> Record:
         if head.first in self.unreadable:
@@ -47,10 +49,12 @@ class DamagedRecords(MemoryRecords):
         return super().load(head)
 
     def apply(self, change: Change) -> None:
+        before = set(self.unreadable)
         if isinstance(change, Put):
             self.unreadable.discard(change.record.first)
         super().apply(change)
         self.unreadable.intersection_update(self.by_first)
+        self.sound_again |= before - self.unreadable
 
 
 class Shard(CopysetNode):
@@ -75,10 +79,10 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.shards = {shard: Shard(shard) for shard in SHARDS}
-        self.mending: list[tuple[int, Iterator[Exchange], list[Answer] | None]] = []
+        self.mending: list[tuple[int, Record, Iterator[Exchange], list[Answer] | None]] = []
         self.next_offset = 1
         self.written: dict[Lsn, list[Record]] = {}  # all that were ever stored at an LSN
-        self.mended = 0
+        self.results = Counter[Mending]()
 
     def step(self) -> None:
         match self.random.randrange(8):
@@ -147,19 +151,27 @@ class World:
         ]
         if damaged:
             me, head = self.random.choice(damaged)
-            self.mending.append((me, mend(LOG, head, me), None))
+            self.mending.append((me, head, mend(LOG, head, me), None))
 
     def go_on(self) -> None:
         """Let one of those that mend have its answers, and ask again."""
         if not self.mending:
             return
-        me, steps, answers = self.mending.pop(self.random.randrange(len(self.mending)))
+        me, head, steps, answers = self.mending.pop(self.random.randrange(len(self.mending)))
         try:
             asked = steps.send(answers)  # type: ignore[attr-defined]
         except StopIteration as end:
-            self.mended += end.value
+            self.results[end.value] += 1
+            if end.value is Mending.LOST:
+                self.check_lost(head)
         else:
-            self.mending.append((me, steps, [self.answer(ask) for ask in asked.asks]))
+            self.mending.append((me, head, steps, [self.answer(ask) for ask in asked.asks]))
+
+    def check_lost(self, head: Record) -> None:
+        """Check that no shard has a sound copy, but for those that got one since it was asked."""
+        for kept in (self.shards[shard].kept for shard in head.copyset):
+            is_sound = head.first in kept.by_first and head.first not in kept.unreadable
+            assert not is_sound or head.first in kept.sound_again, "it is not lost"
 
     def answer(self, ask: CopysetAsk) -> Answer:
         assert isinstance(ask.target, int)
@@ -184,7 +196,8 @@ class World:
             before = sum(len(shard.kept.unreadable) for shard in self.shards.values())
             for me, shard in self.shards.items():
                 for first in sorted(shard.kept.unreadable):
-                    self.mending.append((me, mend(LOG, shard.kept._heads[first], me), None))
+                    head = shard.kept._heads[first]
+                    self.mending.append((me, head, mend(LOG, head, me), None))
                     while self.mending:
                         self.go_on()
             if before == sum(len(shard.kept.unreadable) for shard in self.shards.values()):
@@ -229,7 +242,15 @@ def run_all() -> list[World]:
 
 
 def test_all_copies_are_sound_in_the_end() -> None:
-    assert sum(world.mended for world in run_all()) > 300
+    results = sum((world.results for world in run_all()), Counter[Mending]())
+    assert results[Mending.MENDED] > 300
+    assert results[Mending.LOST] > 30
+
+
+def test_a_shard_that_does_not_answer_may_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loomlog.core.copyset.procedures._has_lost", lambda *args: True)
+    with pytest.raises(AssertionError, match="it is not lost"):
+        run_all()
 
 
 def test_a_node_that_takes_any_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core import requests
@@ -108,10 +109,18 @@ def fence(
 # ---- mend
 
 
-def mend(log: LogId, head: Record, me: ShardId) -> Steps[bool]:
-    """Give the damaged copy of a record here its batch back, from another shard of its copyset.
-    Return False if none of them has it now."""
+class Mending(Enum):
+    """The result for a damaged copy."""
+
+    MENDED = "mended"
+    NOT_NOW = "not now"  # a shard that may have the batch did not send it
+    LOST = "lost"  # all other shards said that they lost it, or that theirs is damaged
+
+
+def mend(log: LogId, head: Record, me: ShardId) -> Steps[Mending]:
+    """Give the damaged copy of a record here its batch back, from another shard of its copyset."""
     read = Read(log, head.first, head.last, bytes_max=1, everything=True)
+    result = Mending.LOST
     for shard in shuffled(head.copyset, head.first):
         if shard == me:
             continue
@@ -120,8 +129,19 @@ def mend(log: LogId, head: Record, me: ShardId) -> Steps[bool]:
         for record in answer.records if isinstance(answer, Delivered) else ():
             stored = yield from ask_each([me], Mend(log, record))
             if isinstance(stored[me], Stored):
-                return True
-    return False
+                return Mending.MENDED
+        if not _has_lost(answer, head.first):
+            result = Mending.NOT_NOW
+    return result
+
+
+def _has_lost(answer: Answer, lsn: Lsn) -> bool:
+    """Return whether a shard said that it has no sound copy any more. One that never had a copy
+    says nothing about others: they may have got theirs later."""
+    return isinstance(answer, Delivered) and (
+        answer.lost_through >= epoch_of(lsn)
+        or any(first <= lsn <= last for first, last in answer.damaged)
+    )
 
 
 # ---- purge

@@ -16,14 +16,15 @@ import asyncio
 import errno
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from loomlog import limits
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.messages import Refused
 from loomlog.core.copyset.nodeset import Trouble
-from loomlog.core.copyset.record import Epoch, lsn_words
+from loomlog.core.copyset.procedures import Mending
+from loomlog.core.copyset.record import Epoch, Lsn, lsn_words
 from loomlog.core.copyset.shards import index_of
 from loomlog.errors import InvalidArgument
 from loomlog.node.disks import Disks
@@ -83,6 +84,7 @@ class LogsVolume:
         self.version = 0
         self._refusal: Refused | None = None
         self._problem = ""  # why it cannot be opened
+        self._lost: set[tuple[LogId, Lsn]] = set()  # damaged copies that no other shard has
         self._opening: asyncio.Task[None] | None = None
         self._open_again: asyncio.TimerHandle | None = None
         self._tending: asyncio.TimerHandle | None = None
@@ -122,15 +124,32 @@ class LogsVolume:
         """Return what operators should know: a LogsDB cannot be opened, or copies are damaged."""
         if self._problem:
             return [Condition(Kind.STORE_CLOSED, self._problem)]
-        if self._table is not None and (damaged := self._table.damaged_copies):
-            count, named = len(damaged), list(damaged)[:DAMAGED_NAMED_MAX]
-            places = ", ".join(f"{lsn_words(lsn)} of loglet {log}" for log, lsn in named)
-            text = (
-                f"{count} damaged copies at {self.path} ({places}{', …' * (count > len(named))}), "
-                "and no other node has them now: readers get DataLoss if none ever has"
-            )
-            return [Condition(Kind.DATA_DAMAGED, text, "check the disk", records=count)]
-        return []
+        damaged = list(self._table.damaged_copies) if self._table is not None else []
+        lost = [copy for copy in damaged if copy in self._lost]
+        rest = [copy for copy in damaged if copy not in self._lost]
+        found = (
+            (Kind.DATA_LOST, lost, "no other node has them whole: readers get DataLoss"),
+            (
+                Kind.DATA_DAMAGED,
+                rest,
+                "no other node has them now: readers get DataLoss if none ever has",
+            ),
+        )
+        return [self._condition(*each) for each in found if each[1]]
+
+    def _condition(self, kind: Kind, copies: Sequence[tuple[LogId, Lsn]], words: str) -> Condition:
+        count, named = len(copies), copies[:DAMAGED_NAMED_MAX]
+        places = ", ".join(f"{lsn_words(lsn)} of loglet {log}" for log, lsn in named)
+        places += ", …" * (count > len(named))
+        text = f"{count} damaged copies at {self.path} ({places}), and {words}"
+        return Condition(kind, text, "check the disk", records=count)
+
+    def note_mending(self, log: LogId, lsn: Lsn, result: Mending) -> None:
+        """Remember whether other shards have a damaged copy. Once lost, it is so until mended."""
+        if result is Mending.LOST and self._table is not None:
+            self._lost = {*self._lost.intersection(self._table.damaged_copies), (log, lsn)}
+        elif result is Mending.MENDED:
+            self._lost.discard((log, lsn))
 
     @property
     def logs(self) -> list[LogId]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from loomlog import limits
 from loomlog.core.copyset.comparison import Comparison, compare
-from loomlog.core.copyset.procedures import mend
+from loomlog.core.copyset.procedures import Mending, mend
 from loomlog.core.copyset.record import LSN_MAX, Lsn, Record, lsn_words
 from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.errors import LoomError
@@ -118,12 +118,13 @@ class Mender:
         with suppress(LoomError):
             await self._epochs.get(log, KNOWN_S)  # so that the addresses of the others are known
         async with self._one_by_one:
-            is_mended = await self._asker.run(mend(log, head, self._me))
-        if is_mended:
+            result = await self._asker.run(mend(log, head, self._me))
+        self._copies.volume.note_mending(log, head.first, result)
+        if result is Mending.MENDED:
             self._not_before_s.pop(key, None)
             logger.info("loglet %d: the copy at %s is mended", log, lsn_words(head.first))
         else:
             if len(self._not_before_s) >= WAITING_MAX:
                 self._not_before_s.clear()
             self._not_before_s[key] = asyncio.get_running_loop().time() + AGAIN_S
-        return is_mended
+        return result is Mending.MENDED
