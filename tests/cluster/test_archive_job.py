@@ -102,7 +102,8 @@ def test_parquet_files_are_plain_parquet(rig: ArchiveRig) -> None:
     assert sorted(n for table in tables for n in table["position"].to_pylist()) == list(
         range(1, 46)
     )
-    assert tables[0].column_names == ["position", "stream", "llsn", "timestamp", "key", "value"]
+    names = ["position", "stream", "llsn", "timestamp", "key", "value", "headers"]
+    assert tables[0].column_names == names
     assert all(
         table["position"].to_pylist() == sorted(table["position"].to_pylist()) for table in tables
     )

@@ -161,7 +161,7 @@ async def test_a_log_that_waits_for_its_nodes_is_described_but_its_end_is_not_to
         assert log.tail_unknown
         [listed] = (await cluster.status()).logs
         assert (listed.name, listed.tail_unknown) == ("events", True)
-        with pytest.raises(Unavailable, match="waits for its nodes"):
+        with pytest.raises(Unavailable, match="0 of 1 storage nodes have confirmed"):
             await cluster.bounds()
         answer = await cluster.ask_sequencer(chained(log).loglet_id, FindEnd(1))
         assert isinstance(answer, Refused)

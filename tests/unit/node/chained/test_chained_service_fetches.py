@@ -23,6 +23,7 @@ from loomlog.core.chained.messages import (
     TrimmedTo,
     Write,
 )
+from loomlog.core.usage import UNKNOWN
 from loomlog.errors import Busy, Unavailable
 from loomlog.limits import MIB, SUBSCRIPTIONS_PER_CONNECTION_MAX
 from loomlog.net.turns import Turns
@@ -109,6 +110,7 @@ class Attentive:
 
     congested = False
     reads_max = 8
+    usage = UNKNOWN
 
     def __init__(self) -> None:
         self.turns = Turns(self)
