@@ -8,6 +8,8 @@ always. So it takes two round trips, however long the log is.
 
 - One replica of each chain is enough. What was acknowledged is on each of them; what is on none of
   them was not, and is not.
+- A chain that becomes too short for appends gains little and depends on fewer disks. If it is not
+  known that its nodes are away, they may all be about to stop: what to do is decided again.
 - A replica that did not answer must leave: it may still take writes of the old epoch. It comes back
   as another replica, empty.
 - Two attempts at once seal the same epoch and write nothing to replicas in force; one of them wins
@@ -197,6 +199,7 @@ class Goal(NamedTuple):
     older: tuple[Replica, ...] = ()  # of those chains and not in force; believed in this order
     damaged: frozenset[Replica] = frozenset()  # unfit, but they know which blocks there were
     moved: frozenset[Replica] = frozenset()  # leave, too: others have taken their places
+    short: bool = True  # chains may become shorter than appends need
     filling: Callable[[], None] = lambda: None  # called before the newcomer gets the last part
 
 
@@ -312,6 +315,10 @@ def reconfigure(
         chains[fresh.chain] = (fresh,)
     if not all(chains):
         return Interrupted(_why_none_stays(projection, chains.index(()), seals))
+    if not goal.short:
+        for index, (before, after) in enumerate(zip(projection.chains, chains, strict=True)):
+            if len(after) < min(len(before), projection.least):
+                return Interrupted(f"fewer replicas of chain {index} answered than are there")
     if newcomer is not None:
         index = newcomer.replica.chain
         tail = projection.chains[index][-1]

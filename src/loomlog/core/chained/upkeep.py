@@ -90,6 +90,7 @@ class NewEpoch:
     older: tuple[Replica, ...] = ()  # may have blocks of those chains, too
     damaged: frozenset[Replica] = frozenset()
     moved: frozenset[Replica] = frozenset()
+    short: bool = False  # chains may become shorter than appends need
 
     def goal(self, *fresh: Replica) -> Goal:
         """Return the goal of the epoch, given the replicas with which lost chains begin again."""
@@ -100,6 +101,7 @@ class NewEpoch:
             older=self.older,
             damaged=self.damaged,
             moved=self.moved,
+            short=self.short,
         )
 
 
@@ -196,14 +198,21 @@ def is_needless(chains: ChainsStanding, replica: Replica, nodes: Nodes) -> bool:
 
 def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | Wait:
     fresh = []
-    for index, chain in enumerate(chains.projection.chains):
+    projection = chains.projection
+    for index, chain in enumerate(projection.chains):
         if _is_lost(chains, chain, nodes):
             if (node := nodes.fresh(chains.record)) is None:
                 return Wait(f"chain {index} is lost, and there is no node where it can begin again")
             fresh.append((index, node))
     removed = frozenset(r.node_id for r in chains.lost if not nodes.reachable(r.node_id))
     older = tuple(replica for index, _ in fresh for replica in chains.record.older(index))
-    return NewEpoch(reason, removed, chains.unfit, tuple(fresh), older, chains.damaged)
+    # An attempt that was surprised is not repeated in vain: by now it is known who is there.
+    short = bool(chains.needs_epoch) or any(
+        sum(nodes.reachable(replica.node_id) for replica in chains.whole(index)) < projection.least
+        for index in range(len(projection.chains))
+    )
+    damaged = chains.damaged
+    return NewEpoch(reason, removed, chains.unfit, tuple(fresh), older, damaged, short=short)
 
 
 def _what_helps(chain: Chain, nodes: Nodes) -> str:

@@ -21,6 +21,7 @@ from loomlog.core.chained.read import read
 from loomlog.core.chained.reconfigure import (
     Admission,
     Adopted,
+    Goal,
     Newcomer,
     create,
     reconfigure,
@@ -57,6 +58,18 @@ def test_a_ticket_is_of_no_use() -> None:
         REASON, untouched=True
     )
     assert not log.on(1)
+
+
+def test_a_chain_does_not_become_too_short_by_surprise() -> None:
+    log = Chains(nodes=3, least=2)
+    log.silent = {1, 2}
+    ending = log.run(reconfigure(log.projection, Goal(short=False), 9))
+    assert ending == Interrupted("fewer replicas of chain 0 answered than are there")
+    log.silent = {1}
+    assert [r.node_id for r in log.reconfigured(Goal(short=False)).replicas] == [2, 3]
+    log.silent = {1, 2}
+    assert [r.node_id for r in log.reconfigured().replicas] == [3]
+    assert [r.node_id for r in log.reconfigured(Goal(short=False)).replicas] == [3]
 
 
 def test_one_short_chain_is_enough_to_wait() -> None:

@@ -114,7 +114,9 @@ def test_a_short_chain_that_is_missing_begins_again_with_what_left_it() -> None:
     short = loglet([3], left=left, least=2, unfit=gone, missing=gone)
     why = "node 3 is there without its blocks"
     nodes = Nodes(fresh=1)
-    assert decide(short, nodes) == NewEpoch(why, unfit=gone, fresh=((0, 1),), older=left[::-1])
+    assert decide(short, nodes) == NewEpoch(
+        why, unfit=gone, fresh=((0, 1),), older=left[::-1], short=True
+    )
     away = decide(short, Nodes(fresh=1, silent={2}))
     assert away == Wait("chain 0 is lost but for what node 2 may have left: start it")
     waiting = (
@@ -130,7 +132,19 @@ def test_a_short_chain_that_is_missing_begins_again_with_what_left_it() -> None:
 
 def test_a_new_epoch_comes_before_all_else() -> None:
     lacking = loglet([1, 2], needs_epoch="takeover")
-    assert decide(lacking, Nodes(spares={0: 5})) == NewEpoch("takeover")
+    assert decide(lacking, Nodes(spares={0: 5})) == NewEpoch("takeover", short=True)
+
+
+def test_a_chain_becomes_too_short_only_if_it_is_known_who_is_away() -> None:
+    """Or if an attempt has failed: whoever does not answer may be back, or about to stop."""
+    three = loglet([1, 2, 3], least=2)
+    assert decide(three, Nodes(silent={1})) == NewEpoch("node 1 is silent")
+    assert decide(three, Nodes(silent={1, 2})) == NewEpoch("node 1 is silent", short=True)
+    unfit = frozenset([Replica(2, 1, 0, 1)])
+    one = decide(three._replace(unfit=unfit), Nodes(silent={1}))
+    assert one == NewEpoch("node 1 is silent", unfit=unfit, short=True)
+    again = decide(three._replace(needs_epoch="unfinished"), Nodes(silent={1}))
+    assert again == NewEpoch("unfinished", short=True)
 
 
 def test_a_spare_joins_the_chain_that_lacks_a_replica() -> None:
@@ -223,7 +237,7 @@ def test_a_chain_of_which_all_replicas_are_lost_begins_anew() -> None:
     lost = frozenset([Replica(3, 1, 1, 1), Replica(4, 1, 1, 1)])
     half = loglet([1, 2], [3, 4], unfit=lost, lost=lost)
     reason = "node 3 is there without its blocks"
-    assert decide(half, Nodes(fresh=3)) == NewEpoch(reason, unfit=lost, fresh=((1, 3),))
+    assert decide(half, Nodes(fresh=3)) == NewEpoch(reason, unfit=lost, fresh=((1, 3),), short=True)
     assert decide(half, Nodes()) == Wait(
         "chain 1 is lost, and there is no node where it can begin again"
     )
@@ -242,7 +256,7 @@ def test_a_node_that_was_removed_is_not_waited_for() -> None:
     lost = frozenset([Replica(1, 1, 0, 1), Replica(2, 1, 0, 1)])
     removed = decide(loglet([1, 2], unfit=lost, lost=lost), Nodes(silent={2}, fresh=3))
     reason = "node 1 is there without its blocks"
-    assert removed == NewEpoch(reason, frozenset([2]), lost, ((0, 3),))
+    assert removed == NewEpoch(reason, frozenset([2]), lost, ((0, 3),), short=True)
 
 
 def old(node: NodeId, birth: int = 1) -> Replica:
@@ -264,6 +278,7 @@ def test_a_lost_chain_gets_what_replicas_that_left_and_newcomers_have() -> None:
         unfit=lost,
         fresh=((0, 1),),
         older=(old(2, 8), old(4, 7), old(3), old(2)),
+        short=True,
     )
     assert decide(chains, Nodes(fresh=1)) == begun
 
