@@ -16,7 +16,7 @@ from loomlog.client.reader import Reader, TimeSearch
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
-from loomlog.errors import RolledBack, Trimmed, Unavailable
+from loomlog.errors import Trimmed
 from loomlog.types import Entry, Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
@@ -49,13 +49,7 @@ class LogParts:
         )
 
     async def describe(self) -> LogInfo:
-        try:
-            return log_info(await self.loglets.fetch_with_tail())
-        except (Unavailable, RolledBack):
-            log = await self.cached.fetch()
-            if not log.tail_unknown:
-                raise
-            return log_info(log)
+        return log_info(await self.loglets.fetch_with_tail())
 
     async def bounds(self) -> pb.Bounds:
         return await self.cached.bounds()
