@@ -45,8 +45,8 @@ class HttpServer:
         public: Collection[str] = (),
         permits: Permits | None = None,
     ) -> None:
-        """With `credentials`, the server speaks TLS. Paths that are not in `public` are for those
-        whom `permits` lets in; without it, for everybody."""
+        """Use TLS if `credentials` are given. Paths outside `public` are served only to callers
+        whom `permits` accepts; without `permits`, to everybody."""
         self._routes = dict(routes)
         self._public = frozenset(routes if permits is None else public)
         self._permits = permits

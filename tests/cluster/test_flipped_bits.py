@@ -139,7 +139,7 @@ async def test_the_newest_batches_are_damaged_on_all_replicas(
 
 
 def destroy_end(path: Path) -> None:
-    """As if the process had been killed: nothing says that the end was whole."""
+    """Destroy the second half, and the index that only a clean stop leaves."""
     path.with_suffix(".idx").unlink()
     data = bytearray(path.read_bytes())
     half = len(data.rstrip(b"\0")) // 2

@@ -49,7 +49,8 @@ async def test_jobs_are_acknowledged_in_any_order_by_several_tasks() -> None:
 async def test_a_job_that_fails_again_and_again_becomes_a_dead_letter() -> None:
     async with LocalCluster(nodes=1) as cluster:
         log = await cluster.create_log("jobs", replicas=1)
-        await log.append_many([b"bad", b"good"], [b"key", None])
+        await log.append(b"bad", b"key", headers={"trace": b"7"})
+        await log.append(b"good")
         async with log.queue("q", visibility_timeout_s=0.2, attempts_max=2) as queue:
             bad = await next_job(queue)
             good = await next_job(queue)
@@ -64,7 +65,7 @@ async def test_a_job_that_fails_again_and_again_becomes_a_dead_letter() -> None:
         letters = cluster.log("jobs.dead-letters")
         assert await letters.tail() == 1
         letter = await letters.read(1)
-        assert (letter.key, letter.value) == (b"key", b"bad")
+        assert (letter.key, letter.value, letter.headers) == (b"key", b"bad", {"trace": b"7"})
         assert (await log.queue("q").describe()).free == 1, "who leaves gives its jobs back"
 
 

@@ -1,4 +1,4 @@
-"""What a node remembers of the requests on a connection ends with them."""
+"""A node forgets a request of a connection when it ends."""
 
 from __future__ import annotations
 

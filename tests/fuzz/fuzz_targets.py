@@ -340,7 +340,7 @@ def _small_targets() -> list[Target]:
 
 
 def _small_of_marks(name: str, example: dict[str, Any], load: Callable[[Any], Any]) -> Target:
-    """One that counts as something else if it is damaged, and does not raise."""
+    """Return a target whose reader does not raise: damage reads as one of a few safe values."""
     target = _small(name, name, example, load)
     unreadable = (None, Seen(Run(0, ""), 0), Seen(), Access(rules=AccessRules(enforced=True)))
 

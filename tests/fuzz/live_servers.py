@@ -23,7 +23,7 @@ _AT_ONCE: Final = 4  # connections
 
 @dataclass
 class LiveOutcome:
-    """What became of a run."""
+    """The counts and findings of a run."""
 
     connections: int = 0
     frames: int = 0

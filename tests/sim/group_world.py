@@ -199,7 +199,7 @@ class Connection:
         return self._of.faulty and self._random.random() < 0.02
 
     def _latency_s(self) -> float:
-        """Return how long a message takes, rarely so long that its sender has given up."""
+        """Return the delay of a message. A few are so late that their sender has given up."""
         if self._of.faulty and self._random.random() < 0.02:
             return self._random.uniform(0.5, 3 * REQUEST_TIMEOUT_S)
         return self._random.uniform(0.0005, 0.02)

@@ -16,7 +16,7 @@ from loomlog.client.reader import Reader, TimeSearch
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
-from loomlog.errors import Trimmed
+from loomlog.errors import Retryable, Trimmed
 from loomlog.types import Entry, Gap, Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
@@ -59,6 +59,13 @@ class LogParts:
 
     async def tail(self) -> Glsn:
         return (await self.bounds()).tail
+
+    async def known_tail(self) -> Glsn | None:
+        """Return the tail; None if it cannot be found now."""
+        try:
+            return await self.tail()
+        except Retryable:
+            return None
 
     async def read(self, position: Glsn) -> Entry:
         try:

@@ -1,4 +1,4 @@
-"""Looks at the status of the cluster again and again, while pages are open.
+"""Poll the status of the cluster while pages are open.
 
 There is one watch for each identity: what a status shows depends on who asks. It keeps the rates
 and events of the last minutes in memory, and nothing else.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
-from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking
+from loomlog.client.blocking.loop_thread import BlockingContext, LoopThread, blocking
 from loomlog.client.groups.group import Group
 from loomlog.types import Entry
 
 
-class BlockingGroup(BlockingFace[Group]):
+class BlockingGroup(BlockingContext[Group]):
     """A consumer group of one log. As a context manager it joins the group; then it is an iterator
     over the entries of the shards that this member owns, in order."""
 
@@ -21,18 +19,6 @@ class BlockingGroup(BlockingFace[Group]):
 
     def __repr__(self) -> str:
         return f"<BlockingGroup {self.name!r}>"
-
-    def __enter__(self) -> Self:
-        self._thread.run(self._target.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.run(self._target.__aexit__(kind, error, traceback))
 
     def __iter__(self) -> Iterator[Entry]:
         group = self._target

@@ -7,7 +7,8 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from loomlog.errors import Unavailable
 
@@ -69,6 +70,39 @@ class BlockingFace(Generic[A_co]):
     def __init__(self, thread: LoopThread, target: A_co) -> None:
         self._thread = thread
         self._target = target
+
+
+class AsyncContext(Protocol):
+    """An object that `async with` enters and leaves."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+C_co = TypeVar("C_co", bound=AsyncContext, covariant=True)
+
+
+class BlockingContext(BlockingFace[C_co]):
+    """A wrapper of an async context manager, to be used with `with`."""
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._target.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.run(self._target.__aexit__(kind, error, traceback))
 
 
 def blocking(

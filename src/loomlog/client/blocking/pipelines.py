@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
-from types import TracebackType
-from typing import Self
 
 from loomlog.client.append.pipeline import Pipeline
-from loomlog.client.blocking.loop_thread import BlockingFace, blocking
+from loomlog.client.blocking.loop_thread import BlockingContext, blocking
 from loomlog.types import Buffer, Position
 
 
-class BlockingPipeline(BlockingFace[Pipeline]):
+class BlockingPipeline(BlockingContext[Pipeline]):
     """Ordered appends to one log; a context manager that waits for all of them on exit."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.run(self._target.__aexit__(kind, error, traceback))
 
     def append(
         self, value: Buffer, key: Buffer | None = None

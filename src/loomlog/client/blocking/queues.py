@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
-from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking
+from loomlog.client.blocking.loop_thread import BlockingContext, BlockingFace, LoopThread, blocking
 from loomlog.client.queues.queue import Job, Queue
 from loomlog.types import Entry
 
@@ -29,7 +27,7 @@ class BlockingJob(BlockingFace[Job]):
     retry = blocking(Job.retry)
 
 
-class BlockingQueue(BlockingFace[Queue]):
+class BlockingQueue(BlockingContext[Queue]):
     """A work queue on one log. As a context manager it joins the queue; then it is an iterator over
     jobs. Several threads may iterate at once."""
 
@@ -39,18 +37,6 @@ class BlockingQueue(BlockingFace[Queue]):
 
     def __repr__(self) -> str:
         return f"<BlockingQueue {self.name!r}>"
-
-    def __enter__(self) -> Self:
-        self._thread.run(self._target.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.run(self._target.__aexit__(kind, error, traceback))
 
     def __iter__(self) -> Iterator[BlockingJob]:
         while True:

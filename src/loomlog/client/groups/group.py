@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import datetime
@@ -89,7 +87,7 @@ class GroupInfo:
 
     @property
     def behind(self) -> int | None:
-        """How many positions the slowest shard is behind the tail."""
+        """The distance of the slowest shard to the tail; None if that is not known."""
         return None if self.tail is None else max(0, self.tail - self.position)
 
 
@@ -137,8 +135,7 @@ class Group:
         membership = Membership(
             log_id, self._store, self._leases, options.session_timeout_s, self._changed
         )
-        name = options.member or f"{socket.gethostname()}-{os.getpid()}"
-        await membership.join(name, initial)
+        await membership.join(options.member, initial)
         self._membership = membership
         self._consumption = Consumption(membership.member)
         self._count = len(membership.state.shards)
@@ -342,11 +339,7 @@ class Group:
         state = await self._store.get(log.log_id)
         if state is None:
             raise self._missing()
-        try:
-            tail: Glsn | None = await self._parts.tail()
-        except Retryable:
-            tail = None
-        return describe(self.name, state, await self._leases.live(), tail)
+        return describe(self.name, state, await self._leases.live(), await self._parts.known_tail())
 
     async def reset(self, start: Glsn | str | datetime) -> GroupInfo:
         """Let all shards continue at `start`: a position, a time, "earliest" or "latest". Raise

@@ -7,6 +7,8 @@ Both together take less than the session timeout.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from itertools import count
 from typing import Final, Generic
@@ -86,10 +88,12 @@ class Membership(Generic[S]):
         """Whether nobody can have replaced this member yet, by its own clock."""
         return self._loop.time() < self._renewed_s + self._ttl_s
 
-    async def join(self, name: str, initial: S) -> None:
+    async def join(self, name: str | None, initial: S) -> None:
+        """Become a member; without a name, it gets that of this process."""
         self._renewed_s = self._loop.time()
         self.member, self._lease = await self._leases.take_one(self._ttl_s)
-        await self.change(lambda state: state.join(self.member, name), initial)
+        called = name or f"{socket.gethostname()}-{os.getpid()}"
+        await self.change(lambda state: state.join(self.member, called), initial)
         self._heart = self._loop.create_task(self._beat())
 
     async def change(self, step: Callable[[S], S], initial: S | None = None) -> None:

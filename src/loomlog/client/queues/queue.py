@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -148,8 +146,7 @@ class Queue:
         membership = Membership(
             log_id, self._store, self._leases, options.session_timeout_s, self._wake.set
         )
-        name = options.member or f"{socket.gethostname()}-{os.getpid()}"
-        await membership.join(name, initial)
+        await membership.join(options.member, initial)
         self._membership = membership
         self._watch = asyncio.create_task(self._watch_jobs())
         return self
@@ -321,10 +318,7 @@ class Queue:
         state = await self._store.get(log.log_id)
         if state is None:
             raise NotFound(f"log {self._parts.name!r} has no queue {self.name!r}")
-        try:
-            tail: Glsn | None = await self._parts.tail()
-        except Retryable:
-            tail = None
+        tail = await self._parts.known_tail()
         live = await self._leases.live()
         free = len(state.free())
         return QueueInfo(

@@ -46,6 +46,8 @@ class Queues(Registers):
 
     async def _bury(self, entry: Entry) -> None:
         """Append an entry to the log of dead letters, which is created when it is needed."""
+        from loomlog.columns.headers import encode_headers  # loads Arrow, which entries need anyway
+
         name = f"{self._parts.name}.dead-letters"
         active = (await self._parts.describe()).segments[-1]
         request = pb.CreateLog(
@@ -55,4 +57,7 @@ class Queues(Registers):
             await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
         except AlreadyExists:
             pass
-        await self._parts_of(name).appender.append(entry.value, entry.key, None)
+        headers = encode_headers(entry.headers)
+        await self._parts_of(name).appender.append_special(
+            entry.value, entry.key, None, headers, None
+        )

@@ -108,7 +108,7 @@ class Overtaken(Chains):
 
 
 def test_a_newcomer_that_another_epoch_overtook_does_not_join() -> None:
-    """It may have copied a block that only the head of the new epoch has."""
+    """The newcomer may have copied a block that only the head of the new epoch has."""
     log = Overtaken(nodes=1)
     rival, admission = filled(log, 2), filled(log, 3)
     log.rival = rival

@@ -1,4 +1,4 @@
-"""The next step of a chained loglet: who leaves, who joins, who is waited for."""
+"""Upkeep decides the next step of a chained loglet: who leaves, joins, or is waited for."""
 
 from __future__ import annotations
 

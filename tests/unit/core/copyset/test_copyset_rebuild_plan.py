@@ -110,7 +110,7 @@ def racks(*nodes: int, count: int) -> tuple[Member, ...]:
 
 
 def test_a_node_joins_in_the_failure_domain_of_one_that_leaves() -> None:
-    """With a third rack, copysets in one rack would count no longer, and there are such."""
+    """A third rack would make existing copysets invalid that lie in a single rack."""
     old = EpochMetadata(1, (*racks(1, 2, 3, count=2), Member(5, "rack 1")), 3)
     state = LogState(6, 1, (old,), last_clean=5, tail=0)
     after = widened(state, {3: 4, 5: 4}, [*racks(1, 2, count=2), Member(4, "rack 9")])

@@ -101,7 +101,7 @@ def test_a_recovery_names_it_for_the_one_epoch_that_it_recovers() -> None:
 
 
 def test_two_shards_of_a_node_are_refused() -> None:
-    """They are lost together: what is on both has one copy."""
+    """Two shards of a node are lost together, so they count as one copy."""
     shards = [shard_of(node, index) for node in (1, 2, 3) for index in (0, 1)]
     nodeset = tuple(map(Member, shards))
     state = take_epoch(first_state(nodeset, 3), 1, nodeset, least=2)
