@@ -17,7 +17,7 @@ ARGS ?=
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd promtool chromium screenshots demo test most long kills lint types sim soak attack fuzz bench bench-peers proto reference clean
+.PHONY: help venv java etcd promtool chromium screenshots demo test most long kills lint types sim soak attack pythons fuzz bench bench-peers proto reference clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -105,6 +105,9 @@ attack: MINUTES = 5
 attack: SEED = $(shell date +%s)
 attack: etcd  ## kills, stops, disk faults, lost disks, clock jumps, damaged frames: make attack MINUTES=60
 	$(BIN)/python tests/cluster/chaos/attack.py --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+pythons: $(STAMP)  ## a part of the tests with every Python that is found and supported
+	$(BIN)/python tests/rigs/other_pythons.py build
 
 fuzz: MINUTES = 1
 fuzz: SEED = $(shell date +%s)

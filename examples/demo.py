@@ -1,4 +1,4 @@
-"""What `make demo` shows: a cluster of real processes on this machine, from start to stop.
+"""The program of `make demo`: a cluster of real processes on this machine, from start to stop.
 
 Starts `loom up` on free ports in a temporary directory, appends from several writers at once,
 reads everything back in order from two readers, checks it, shows `loom status`; then runs the

@@ -17,7 +17,7 @@ from loomlog.codecs import DataclassCodec
 
 @dataclass
 class Command:
-    """What somebody wants to do with an account."""
+    """A request to change an account."""
 
     account: str
     amount: int  # below 0: a withdrawal

@@ -1,4 +1,4 @@
-"""A reader that goes on where it was, however often it is stopped and started.
+"""A reader that continues where it was, however often it is stopped and started.
 
 Start a cluster with `loom up`, then run this file several times. LOOM_CLUSTER says where it is.
 """

@@ -1,4 +1,4 @@
-"""The same as quickstart.py without async: for scripts, notebooks and threads.
+"""Does what quickstart.py does, without async: for scripts, notebooks and threads.
 
 Start a cluster with `loom up`, then run this file. LOOM_CLUSTER says where the cluster is.
 """

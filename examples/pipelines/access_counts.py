@@ -36,7 +36,7 @@ def access_counts(rows: DataFrame) -> DataFrame:
 
 
 def show(table: DataFrame) -> DataFrame:
-    """What a reader of the table asks."""
+    """Print what a reader of the table asks for."""
     sums = table.groupBy("minute", "path").agg(
         sf.sum("requests").alias("requests"),
         sf.sum(sf.when(sf.col("status") >= 500, sf.col("requests"))).alias("failed"),

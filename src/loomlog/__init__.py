@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loomlog import errors as errors
     from loomlog.client.append.pipeline import Pipeline as Pipeline
-    from loomlog.client.blocking import BlockingCheckpoint as BlockingCheckpoint
     from loomlog.client.blocking import BlockingCluster as BlockingCluster
-    from loomlog.client.blocking import BlockingLease as BlockingLease
     from loomlog.client.blocking import BlockingLog as BlockingLog
-    from loomlog.client.blocking import BlockingRegister as BlockingRegister
     from loomlog.client.blocking import BlockingWriter as BlockingWriter
     from loomlog.client.blocking import connect_sync as connect_sync
     from loomlog.client.blocking.groups import BlockingGroup as BlockingGroup
+    from loomlog.client.blocking.kv import BlockingCheckpoint as BlockingCheckpoint
+    from loomlog.client.blocking.kv import BlockingLease as BlockingLease
+    from loomlog.client.blocking.kv import BlockingRegister as BlockingRegister
     from loomlog.client.cluster import Cluster as Cluster
     from loomlog.client.cluster import connect as connect
     from loomlog.client.groups.group import Group as Group
@@ -38,21 +38,23 @@ if TYPE_CHECKING:
     from loomlog.client.publish.writer import Writer as Writer
     from loomlog.client.queues.queue import Job as Job
     from loomlog.client.queues.queue import Queue as Queue
+    from loomlog.client.transactions.transaction import Transaction as Transaction
     from loomlog.types import Entry as Entry
     from loomlog.types import Gap as Gap
     from loomlog.types import Position as Position
+    from loomlog.wire.events import EventInfo as EventInfo
     from loomlog.wire.info import ClusterStatus as ClusterStatus
     from loomlog.wire.info import LogInfo as LogInfo
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # programs decide what is shown
 
 _HOMES = {
-    "BlockingCheckpoint": "loomlog.client.blocking",
+    "BlockingCheckpoint": "loomlog.client.blocking.kv",
     "BlockingCluster": "loomlog.client.blocking",
     "BlockingGroup": "loomlog.client.blocking.groups",
-    "BlockingLease": "loomlog.client.blocking",
+    "BlockingLease": "loomlog.client.blocking.kv",
     "BlockingLog": "loomlog.client.blocking",
-    "BlockingRegister": "loomlog.client.blocking",
+    "BlockingRegister": "loomlog.client.blocking.kv",
     "BlockingWriter": "loomlog.client.blocking",
     "Change": "loomlog.client.operator",
     "Checkpoint": "loomlog.client.kv.checkpoints",
@@ -60,6 +62,7 @@ _HOMES = {
     "Cluster": "loomlog.client.cluster",
     "ClusterStatus": "loomlog.wire.info",
     "Entry": "loomlog.types",
+    "EventInfo": "loomlog.wire.events",
     "Gap": "loomlog.types",
     "Group": "loomlog.client.groups.group",
     "GroupInfo": "loomlog.client.groups.group",
@@ -74,6 +77,7 @@ _HOMES = {
     "Queue": "loomlog.client.queues.queue",
     "Register": "loomlog.client.kv.registers",
     "Staged": "loomlog.client.publish.stager",
+    "Transaction": "loomlog.client.transactions.transaction",
     "Versioned": "loomlog.client.kv.registers",
     "Writer": "loomlog.client.publish.writer",
     "connect": "loomlog.client.cluster",
@@ -95,6 +99,7 @@ __all__ = [
     "Cluster",
     "ClusterStatus",
     "Entry",
+    "EventInfo",
     "Gap",
     "Group",
     "GroupInfo",
@@ -109,6 +114,7 @@ __all__ = [
     "Queue",
     "Register",
     "Staged",
+    "Transaction",
     "Versioned",
     "Writer",
     "connect",

@@ -23,6 +23,7 @@ from loomlog.limits import (
     ALIGNMENT,
     BATCH_BYTES_MAX,
     BATCH_RECORDS_MAX,
+    POSITION_MAX,
     REFERENCE_RECORDS_MAX,
 )
 from loomlog.types import Buffer, Glsn, Llsn, StreamId
@@ -40,6 +41,9 @@ FLAG_REFERENCE: Final = 4  # refers to records of another log (references.py); e
 
 MAGIC: Final = b"LMB1"
 _MAGIC: Final = int.from_bytes(MAGIC, "little")
+_ALIGNED: Final = ALIGNMENT - 1  # the bits of a number that are 0 at multiples
+_MULTIPLE: Final = ~_ALIGNED
+_HEADER_AND_PADDING: Final = HEADER_BYTES + _ALIGNED
 _CHECKED_BYTES: Final = HEADER_BYTES - 4  # the header's CRC follows the bytes that it covers
 _FLAGS: Final = FLAG_KEYS | FLAG_HEADERS
 _COUNT_MAX: Final = {
@@ -47,16 +51,29 @@ _COUNT_MAX: Final = {
     FLAG_REFERENCE: REFERENCE_RECORDS_MAX,
 }
 _STREAM_MAX: Final = (1 << 31) - 1  # readers see streams and positions as signed columns
-_POSITION_MAX: Final = (1 << 63) - 1
 
-_HEADER: Final = Struct("<IBBHIIIII4xQQqqQQI4xQ28xI")
+_HEADER: Final = Struct("<IBBHIIIII4xQQqqQQI4xQQQQII")
 _COUNT_AT: Final = 12
 _COUNT: Final = Struct("<I")
+_LATEST: Final = Struct("<I52xq")
+_PRODUCER_AT: Final = 32
+_PRODUCER: Final = Struct("<QQ")
 _POSITION_AT: Final = 64
 _POSITION: Final = Struct("<Q")
 _LLSN_AT: Final = 72
 _LLSN: Final = Struct("<QI4xQ")
+_CELL_AT: Final = 96
+_CELL: Final = Struct("<QQQI")
 _CRC: Final = Struct("<I")
+
+
+class Cell(NamedTuple):
+    """The place where it is decided whether a batch counts (core/transactions.py)."""
+
+    transaction: int = 0  # a random number; 0: none, the batch counts as it is
+    position: Glsn = 0  # in the log of decisions,
+    epoch: int = 0  # as it was handed out
+    stream: StreamId = 0  # of that log
 
 
 class Header(NamedTuple):
@@ -77,6 +94,15 @@ class Header(NamedTuple):
     first_llsn: Llsn
     stream_id: StreamId
     epoch: int
+    transaction: int = 0
+    cell_position: Glsn = 0
+    cell_epoch: int = 0
+    cell_stream: StreamId = 0
+
+    @property
+    def cell(self) -> Cell | None:
+        """The place where it is decided whether the batch counts; None: it does."""
+        return Cell(*self[-4:]) if self.transaction else None
 
     @property
     def last_llsn(self) -> Llsn:
@@ -112,7 +138,7 @@ def read_header(buffer: Buffer, offset: int = 0) -> Header:
             f"batch at {offset}: format version {fields[1]}, this software reads {VERSION}; "
             "upgrade the software"
         )
-    header = Header._make(fields[2:-1])
+    header = tuple.__new__(Header, fields[2:-1])  # Header._make without a Python frame
     if not _is_sane(header):
         raise Corrupt(f"batch at {offset}: the header contradicts itself: {header}")
     return header
@@ -123,27 +149,45 @@ def count_in(buffer: Buffer) -> int:
     return int(_COUNT.unpack_from(buffer, _COUNT_AT)[0])
 
 
+def latest_in(buffer: Buffer) -> int:
+    """Return the latest timestamp in a batch that was checked before, in microseconds."""
+    try:
+        magic, latest_us = _LATEST.unpack_from(buffer)
+    except StructError:
+        magic, latest_us = 0, 0
+    if magic != _MAGIC:
+        raise Corrupt("no batch starts here")
+    return int(latest_us)
+
+
+def producer_in(buffer: Buffer) -> tuple[int, int]:
+    """Return the producer and the sequence number of a batch that was checked before."""
+    producer_id, sequence = _PRODUCER.unpack_from(buffer, _PRODUCER_AT)
+    return producer_id, sequence
+
+
 def _is_sane(header: Header) -> bool:
     # Protects readers' allocations and arithmetic from a header with a valid CRC and bad fields.
-    codec, flags, size, count, body_size, raw_size, *_, position, llsn, stream, _ = header
+    codec, flags, size, count, body_size, raw_size, _, _, _, earliest_us, latest_us = header[:11]
+    position, llsn, stream, _, transaction, cell_position, _, cell_stream = header[11:]
     return (
-        codec <= CODEC_ZSTD
+        (raw_size == body_size if codec == CODEC_NONE else codec <= CODEC_ZSTD)
         and 0 < count <= _COUNT_MAX.get(flags, 0)
-        and size % ALIGNMENT == 0
-        and 0 <= size - HEADER_BYTES - body_size < ALIGNMENT
+        and size == body_size + _HEADER_AND_PADDING & _MULTIPLE
         and size <= BATCH_BYTES_MAX
         and raw_size <= BATCH_BYTES_MAX
-        and (codec != CODEC_NONE or raw_size == body_size)
-        and header.min_timestamp_us <= header.max_timestamp_us
-        and position + count <= _POSITION_MAX
-        and llsn + count <= _POSITION_MAX
-        and stream <= _STREAM_MAX
+        and earliest_us <= latest_us
+        # Both limits are all ones, so combined bits are above them if one number is.
+        and position + count | llsn + count | cell_position <= POSITION_MAX
+        and stream | cell_stream <= _STREAM_MAX
+        and (not transaction) is (not cell_position)
     )
 
 
-def check(buffer: Buffer) -> Header:
-    """Return the header of `buffer`, which must be exactly one complete, valid batch."""
-    header = read_header(buffer)
+def check(buffer: Buffer, header: Header | None = None) -> Header:
+    """Return the header of `buffer`, which must be exactly one complete, valid batch; `header`, if
+    the caller has read it."""
+    header = header or read_header(buffer)
     if len(buffer) != header.size:
         raise Corrupt(f"batch of {header.size} bytes: {len(buffer)} bytes are here")
     _check_body(header, memoryview(buffer))
@@ -194,6 +238,12 @@ def assign_llsn(
     _renew_header_crc(view)
 
 
+def with_llsn(header: Header, stream_id: StreamId, epoch: int, first_llsn: Llsn) -> Header:
+    """Return the header of a batch after `assign_llsn`."""
+    numbers = (*header[:12], first_llsn, stream_id, epoch, *header[15:])
+    return tuple.__new__(Header, numbers)
+
+
 def assign_position(view: bytearray | memoryview, first_position: Glsn) -> None:
     """Set the batch's position in its log."""
     _POSITION.pack_into(view, _POSITION_AT, first_position)
@@ -206,6 +256,12 @@ def assign_place(
     """Set both numbers of a batch whose LLSNs equal its positions."""
     _LLSN.pack_into(view, _LLSN_AT, first, stream_id, epoch)
     _POSITION.pack_into(view, _POSITION_AT, first)
+    _renew_header_crc(view)
+
+
+def assign_cell(view: bytearray | memoryview, cell: Cell) -> None:
+    """Let the batch count only if its cell says so. Its writer does this."""
+    _CELL.pack_into(view, _CELL_AT, *cell)
     _renew_header_crc(view)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from loomlog import limits
 from loomlog.limits import MIB, IdentityLimits
@@ -113,3 +115,12 @@ class ClientSettings:
     token: str = field(default="", repr=False)  # a secret; empty: the environment's LOOM_TOKEN
     # Directory or file of its certificate (net/credentials.py); empty: no TLS; None: LOOM_TLS.
     tls: str | None = None
+
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.ASCII)
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of 100, 1.5T or 512M, in powers of 1024; None if it is no size."""
+    size = _SIZE.fullmatch(text.strip())
+    return int(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None

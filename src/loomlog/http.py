@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Final, TypeAlias, cast
 
@@ -80,8 +81,7 @@ class HttpServer:
         try:
             if self._credentials is not None:
                 self._credentials.look()
-                certificate = transport.get_extra_info("peercert")
-                principal = self._credentials.principal_of(certificate)
+                principal = self._credentials.peer_of(transport)
             token = _token(request) if is_private else ""
             if self._credentials is not None and principal is ANONYMOUS and not token:
                 return False  # as on all other connections
@@ -107,7 +107,7 @@ class _Connection(asyncio.Protocol):
         self._request: h11.Request | None = None
         self._body_bytes = 0
         self._early_bytes = 0  # that arrived while the page was made
-        self._page: asyncio.Future[tuple[HTTPStatus, Content]] | None = None  # that is being made
+        self._page: asyncio.Future[Content] | None = None  # that is being made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
@@ -231,15 +231,21 @@ class _Connection(asyncio.Protocol):
         if isinstance(content, tuple):
             self._send(HTTPStatus.OK, content)
             return
-        self._page = asyncio.ensure_future(_made(content, path))
-        self._page.add_done_callback(self._page_made)
+        self._page = asyncio.ensure_future(content)
+        self._page.add_done_callback(partial(self._page_made, path))
         self._early_bytes = 0
 
-    def _page_made(self, page: asyncio.Future[tuple[HTTPStatus, Content]]) -> None:
+    def _page_made(self, path: str, page: asyncio.Future[Content]) -> None:
         self._page = None
-        if page.cancelled() or self._transport is None or self._transport.is_closing():
+        if page.cancelled():
             return
-        self._send(*page.result())
+        error = page.exception()
+        if self._transport is None or self._transport.is_closing():
+            return
+        if error is None:
+            self._send(HTTPStatus.OK, page.result())
+        else:
+            self._send(*_failed(error, path))
         if self._finish():
             self._advance()
 
@@ -278,14 +284,7 @@ class _Connection(asyncio.Protocol):
         self.close()
 
 
-async def _made(content: Awaitable[Content], path: str) -> tuple[HTTPStatus, Content]:
-    try:
-        return HTTPStatus.OK, await content
-    except Exception as error:
-        return _failed(error, path)
-
-
-def _failed(error: Exception, path: str) -> tuple[HTTPStatus, Content]:
+def _failed(error: BaseException, path: str) -> tuple[HTTPStatus, Content]:
     if isinstance(error, LoomError):
         return HTTPStatus.SERVICE_UNAVAILABLE, _plain(str(error))
     log.error("the page failed", extra={"path": path}, exc_info=error)

@@ -25,6 +25,7 @@ UNGREETED_MAX: Final = 256  # connections without a greeting; beyond this the ol
 SEND_BUFFER_BYTES: Final = 4 * MIB  # above this a connection asks its writers to wait
 SEND_BUFFER_BYTES_MAX: Final = 256 * MIB  # of a connection out: a primary runs ahead of a backup
 ANSWERS_BYTES_MAX: Final = 64 * MIB  # of an accepted connection: the peer must read its answers
+CLIENTS_BYTES_MAX: Final = 1024 * MIB  # of all clients: parts of frames, and answers not yet read
 READS_PER_CONNECTION_MAX: Final = 8  # concurrent requests for content: enough to keep a disk busy
 
 # Client
@@ -90,13 +91,19 @@ REQUEST_TIMEOUT_S: Final = 10.0
 SPIN_S: Final = 0.002  # per append: longer than a chain of three takes on fast disks
 HOLE_TIMEOUT_S: Final = 1.0  # far above a write; readers of later positions wait this long
 APPEND_TIMEOUT_S: Final = 30.0  # append() gives up after this
+DECISION_REPLICAS: Final = 3  # of the log of decisions; fewer if there are fewer nodes
+TRANSACTION_LOGS_MAX: Final = 64  # their parts are appended at once
 RETENTION_INTERVAL_S: Final = 60.0  # how often the metadata repository looks for expired entries
 RETENTION_S_MAX: Final = 100 * 366 * 86_400  # a hundred years
+RETENTION_BYTES_MIN: Final = MIB  # less is a mistake in the unit
+RETENTION_BYTES_MAX: Final = 1 << 60
 LEASE_TTL_S_MAX: Final = 86_400.0  # after a dead holder others wait this long
 ETCD_TIMEOUT_S: Final = 5.0  # outlasts an election in etcd; metadata waits for it, appends do not
 
 # Names and numbers
 LOG_NAME_CHARS_MAX: Final = 200
+POSITION_MAX: Final = (1 << 63) - 1  # on disks and on the wire they are signed
+FIRST_POSITION_MAX: Final = 1 << 62  # of a new log: leaves room for as many entries again
 REGISTER_NAME_CHARS_MAX: Final = 200  # also of a lease and its holder
 SUBJECT_CHARS_MAX: Final = 100  # as in certificates
 PATTERN_CHARS_MAX: Final = 200  # of names, in a permission

@@ -1,17 +1,30 @@
 """Meters of what a server does: plain numbers on the hot path, read when a page is asked for.
 
-Nothing here knows names, labels or text: metrics.py exports them.
+Nothing here knows labels or text: metrics.py exports the numbers, and wire/operations.py is the
+table of the requests that there are.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from time import perf_counter
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from loomlog.batch import HEADER_BYTES as _HEADER_BYTES
+from loomlog.batch import count_in
+from loomlog.errors import LoomError
+from loomlog.types import Buffer
 
 BOUNDS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
+LOGS_MAX: Final = 100_000  # loglets and streams that are counted: peers may name any number
+REQUESTS_MAX: Final = 4096  # of one connection at once: a peer may send what is never answered
 
 
 class Histogram:
@@ -26,3 +39,139 @@ class Histogram:
     def observe(self, duration_s: float) -> None:
         self.counts[bisect_left(BOUNDS_S, duration_s)] += 1
         self.sum_s += duration_s
+
+
+SYNC_TIMES: Final = Histogram()  # how long forced writes took, on all disks of this process
+_sync_lock: Final = Lock()  # several workers sync at the same time
+
+
+def note_sync(begun_s: float) -> None:
+    """Note a sync that began at this time of `perf_counter` and is done."""
+    duration_s = perf_counter() - begun_s
+    with _sync_lock:
+        SYNC_TIMES.observe(duration_s)
+
+
+class Operation(NamedTuple):
+    """A kind of request."""
+
+    name: str
+    log_field: str = ""  # of an append or a read: the field that names the loglet or the stream
+    appends: bool = False
+    follows: bool = False  # has many answers
+    may_wait: bool = False  # for entries
+
+
+# By the kind of message; where one kind is for several operations, also by its number.
+Operations: TypeAlias = Mapping[str, Operation | Mapping[int, Operation]]
+LogKey: TypeAlias = tuple[str, int]  # Operation.log_field, and the number there
+
+
+@dataclass(slots=True)
+class LogTraffic:
+    """Counts what was done for one loglet, or one stream of it."""
+
+    appends: int = 0  # requests
+    append_records: int = 0
+    append_bytes: int = 0
+    reads: int = 0  # requests
+    read_bytes: int = 0
+
+    def add(self, other: LogTraffic) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+# A request until it is answered: its operation, when it began (0: it waits for entries, so its time
+# means nothing), the number of the log, its records and bytes. A plain tuple: there are very many.
+OpenRequest: TypeAlias = tuple[Operation, float, int, int, int]
+
+
+class Traffic:
+    """The requests to one server since it was started: how long each operation takes, and what each
+    log gets and gives. Only logs that a request succeeded for are counted."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.times: dict[str, Histogram] = {}  # by operation
+        self.errors: Counter[str] = Counter()  # requests that were refused, by class of the error
+        self.logs: dict[LogKey, LogTraffic] = {}
+        self.operations: Final = operations
+
+    def observe(self, operation: str, duration_s: float) -> None:
+        """Note how long a request took."""
+        times = self.times.get(operation)
+        if times is None:
+            times = self.times[operation] = Histogram()
+        times.observe(duration_s)
+
+    def counts(self, log: LogKey) -> LogTraffic:
+        """Return where to count what is done for a log."""
+        counts = self.logs.get(log)
+        if counts is None:
+            if len(self.logs) >= LOGS_MAX:
+                return LogTraffic()  # not counted
+            counts = self.logs[log] = LogTraffic()
+        return counts
+
+
+class OpenRequests:
+    """The requests of one connection that are not answered yet. What becomes of them counts as
+    traffic of the server."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._operations = traffic.operations
+        self._requests: dict[int, OpenRequest] = {}  # by id
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def begin(self, request_id: int, kind: str, frame: Any, payload: memoryview) -> None:
+        """Note a request until it is answered, unless it is of an unknown kind."""
+        operation = self._operations.get(kind)
+        if operation is None or request_id <= 0 or len(self._requests) >= REQUESTS_MAX:
+            return
+        message = getattr(frame, kind)
+        if not isinstance(operation, Operation):
+            operation = operation.get(message.kind)
+            if operation is None:
+                return
+        _, log_field, appends, follows, may_wait = operation
+        log, records, size = 0, 0, len(payload)
+        if log_field:
+            log = getattr(message, log_field)
+            if appends and size >= _HEADER_BYTES:
+                records = count_in(payload)
+        waits = follows or (may_wait and message.wait_ms)
+        begun_s = 0.0 if waits else perf_counter()
+        self._requests[request_id] = operation, begun_s, log, records, size
+
+    def answer(self, request_id: int, payload: Sequence[Buffer]) -> None:
+        """Note an answer; it is the last one, except where requests have many."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return
+        (name, log_field, appends, follows, _), begun_s, log, records, appended = request
+        if follows:
+            self._requests[request_id] = request
+        size = sum(map(len, payload)) if payload else 0
+        if begun_s:
+            self._traffic.observe(name, perf_counter() - begun_s)
+        if log_field and (records or size):
+            counts = self._traffic.counts((log_field, log))
+            if appends:
+                counts.appends += 1
+                counts.append_records += records
+                counts.append_bytes += appended
+            else:
+                counts.reads += 1
+                counts.read_bytes += size
+
+    def refuse(self, request_id: int, error: LoomError) -> None:
+        """Note that a request is answered with an error."""
+        self._traffic.errors[type(error).__name__] += 1
+        self.forget(request_id)
+
+    def forget(self, request_id: int) -> None:
+        """Forget a request that gets no more answers."""
+        self._requests.pop(request_id, None)

@@ -11,4 +11,5 @@ CHAINED: Final = "chained"
 COPYSET: Final = "copyset"
 
 DEFAULT: Final = ORDERED  # of a log that is made without naming one
+DECISIONS: Final = CHAINED  # of the log of decisions: positions are reserved, and written once
 STAGING: Final = ORDERED  # of staging logs: it has the bandwidth, and its tail never falls

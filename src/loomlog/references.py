@@ -21,7 +21,7 @@ from loomlog.types import Buffer, Glsn, Llsn, StreamId
 
 VERSION: Final = 1
 
-_LLSN_MAX: Final = (1 << 63) - 1
+LLSN_MAX: Final = (1 << 63) - 1
 _STREAM_MAX: Final = (1 << 31) - 1
 
 
@@ -167,9 +167,7 @@ def decode_body(body: Buffer) -> Reference:
         stream = source.number()
         first = ends.get(stream, 0) + source.signed()
         piece = Range(stream, first, source.number())
-        if not (
-            stream <= _STREAM_MAX and first >= 1 and piece.rows >= 1 and piece.end <= _LLSN_MAX
-        ):
+        if not (stream <= _STREAM_MAX and first >= 1 and piece.rows >= 1 and piece.end <= LLSN_MAX):
             raise Corrupt(f"reference: no stream has the rows {piece}")
         ends[stream] = piece.end
         ranges.append(piece)

@@ -17,7 +17,7 @@ Llsn: TypeAlias = int
 LogId: TypeAlias = int
 StreamId: TypeAlias = int
 NodeId: TypeAlias = int
-ShardId: TypeAlias = int  # a volume of a node, see core/copyset/shards.py
+ShardId: TypeAlias = int  # a volume of a node, see core/copyset/nodeset.py
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
@@ -46,7 +46,12 @@ class Entry(NamedTuple):
     @property
     def timestamp(self) -> datetime:
         """When the writer appended the entry, in UTC."""
-        return _UNIX_EPOCH + timedelta(microseconds=self.timestamp_us)
+        return moment_of(self.timestamp_us)
+
+
+def moment_of(timestamp_us: int) -> datetime:
+    """Return the time of an entry, in UTC."""
+    return _UNIX_EPOCH + timedelta(microseconds=timestamp_us)
 
 
 class Gap(NamedTuple):
@@ -95,6 +100,14 @@ class CommitContext(NamedTuple):
         return self.llsn + self.length - 1
 
 
+class Precondition(NamedTuple):
+    """A batch of a stream, [llsn, end), that gets positions only directly behind `expected`."""
+
+    llsn: Llsn
+    end: Llsn
+    expected: Glsn
+
+
 class Report(NamedTuple):
     """A replica's report to the metadata repository."""
 
@@ -107,7 +120,17 @@ class Report(NamedTuple):
     stored_high_watermark: Glsn
     resend: bool
     damaged: bool = False
+    precondition: Precondition | None = None  # of an uncommitted batch, on a primary
 
     @property
     def written_end(self) -> Llsn:
         return self.uncommitted_llsn_offset + self.uncommitted_llsn_length
+
+
+class ProducerMark(NamedTuple):
+    """A stored batch: what it was numbered by its producer and where it stands."""
+
+    producer_id: int
+    sequence: int
+    first_llsn: Llsn
+    count: int  # type: ignore[assignment]  # the batch header's word

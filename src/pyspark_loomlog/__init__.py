@@ -1,4 +1,5 @@
-"""Where Spark looks for data sources by itself: top-level modules named pyspark_*."""
+"""A package that Spark finds by itself: it looks for data sources in top-level modules named
+pyspark_*."""
 
 from loomlog.spark.source import LoomlogSource as DefaultSource
 

@@ -25,7 +25,11 @@ from typing import Any
 CALLS = int(os.environ.get("CALLS", "200"))  # of append_many in a burst
 RECORDS = 500  # of a call
 CALLERS = 16
-SCENARIOS = ("append_many", "subscribe", "subscribe_arrow")
+SINGLE_CALLERS = 1024  # of append
+SINGLE_APPENDS = 60_000
+LONE_APPENDS = 400
+ALL = "lone append,append,append_many,subscribe,subscribe_arrow"
+SCENARIOS = tuple(os.environ.get("SCENARIOS", ALL).split(","))
 
 
 async def burst(log: Any, scenario: str, value: bytes) -> int:
@@ -39,6 +43,17 @@ async def burst(log: Any, scenario: str, value: bytes) -> int:
 
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
         return CALLS * RECORDS
+    if scenario in ("lone append", "append"):
+        callers, appends = (1, LONE_APPENDS), (SINGLE_CALLERS, SINGLE_APPENDS)
+        at_once, total = callers if scenario == "lone append" else appends
+        left = iter(range(total))
+
+        async def single() -> None:
+            for _ in left:
+                await log.append(value)
+
+        await asyncio.gather(*(single() for _ in range(at_once)))
+        return total
     count, last = 0, await log.tail()
     if scenario == "subscribe":
         async for _ in log.subscribe(start=1, stop=last):

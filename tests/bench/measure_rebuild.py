@@ -1,28 +1,39 @@
-"""Measure how fast a copyset node that comes back empty is refilled, on loopback.
+"""Measure how fast a copyset node that comes back empty is refilled, on loopback, and what that
+costs appends.
 
-    python tests/bench/measure_rebuild.py [MEGABYTES] [MB/S]
+    python tests/bench/measure_rebuild.py [MEGABYTES] [MB/S] [--rounds 1] [--entry-bytes 100000]
+        [--protocol copyset] [--json]
 
-Without a rate there is no limit. Another log gets an append of 1 KiB every few milliseconds: its
-latency before the loss is compared with that during the rebuild.
+Without a rate there is no limit. Another log, of any protocol, gets an append of 1 KiB every few
+milliseconds: its latency before the loss is compared with that during the rebuild. In each round
+another node loses its disk.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
+import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
-from loomlog import Log, connect
-from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
+from loomlog import Cluster, Log, connect
+from loomlog.cli.bench.measurements import percentile_ms
+from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses, running
+from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 
-ENTRY_BYTES = 100_000
-AT_ONCE = 50
+NODES = 3
+FILL_BYTES = 5_000_000  # appended at once
 QUIET_S = 5.0
 PACE_S = 0.003
+LOOK_S = 0.05
 
 
 class Appender:
@@ -40,52 +51,125 @@ class Appender:
             self._appends.append((ended, ended - began))
             await asyncio.sleep(PACE_S)
 
-    def describe(self, since: float, until: float) -> str:
-        """Return the percentiles of the appends between two times."""
+    def percentiles_ms(self, since: float, until: float) -> tuple[float, float]:
+        """Return p50 and p99 of the appends between two times."""
         took = sorted(duration for ended, duration in self._appends if since <= ended <= until)
-        p50, p99 = (took[int(len(took) * part)] * 1e3 for part in (0.5, 0.99))
-        return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms of {len(took)} appends"
+        p50, p99 = (percentile_ms(took, part) for part in (0.5, 0.99))
+        assert p50 is not None
+        assert p99 is not None
+        return p50, p99
 
 
-async def measure(directory: Path, megabytes: int, rate_mb_s: float) -> None:
-    processes = LocalProcesses(ClusterPlan(directory, nodes=3, rebuild_rate_mb_s=rate_mb_s))
-    await processes.start()
-    try:
-        async with await connect(processes.address) as cluster:
-            log = await cluster.create_log("events", protocol="copyset", replicas=3)
-            for _ in range(megabytes * 1_000_000 // (ENTRY_BYTES * AT_ONCE)):
-                await asyncio.gather(*(log.append(bytes(ENTRY_BYTES)) for _ in range(AT_ONCE)))
-            appender = Appender(await cluster.create_log("orders", protocol="copyset", replicas=3))
-            appending = asyncio.create_task(appender.run())
-            quiet = time.monotonic()
-            await asyncio.sleep(QUIET_S)
-            lost = time.monotonic()
-            await processes.end("vsn-3", signal.SIGKILL)
-            shutil.rmtree(directory / "vsn-3")
-            (directory / "vsn-3").mkdir()
-            while any(node.alive for node in (await cluster.status()).nodes if node.id == 3):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            await cluster.replace_node(3)
-            await processes.start_again("vsn-3")
-            began, restored, ended = 0.0, 0, 0.0
-            while not began or (await cluster.status()).rebuilds:
-                for each in (await cluster.status()).rebuilds:
-                    began = began or time.monotonic()
-                    if each.bytes > restored:
-                        restored, ended = each.bytes, time.monotonic()
-                await asyncio.sleep(0.05)
-            whole_s = time.monotonic() - began
-            appending.cancel()
-    finally:
-        await processes.stop()
-    rate = restored / 1e6 / (ended - began)
-    print(f"{restored / 1e6:.0f} MB restored in {ended - began:.1f} s ({rate:.0f} MB/s)")
-    print(f"rebuilt, with the second scan, after {whole_s:.1f} s")
-    print(f"before the loss: {appender.describe(quiet, lost)}")
-    print(f"while restored:  {appender.describe(began, ended)}")
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One rebuild."""
+
+    restored_mb: float
+    restored_s: float
+    rebuilt_s: float  # with the second scan
+    before_ms: tuple[float, float]  # p50 and p99 of appends
+    while_restored_ms: tuple[float, float]
+    load: float  # of the machine
+
+    @property
+    def p99_ratio(self) -> float:
+        return self.while_restored_ms[1] / self.before_ms[1]
+
+    def describe(self) -> str:
+        rate = self.restored_mb / self.restored_s
+        was, now = self.before_ms, self.while_restored_ms
+        return (
+            f"{self.restored_mb:.0f} MB restored in {self.restored_s:.1f} s ({rate:.0f} MB/s), "
+            f"rebuilt after {self.rebuilt_s:.1f} s\n"
+            f"appends before the loss: p50 {was[0]:.2f} ms, p99 {was[1]:.2f} ms; while restored: "
+            f"p50 {now[0]:.2f} ms, p99 {now[1]:.2f} ms; p99 {self.p99_ratio:.2f} times as long; "
+            f"load {self.load:.1f}"
+        )
+
+
+class Rig:
+    def __init__(self, servers: LocalProcesses, cluster: Cluster, appender: Appender) -> None:
+        self._servers = servers
+        self._cluster = cluster
+        self._appender = appender
+
+    async def lose_and_rebuild(self, node: int) -> Round:
+        quiet = time.monotonic()
+        await asyncio.sleep(QUIET_S)
+        lost = time.monotonic()
+        await self._lose(node)
+        began, restored, ended = 0.0, 0, 0.0
+        while not began or (await self._cluster.status()).rebuilds:
+            for each in (await self._cluster.status()).rebuilds:
+                began = began or time.monotonic()
+                if each.bytes > restored:
+                    restored, ended = each.bytes, time.monotonic()
+            await asyncio.sleep(LOOK_S)
+        found = Round(
+            restored / 1e6,
+            ended - began,
+            time.monotonic() - began,
+            self._appender.percentiles_ms(quiet, lost),
+            self._appender.percentiles_ms(began, ended),
+            os.getloadavg()[0],
+        )
+        while (await self._cluster.check_nodes()).affected:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        return found
+
+    async def _lose(self, node: int) -> None:
+        """Start a node again without what it had."""
+        name = f"vsn-{node}"
+        directory = self._servers.plan.directory / name
+        await self._servers.end(name, signal.SIGKILL)
+        shutil.rmtree(directory)
+        directory.mkdir()
+        while any(n.alive for n in (await self._cluster.status()).nodes if n.id == node):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        await self._cluster.replace_node(node)
+        await self._servers.start_again(name)
+
+
+async def measure(directory: Path, arguments: argparse.Namespace) -> list[Round]:
+    plan = ClusterPlan(directory, nodes=NODES, rebuild_rate_mb_s=arguments.rate)
+    async with running(plan) as servers, await connect(servers.address) as cluster:
+        await fill(cluster, arguments.megabytes, arguments.entry_bytes)
+        appender = Appender(await cluster.create_log("orders", arguments.protocol))
+        appending = asyncio.create_task(appender.run())
+        rig, rounds = Rig(servers, cluster, appender), []
+        for number in range(arguments.rounds):
+            rounds.append(await rig.lose_and_rebuild(NODES - number % NODES))
+            print(rounds[-1].describe(), file=sys.stderr if arguments.json else sys.stdout)
+        appending.cancel()
+    return rounds
+
+
+async def fill(cluster: Cluster, megabytes: int, entry_bytes: int) -> None:
+    log = await cluster.create_log("events", protocol=COPYSET, replicas=NODES)
+    at_once = max(1, FILL_BYTES // entry_bytes)
+    for _ in range(megabytes * 1_000_000 // (entry_bytes * at_once)):
+        await asyncio.gather(*(log.append(bytes(entry_bytes)) for _ in range(at_once)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("megabytes", type=int, nargs="?", default=200)
+    parser.add_argument("rate", type=float, nargs="?", default=0.0, metavar="MB/S")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--entry-bytes", type=int, default=100_000)
+    parser.add_argument("--protocol", choices=(ORDERED, CHAINED, COPYSET), default=COPYSET)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as path:
+        rounds = asyncio.run(measure(Path(path), arguments))
+    ratio = median(each.p99_ratio for each in rounds)
+    if arguments.json:
+        print(json.dumps({"rounds": [asdict(each) for each in rounds], "p99_ratio": ratio}))
+    elif len(rounds) > 1:
+        print(f"p99 of appends while restored, median of the rounds: {ratio:.2f} times as long")
 
 
 if __name__ == "__main__":
-    arguments = [float(argument) for argument in sys.argv[1:]] + [200.0, 0.0][len(sys.argv) - 1 :]
-    with tempfile.TemporaryDirectory() as path:
-        asyncio.run(measure(Path(path), int(arguments[0]), arguments[1]))
+    main()

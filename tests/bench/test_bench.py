@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from loomlog.cli.bench import measurements
+from loomlog.cli.bench import charts, comparison, measurements
 from loomlog.cli.bench.machine import fdatasync_ms
-from loomlog.cli.bench.measurements import TimeWindow, percentile_ms
+from loomlog.cli.bench.measurements import Result, Slice, TimeWindow, percentile_ms
+from loomlog.cli.bench.reports import result_fields
 
 TINY = ("--seconds", "0.2", "--sizes", "128", "--batch", "1,50", "--concurrency", "16")
 SCENARIOS = {
@@ -26,12 +28,22 @@ SCENARIOS = {
 
 FIELDS = {
     *("scenario", "record_bytes", "batch", "records", "seconds"),
-    *("records_per_s", "mb_per_s", "p50_ms", "p99_ms"),
+    *("records_per_s", "mb_per_s", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"),
+    *("over_time", "cpu_percent"),
 }
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "loomlog.cli.loom", "bench", *TINY, *arguments]
+    return loom_bench(*TINY, *arguments)
+
+
+def private(kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Measure something else, on a private cluster."""
+    return loom_bench(kind, "--seconds", "0.2", *arguments)
+
+
+def loom_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loomlog.cli.loom", "bench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
@@ -74,10 +86,84 @@ def test_for_people_it_is_a_table_with_the_facts_beside_it(tmp_path: Path) -> No
         assert word in done.stdout
 
 
-def test_one_thing_is_measured_at_a_time() -> None:
-    done = bench("--switch", "--failover")
+def test_options_of_a_command_belong_behind_it() -> None:
+    done = bench("append")
     assert done.returncode == 2
-    assert "--failover and --switch" in done.stderr
+    assert "loom bench append …" in done.stderr
+
+
+LONG = pytest.mark.long  # much the same as the others
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["read", "mixed", pytest.param("append", marks=LONG), pytest.param("subscribe", marks=LONG)],
+)
+def test_a_command_measures_only_its_part_and_saves_it(tmp_path: Path, kind: str) -> None:
+    saved, page = tmp_path / "saved.json", tmp_path / "report.html"
+    done = loom_bench(
+        *(kind, *TINY, "--up", "1", "--replicas", "1", "--sync", "none"),
+        *("--save", str(saved), "--report", str(page)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CPU, % of a core: client" in done.stdout
+    report = json.loads(saved.read_text())
+    assert report["results"]
+    for result in report["results"]:
+        assert kind in result["scenario"]
+        assert set(result["cpu_percent"]) == {"client", "vmr-1", "vsn-1"}
+        rates = [rate for rate, _ in result["over_time"]]
+        assert result["records_per_s"] == pytest.approx(sum(rates) / len(rates), rel=0.01, abs=1)
+        if result["p50_ms"] is not None:  # a latency, not what another writer's bytes spell
+            assert 0 < result["p50_ms"] <= result["max_ms"] < 100_000
+    text = page.read_text()
+    assert text.count("<h2>") == len(report["results"])
+    assert "<script" not in text
+    assert "http" not in text, "nothing is loaded from elsewhere"
+    compared = loom_bench("compare", str(saved), str(saved), "--json")
+    lines = json.loads(compared.stdout)["lines"]
+    assert {line["ratio"] for line in lines} == {1.0}
+
+
+def test_reports_are_compared_and_noise_is_not_a_difference(tmp_path: Path) -> None:
+    steady = Result(
+        "append", 128, 1, 1000, 10.0, 2.0, 2.5, 3.0, 4.0, 9.0, (Slice(100.0, 3.0),) * 20
+    )
+    shaky = replace(steady, scenario="read", over_time=(Slice(10.0, 3.0), Slice(190.0, 3.0)) * 10)
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    faster = [replace(steady, records=1500, p99_ms=9.0), replace(shaky, records=1300)]
+    for path, results in ((before, [steady, shaky]), (after, faster)):
+        path.write_text(json.dumps({"results": [*map(result_fields, results)]}))
+    lines = comparison.compare(before, after, 0.1).lines
+    verdicts = {(line.scenario, line.figure): line.verdict for line in lines}
+    assert verdicts == {
+        ("append", "records/s"): "better",
+        ("append", "p50 ms"): "",
+        ("append", "p99 ms"): "worse",
+        ("read", "records/s"): "",  # 1.3 times, but it was shakier than that
+        ("read", "p50 ms"): "",
+        ("read", "p99 ms"): "",
+    }
+    for path, count in ((before, 0), (after, 5)):
+        stalled = result_fields(replace(steady, records=count))
+        path.write_text(json.dumps({"results": [stalled]}))
+    assert [
+        line["ratio"] for line in comparison.compare(before, before, 0.1).fields()["lines"]
+    ] == [*(1.0, 1.0, 1.0)]
+    assert comparison.compare(before, after, 0.1).fields()["lines"][0]["ratio"] is None
+    (tmp_path / "other.json").write_text("{}")
+    done = loom_bench("compare", str(before), str(tmp_path / "other.json"))
+    assert done.returncode == 1
+    assert "is not a report of appends and reads" in done.stderr
+
+
+def test_a_chart_has_a_block_per_slice() -> None:
+    assert charts.sparkline([0.0, None, 50.0, 100.0]) == "▁ ▅█"
+    result = Result("append", 128, 1, 10, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0, (Slice(10.0, 4.0),) * 3)
+    shown = "\n".join(charts.lines(result))
+    assert "records/s  ███  10 to 10" in shown
+    assert "p99.9" in shown
+    assert "16.00 ms" in shown
 
 
 def test_percentiles() -> None:
@@ -104,7 +190,7 @@ def test_the_disk_is_measured(tmp_path: Path) -> None:
 
 
 def test_the_start_of_a_node_on_its_data_is_measured(tmp_path: Path) -> None:
-    done = bench("--start-gigabytes", "0.02", "--sync", "none", "--data", str(tmp_path), "--json")
+    done = private("start", "0.02", "--sync", "none", "--data", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     starts = json.loads(done.stdout)["starts"]
     assert [start["before"] for start in starts] == [
@@ -117,8 +203,20 @@ def test_the_start_of_a_node_on_its_data_is_measured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("protocol", ["chained", "copyset"])
+def test_the_start_of_a_node_on_many_small_blocks_is_measured(
+    tmp_path: Path, protocol: str
+) -> None:
+    options = ("--protocol", protocol, "--small", "--sync", "none", "--data", str(tmp_path))
+    done = private("start", "0.001", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["protocol"], found["blocks"]) == (protocol, 977)
+    assert all(0 < start["ready_s"] <= start["serving_s"] for start in found["starts"])
+
+
 def test_a_disk_that_is_too_small_is_said_before_it_is_filled(tmp_path: Path) -> None:
-    done = bench("--start-gigabytes", "1000000000", "--data", str(tmp_path))
+    done = private("start", "1000000000", "--data", str(tmp_path))
     assert done.returncode == 1
     assert "free space" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -126,8 +224,8 @@ def test_a_disk_that_is_too_small_is_said_before_it_is_filled(tmp_path: Path) ->
 
 
 def test_what_a_killed_node_costs_is_measured(tmp_path: Path) -> None:
-    arguments = ("--failover", "--fill-megabytes", "2", "--sync", "none", "--data", str(tmp_path))
-    done = bench(*arguments, "--json")
+    arguments = ("failover", "--fill-megabytes", "2", "--sync", "none", "--data", str(tmp_path))
+    done = private(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [kill["streams_hit"] for kill in report["kills"]] == [1, 2]
@@ -140,8 +238,8 @@ def test_what_a_killed_node_costs_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.long  # the same measurement as of a killed node, above
 def test_what_a_killed_link_of_a_chain_costs_is_measured(tmp_path: Path) -> None:
-    arguments = ("--failover", "--protocol", "chained", "--fill-megabytes", "2")
-    done = bench(*arguments, "--data", str(tmp_path), "--json")
+    arguments = ("failover", "--protocol", "chained", "--fill-megabytes", "2")
+    done = private(*arguments, "--data", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     kills = json.loads(done.stdout)["kills"]
     assert [kill["scenario"] for kill in kills] == ["the head", "the middle", "the tail"]
@@ -153,8 +251,8 @@ def test_what_a_killed_link_of_a_chain_costs_is_measured(tmp_path: Path) -> None
 
 @pytest.mark.long  # the same measurement as of a killed node, above
 def test_what_a_killed_sequencer_costs_is_measured(tmp_path: Path) -> None:
-    arguments = ("--failover", "--protocol", "copyset", "--fill-megabytes", "2")
-    done = bench(*arguments, "--data", str(tmp_path), "--json")
+    arguments = ("failover", "--protocol", "copyset", "--fill-megabytes", "2")
+    done = private(*arguments, "--data", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     kills = json.loads(done.stdout)["kills"]
     assert [kill["scenario"] for kill in kills] == ["the sequencer", "another node"]
@@ -166,8 +264,8 @@ def test_what_a_killed_sequencer_costs_is_measured(tmp_path: Path) -> None:
 
 
 def test_the_pause_of_a_switch_is_measured(tmp_path: Path) -> None:
-    arguments = ("--switch", "--entries", "2000", "--sync", "none", "--data", str(tmp_path))
-    done = bench(*arguments, "--json")
+    arguments = ("switch", "--entries", "2000", "--sync", "none", "--data", str(tmp_path))
+    done = private(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     switches = json.loads(done.stdout)["switches"]
     assert [(switch["protocol"], switch["wanted"]) for switch in switches] == [
@@ -190,8 +288,8 @@ def test_the_pause_of_a_switch_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["ordered", "copyset"])
 def test_many_logs_are_measured(tmp_path: Path, protocol: str) -> None:
-    arguments = ("--many-logs", "20", "--protocol", protocol, "--up", "3", "--data", str(tmp_path))
-    done = bench(*arguments, "--json")
+    arguments = ("many-logs", "20", "--protocol", protocol, "--up", "3", "--data", str(tmp_path))
+    done = private(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["protocol"], report["logs"], report["nodes"]) == (protocol, 20, 3)
@@ -217,7 +315,7 @@ def test_a_protocol_is_measured_against_another_in_one_run(tmp_path: Path) -> No
 
 
 def test_several_metadata_repositories_are_compared_with_one(tmp_path: Path) -> None:
-    done = bench("--takeover", "--round-streams", "50", "--data", str(tmp_path), "--json")
+    done = private("takeover", "--round-streams", "50", "--data", str(tmp_path), "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert list(report["one_at_a_time"]) == list(report["concurrent"]) == ["1", "3"]

@@ -83,9 +83,10 @@ def environment(**more: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Loom:
-    """The command, pointed at a cluster."""
+    """The command, pointed at a cluster; `tls` is the file of the user's certificate, if any."""
 
     cluster: str
+    tls: str = ""
 
     def run(self, *arguments: str, given: str | bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
@@ -93,7 +94,7 @@ class Loom:
             input=given.encode() if isinstance(given, str) else given,
             capture_output=True,
             timeout=60,
-            env=environment(LOOM_CLUSTER=self.cluster),
+            env=environment(LOOM_CLUSTER=self.cluster, LOOM_TLS=self.tls),
         )
 
     def says(self, *arguments: str, given: str | bytes = b"") -> str:

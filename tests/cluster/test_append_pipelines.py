@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import loomlog
-from loomlog import errors
+from loomlog import connect_sync, errors
 from loomlog.testing import LocalCluster
 
 COUNT = 3000
@@ -53,6 +53,56 @@ async def test_nothing_is_appended_behind_a_failure() -> None:
         assert await log.tail() == 0
 
 
+async def test_bad_arguments_are_raised_at_once_and_nothing_is_appended_after_the_end() -> None:
+    servers = LocalCluster(nodes=1)
+    async with servers as cluster:
+        log = await cluster.create_log("log", replicas=1)
+        with pytest.raises(errors.InvalidArgument, match="value must be bytes"):
+            async with log.pipeline() as pipeline:
+                pipeline.append("text")  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidArgument, match="has ended"):
+            pipeline.append(b"late")
+        async with log.pipeline() as pipeline:
+            with pytest.raises(errors.InvalidArgument, match="headers must be a dict"):
+                pipeline.append(b"x", headers={"a": 1})  # type: ignore[dict-item]
+            with pytest.raises(errors.InvalidArgument, match="a time is"):
+                pipeline.append(b"x", timestamp="now")  # type: ignore[arg-type]
+            pipeline.append(b"good")
+        await asyncio.to_thread(bad_arguments_without_asyncio, servers.address)
+        assert [entry.value async for entry in log.subscribe(1, await log.tail())] == [b"good"]
+
+
+def bad_arguments_without_asyncio(address: str) -> None:
+    with connect_sync(address) as cluster:
+        with (
+            pytest.raises(errors.InvalidArgument, match="value must be bytes"),
+            cluster.log("log").pipeline() as pipeline,
+        ):
+            pipeline.append("text")  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidArgument, match="has ended"):
+            pipeline.append(b"late")
+
+
+async def test_entries_of_a_pipeline_have_headers_and_timestamps() -> None:
+    servers = LocalCluster(nodes=1)
+    async with servers as cluster:
+        log = await cluster.create_log("log", replicas=1)
+        async with log.pipeline() as pipeline:
+            pipeline.append(b"plain")
+            pipeline.append(b"both", key=b"k", headers={"trace": b"7f"}, timestamp=1.5)
+        await asyncio.to_thread(append_headers, servers.address)
+        plain, both, blocking = [entry async for entry in log.subscribe(1, 3)]
+        assert (plain.key, plain.headers) == (None, {})
+        assert plain.timestamp_us > 1_600_000_000_000_000
+        assert (both.key, both.headers, both.timestamp_us) == (b"k", {"trace": b"7f"}, 1_500_000)
+        assert (blocking.headers, blocking.timestamp_us) == ({"a": b"b"}, 2_000_000)
+
+
+def append_headers(address: str) -> None:
+    with connect_sync(address) as cluster, cluster.log("log").pipeline() as pipeline:
+        pipeline.append(b"blocking", headers={"a": b"b"}, timestamp=2)
+
+
 async def test_without_an_event_loop() -> None:
     def story(address: str) -> None:
         with loomlog.connect_sync(address) as cluster:
@@ -68,3 +118,19 @@ async def test_without_an_event_loop() -> None:
     async with local as cluster:
         await cluster.create_log("events", replicas=1)
         await asyncio.to_thread(story, local.address)
+
+
+async def test_a_pipeline_stays_behind_the_tail_that_it_expects() -> None:
+    async with LocalCluster(nodes=1) as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        pipeline = log.pipeline(expected_tail=0)
+        for value in (b"a", b"b"):
+            pipeline.append(value)
+            await pipeline.flush()
+        other = await log.append(b"c")
+        late = pipeline.append(b"d")
+        with pytest.raises(errors.Conflict):
+            await pipeline.flush()
+        with pytest.raises(errors.Conflict):
+            await late
+        assert (await log.tail(), other.position) == (3, 3)

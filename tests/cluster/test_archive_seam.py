@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from archive_rig import ArchiveRig, local_cluster
 
 import loomlog
+from loomlog import Entry, Gap
 from loomlog.columns import SCHEMA
 from loomlog.errors import Corrupt, DataLoss, Trimmed
 
@@ -166,13 +169,52 @@ def test_a_missing_or_damaged_file_is_named(rig: ArchiveRig) -> None:
     with pytest.raises(Corrupt, match=second.name):
         list(rig.log.subscribe(1, 60))
     second.unlink()
-    with pytest.raises(DataLoss, match=second.name):
+    first, last = map(int, re.findall(r"\d+", second.name)[:2])
+    advice = (
+        f"positions {first} to {last} of log '{rig.log.name}' cannot be read: .*{second.name}.*; "
+        f"continue at {last + 1}, or ask for gaps"
+    )
+    with pytest.raises(DataLoss, match=advice):
         list(rig.log.subscribe(1, 60))
-    first = int(second.name.split("-")[1])
+    found = list(rig.log.subscribe(1, 60, gaps=True))
+    assert [item for item in found if isinstance(item, Gap)] == [
+        Gap(first, last, "dataloss", exact=False)
+    ]
+    assert [item.position for item in found if isinstance(item, Entry)] == [
+        *range(1, first),
+        *range(last + 1, 61),
+    ]
     with pytest.raises(DataLoss, match=second.name):
         rig.log.read(first)
     second.write_bytes(content)
     assert len(list(rig.log.subscribe(1, 60))) == 60
+
+
+@pytest.mark.parametrize("kind", ["group", "queue"])
+def test_members_continue_when_a_missing_file_is_back(rig: ArchiveRig, kind: str) -> None:
+    rig.fill(60)
+    rig.archive(trim=True)
+    second = rig.files[1]
+    content = second.read_bytes()
+    member: Any = getattr(rig.log, kind)("g")
+    found: list[int] = []
+
+    def take() -> None:
+        for item in member:
+            found.append(item.position)
+            if kind == "queue":
+                item.ack()
+            if item.position == 60:
+                return
+
+    with member:
+        for harm in (second.unlink, lambda: second.write_bytes(content[:100])):
+            harm()
+            with pytest.raises((DataLoss, Corrupt), match=second.name):
+                take()
+            second.write_bytes(content)
+        take()
+    assert found == list(range(1, 61))
 
 
 def test_a_log_that_is_made_anew_has_no_archive(rig: ArchiveRig) -> None:

@@ -141,7 +141,7 @@ async def test_messages_to_the_wrong_server(rig: BadInputRig) -> None:
         await connection.request(pb.Frame(create_log=pb.CreateLog(name="x")))
     with pytest.raises(InvalidArgument, match="first position"):
         await connection.request(pb.Frame(subscribe=pb.Subscribe(log_stream_id=stream)))
-    with pytest.raises(NotFound, match="stream 77"):
+    with pytest.raises(Unavailable, match="stream 77"):
         await connection.request(pb.Frame(read=pb.Read(log_stream_id=77, glsn=1)))
     backup = await rig.raw((await rig.log.describe()).streams[0].replicas[1].address)
     payload = columns.encode([b"x"], timestamps_us=1)
@@ -178,7 +178,7 @@ async def test_another_version_is_told_so(rig: BadInputRig) -> None:
     class Newer(Codec):
         def greeting(self) -> pb.Frame:
             frame = super().greeting()
-            frame.hello.protocol_version = 99
+            frame.hello.protocol_version = frame.hello.oldest_version = 99
             return frame
 
     codec = Newer("client")
@@ -220,7 +220,7 @@ async def test_nobody_but_the_cluster_says_who_leads(rig: BadInputRig) -> None:
         beat = pb.LeaderBeat(epoch=1 << 40, leader=1, address=address, heard=True)
         connection.send(pb.Frame(leader_beat=beat))
         connection.send(pb.Frame(leader_beat=signed(beat, "another secret")))
-    with pytest.raises(NotFound):  # the node has taken all that came before
+    with pytest.raises(Unavailable):  # the node has taken all that came before
         await connection.request(pb.Frame(read=pb.Read(log_stream_id=77, glsn=1)))
     await asyncio.sleep(0)
     assert node._link._connection is before

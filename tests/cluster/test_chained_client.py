@@ -133,7 +133,7 @@ async def test_a_hole_at_the_end_does_not_keep_a_reader(tmp_path: Path) -> None:
 
 
 async def test_a_writer_that_was_overtaken_appends_elsewhere(tmp_path: Path) -> None:
-    """Its position is filled while the batch is in flight: nothing is lost, nothing is there
+    """A position is filled while its batch is in flight: nothing is lost, and nothing is there
     twice."""
     async with chained(tmp_path, chains=1) as (local, _, log):
         await log.append(b"before")

@@ -122,7 +122,7 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_no_other(
         with pytest.raises(DataLoss, match="continue at 7"):
             await log.read(6)
         [stream] = (await log.describe()).streams
-        assert "what chain 0 had below position 7 is lost" in stream.condition
+        assert "chain 0 lost position 6" in stream.condition
         assert caplog.text.count("cannot be read") <= 2 * 2  # the node and the vmr, once for each
         while len(await chain_of(log)) < 2:
             pass
@@ -172,15 +172,18 @@ async def test_a_node_that_met_a_damaged_copy_says_so(tmp_path: Path) -> None:
         position = (await log.append(value)).position
         for node in (1, 2):
             await local.stop_node(node)
+        for node in (1, 2):  # else one of them is mended by the other
             flip(tmp_path / f"vsn-{node}/cid=local/snid={node}/logs", value)
             await local.start_node(node)
         found = [entry async for entry in log.subscribe(position, position, gaps=True)]
         assert found == [Gap(position, position, "dataloss")]
-        for node in (0, 1):
-            while not (words := (await cluster.status()).nodes[node].conditions):  # noqa: ASYNC110
+        where = f"({lsn_words(position)} of loglet"
+        for node in (0, 1):  # one that has just started may have other conditions, too
+            while not any(  # noqa: ASYNC110 - nobody tells
+                "1 damaged copies" in words and where in words
+                for words in (await cluster.status()).nodes[node].conditions
+            ):
                 await asyncio.sleep(0.02)
-            assert "1 damaged copies" in words[0]
-            assert f"({lsn_words(position)} of loglet" in words[0]
 
 
 async def test_copies_that_readers_meet_are_mended(

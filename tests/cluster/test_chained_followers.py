@@ -81,7 +81,7 @@ async def all_late(log: Log, entries: AsyncGenerator[Entry]) -> None:
 def questions_to_replicas(log: Log) -> list[str]:
     """Return a list that collects the requests of the log's client from now on."""
     chains = chains_of(log)
-    ask = chains.ask_replica
+    ask = chains.requests.ask_replica
     asked: list[str] = []
 
     async def noted(
@@ -90,7 +90,7 @@ def questions_to_replicas(log: Log) -> list[str]:
         asked.append(type(request).__name__)
         return await ask(view, replica, request, wait_ms=wait_ms)
 
-    chains.ask_replica = noted  # type: ignore[method-assign]
+    chains.requests.ask_replica = noted  # type: ignore[method-assign]
     return asked
 
 
@@ -154,7 +154,7 @@ async def test_holes_that_lie_together_are_waited_for_once(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("node", [1, 2])
 async def test_a_node_may_come_back_at_another_address(tmp_path: Path, node: int) -> None:
-    """It was not missed, so no new epoch begins."""
+    """The node was not missed, so no new epoch begins."""
     async with (
         one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (local, log),
         aclosing(log.subscribe(1)) as entries,

@@ -91,7 +91,7 @@ def test_text_output_says_how_many_and_where(loom: Loom) -> None:
     )
     assert loom.says("tail", "few", "--positions") == "1\ta\n2\tb\n"
     assert "no lines" in loom.says("append", "few")
-    assert loom.says("append", "few", given="c\n") == "appended 1 entry at position 3\n"
+    assert loom.says("append", "few", "-", given="c\n") == "appended 1 entry at position 3\n"
     assert "no log 'missing'" in loom.fails("append", "missing")
     assert loom.says("tail", "few", "--from", "earliest", "--max", "1") == "a\n"
     assert loom.says("tail", "few", "--from", "latest") == ""
@@ -140,6 +140,14 @@ def test_what_tail_prints_as_json_is_a_file_to_append(loom: Loom, tmp_path: Path
     assert shown[:2] == shown[2:]
     refused = loom.run("append", "target", str(tmp_path / "no such file"))
     assert (refused.returncode, b"no such file" in refused.stderr) == (2, True)
+
+
+def test_lines_behind_an_expected_tail_only(loom: Loom) -> None:
+    loom.says("log", "create", "expected")
+    append = ("append", "expected", "--batch", "1", "--expected-tail")
+    assert loom.json(*append, "0", given="a\nb\n")["last"] == 2
+    assert "nothing was appended" in loom.fails(*append, "1", given="c\n")
+    assert loom.json(*append, "2", given="c\n")["last"] == 3
 
 
 def test_a_line_without_a_key_fails_and_says_what_went_before(loom: Loom) -> None:

@@ -47,6 +47,14 @@ def test_permissions_tokens_and_the_audit_log(tmp_path: Path) -> None:
         checked = loom(up.mr, root, "acl", "check", "alice", "append", "orders")
         assert (checked.returncode, checked.stdout[:3]) == (1, b"no:")
 
+        given = loom(up.mr, root, "acl", "grant", "alice", "role:billing")
+        assert b"nothing is granted to role:billing yet" in given.stdout, given.stderr
+        loom(up.mr, root, "acl", "grant", "role:billing", "append", "orders")
+        checked = loom(up.mr, root, "acl", "check", "alice", "append", "orders")
+        assert b"(append:orders by role:billing)" in checked.stdout
+        removed = loom(up.mr, root, "acl", "remove", "role:billing", "--yes", "--json")
+        assert [each["what"] for each in json.loads(removed.stdout)["grants"]] == ["reader"]
+
         listed = json.loads(loom(up.mr, root, "token", "list", "--json").stdout)["tokens"]
         assert [each["name"] for each in listed] == ["root", "billing"]
         revoked = loom(up.mr, root, "token", "revoke", listed[1]["id"][:12], "--yes")

@@ -8,11 +8,13 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_rig import Loom, Up, loom_up, program
+from poll import wait_until
 
 WAIT = ("--wait", "--timeout", "40")
 
@@ -45,9 +47,13 @@ def make_log(loom: Loom, name: str, streams: int = 1) -> dict[str, Any]:
     return stream
 
 
+def streams_of(loom: Loom, name: str) -> list[dict[str, Any]]:
+    streams: list[dict[str, Any]] = loom.json("stream", "list", "--log", name)
+    return streams
+
+
 def stream_of(loom: Loom, name: str) -> dict[str, Any]:
-    stream: dict[str, Any] = loom.json("stream", "list", "--log", name)[0]
-    return stream
+    return streams_of(loom, name)[0]
 
 
 def nodes_of(stream: dict[str, Any]) -> list[int]:
@@ -105,14 +111,16 @@ def test_a_log_gets_another_stream(loom: Loom) -> None:
 
 
 def test_a_stream_is_removed(loom: Loom) -> None:
-    first, second = loom.json("log", "create", "narrower", "--streams", "2")["streams"]
+    loom.says("log", "create", "narrower", "--streams", "2")
     loom.says("append", "narrower", given="\n".join(LINES))
-    removed = loom.json("stream", "remove", str(first["id"]), "--yes")
-    assert removed["done"] == f"stream {first['id']} takes no more appends"
-    assert "trimmed" in stream_of(loom, "narrower")["condition"]
-    loom.fails("stream", "remove", str(second["id"]), "--yes")
+    fuller, other = sorted(streams_of(loom, "narrower"), key=lambda s: s["entries"], reverse=True)
+    removed = loom.json("stream", "remove", str(fuller["id"]), "--yes")
+    assert removed["done"] == f"stream {fuller['id']} takes no more appends"
+    [condition] = [s["condition"] for s in streams_of(loom, "narrower") if s["id"] == fuller["id"]]
+    assert "trimmed" in condition
+    loom.fails("stream", "remove", str(other["id"]), "--yes")
     loom.says("log", "trim", "narrower", str(len(LINES)), "--yes")
-    watch_until(loom, lambda _: stream_of(loom, "narrower")["id"] == second["id"])
+    watch_until(loom, lambda _: [s["id"] for s in streams_of(loom, "narrower")] == [other["id"]])
 
 
 def test_a_replica_moves(loom: Loom) -> None:
@@ -138,11 +146,17 @@ def test_the_primary_and_the_nodes_of_a_stream_are_chosen_by_hand(loom: Loom, da
     assert [nodes_of(s) for s in streams if s["id"] == added["stream"]] == [[4, 2, 1]]
     between = ("--from", str(nodes[0]), "--to", str(nodes[1]))
     assert "already" in loom.says("stream", "sync", number, *between, *WAIT)
-    described = loom.json("stream", "describe", number)
+
+    def have_all() -> bool:  # nodes report it
+        states = [(r["lag"], r["state"], r["written"]) for r in describe()["replicas"]]
+        return states == [(0, "running", len(LINES) + 1)] * 3
+
+    describe = partial(loom.json, "stream", "describe", number)
+    wait_until(have_all)
+    described = describe()
     assert (described["log"], described["stream"]["state"]) == ("by-hand", "running")
     for replica in described["replicas"]:
-        assert (replica["alive"], replica["lag"], replica["state"]) == (True, 0, "running")
-        assert replica["written"] == len(LINES) + 1
+        assert replica["alive"]
         assert Path(replica["path"]).name == f"lsid={number}"
         assert replica["volume"] == str(data / f"vsn-{replica['node']}")
         assert replica["total_bytes"] > replica["free_bytes"] > 0
@@ -175,7 +189,7 @@ def test_a_replica_leaves_and_comes_again(loom: Loom) -> None:
     loom.says("append", "thinner", given="between\n")
     again = ("stream", "add-replica", number, "--node", leaver)
     assert "cleanup" in loom.fails(*again)
-    assert stream["id"] in node(loom, int(leaver))["unknown_streams"]
+    wait_until(lambda: stream["id"] in node(loom, int(leaver))["unknown_streams"])
     assert f"stream {number}" in loom.says("node", "cleanup", leaver, "--yes")
     loom.says(*again, *WAIT)
     assert sorted(nodes_of(stream_of(loom, "thinner"))) == sorted(nodes_of(stream))
@@ -268,20 +282,54 @@ def test_a_dead_node_is_replaced_and_comes_back_as_a_spare(tmp_path: Path) -> No
         loom = Loom(up.mr)
         stream = make_log(loom, "events")
         dead = nodes_of(stream)[0]
+        # The timeline looks once a second: wait until it has seen one state before the next.
+        events_until(loom, "log events", "was created: ordered, 3 replicas")
         os.kill(up.pids[f"vsn-{dead}"], signal.SIGKILL)
         watch_until(loom, replaced("events", dead))
+        events_until(loom, "log events", f"stream {stream['id']} began epoch {stream['epoch'] + 1}")
         assert not node(loom, dead)["alive"]
         loom.says("append", "events", given="after\n")
         assert is_whole(loom, "events", [*LINES, "after"])
         with started_again(tmp_path, up.mr, dead):
-            back = node(loom, dead)
-            assert (back["alive"], back["unknown_streams"]) == (True, [stream["id"]])
+            wait_until(lambda: node(loom, dead)["unknown_streams"] == [stream["id"]])
+            assert node(loom, dead)["alive"]
+            events_until(loom, f"node {dead}", "is back")
             assert is_whole(loom, "events", [*LINES, "after"])
             loom.says("node", "cleanup", str(dead), "--yes")
-            assert node(loom, dead)["unknown_streams"] == []
+            wait_until(lambda: node(loom, dead)["unknown_streams"] == [])
             assert not list(tmp_path.glob(f"vsn-{dead}/**/lsid={stream['id']}"))
         loom.says("node", "remove", str(dead), "--yes")
         assert dead not in {node["id"] for node in loom.json("node", "list")}
+        events = events_until(loom, f"node {dead}", "was removed")
+        texts = {(event["subject"], event["text"]) for event in events}
+        assert {
+            ("log events", "was created: ordered, 3 replicas"),
+            (f"node {dead}", "is away"),
+            ("log events", f"stream {stream['id']} began epoch {stream['epoch'] + 1}"),
+            (f"node {dead}", "is back"),
+        } <= texts
+        done = [event for event in events if event["severity"] == "action"]
+        assert {event["subject"] for event in done} == {"client at 127.0.0.1"}
+        actions = [event["text"] for event in done]
+        assert actions == ["log create events", f"node cleanup {dead}", f"node remove {dead}"]
+        assert [event["text"] for event in events].count("is back") == 1
+        assert f"node {dead}: was removed\n" in loom.says("events")
+
+
+def events_until(loom: Loom, subject: str, text: str) -> list[dict[str, Any]]:
+    """Follow the events as a program does, until there is this one."""
+    command = program("loom", "events", "--since", "1h", "-f", "--json", "--cluster", loom.cluster)
+    found = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        try:
+            for line in following.stdout:
+                found.append(json.loads(line))
+                if (found[-1]["subject"], found[-1]["text"]) == (subject, text):
+                    return found
+        finally:
+            following.terminate()
+    raise AssertionError(f"no {text!r}")
 
 
 def test_without_a_spare_it_stays_readable_and_the_status_says_why(tmp_path: Path) -> None:

@@ -58,17 +58,21 @@ def test_create_append_see_it_arrive_kill_a_node_recover_and_drain(tmp_path: Pat
         assert '"item": "<b>tea</b>"' in arrived.locator("pre").inner_text()
 
         nodes = page.locator("td[data-label=Nodes]").first
-        primary, backup = map(int, nodes.inner_text().partition(" (")[0].split(", "))
+        primary, backup = map(int, re.findall(r"\d+", nodes.inner_text()))
         page.goto(up.console)
         os.kill(up.pids[f"vsn-{primary}"], signal.SIGKILL)
         page.get_by_role("heading", name=re.compile("Warning|Problem")).wait_for()
         page.get_by_text(f"Node {primary} is away.").wait_for()
         page.get_by_role("cell", name="away", exact=True).wait_for()
         page.get_by_text("3 / 4").wait_for()
+        # A line of zeros has no height, so a browser calls it hidden.
+        page.locator(".chart path.line").first.wait_for(state="attached")
+        page.locator(".chart svg").first.hover()
+        page.locator(".chart .readout").filter(has_text=re.compile(r":\d\d  \d")).wait_for()
         page.goto(f"{up.console}logs/orders")
         others = "".join(str(node) for node in range(1, 5) if node != primary)
         row = page.locator("#live_parts tr").filter(has_text="running")
-        row.get_by_text(re.compile(rf"^[{others}], [{others}] ")).first.wait_for()
+        row.get_by_text(re.compile(rf"^[{others}] \(primary\), [{others}]")).first.wait_for()
 
         page.goto(f"{up.console}nodes")
         page.locator(f"#drain-{backup}").click()
@@ -77,6 +81,9 @@ def test_create_append_see_it_arrive_kill_a_node_recover_and_drain(tmp_path: Pat
         page.get_by_role("button", name="Use again…").wait_for()
         page.goto(f"{up.console}work")
         page.get_by_text("empty: it may be stopped").wait_for()
+        page.goto(f"{up.console}timeline")
+        for text in ("log create orders", f"node {primary} is away", f"node drain {backup}"):
+            page.locator(".events li").filter(has_text=text).first.wait_for()
         assert [line for line in wrong if "400 (Bad Request)" not in line] == []
 
         page.set_viewport_size({"width": 400, "height": 860})

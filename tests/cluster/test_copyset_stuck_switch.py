@@ -9,12 +9,13 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from poll import until
 
 import loomlog
 from loomlog.cli.commands import log as log_commands
 from loomlog.client.log import Log
 from loomlog.core.segments import Segment
-from loomlog.errors import Sealed, Unavailable
+from loomlog.errors import LoomError, Sealed, Unavailable
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.copyset import keeper
 from loomlog.testing import LocalCluster
@@ -65,6 +66,13 @@ async def stuck(directory: Path) -> AsyncIterator[tuple[LocalCluster, Log, str]]
 
 async def test_appends_say_whom_they_wait_for_and_go_on_when_one_is_back(tmp_path: Path) -> None:
     async with stuck(tmp_path) as (local, impatient, words):
+
+        async def refusal() -> str:
+            with pytest.raises(LoomError) as refused:
+                await impatient.append(b"never", fail_fast=True)
+            return str(refused.value)
+
+        await until(refusal, lambda said: words in said)  # the client knows why
         with pytest.raises(Sealed, match=words) as caught:
             await impatient.append(b"never")
         assert "\n" not in str(caught.value)

@@ -27,7 +27,7 @@ ENTRIES = [b"entry %d" % n for n in range(100)]
 DETECTION_S = 0.5
 PATIENCE_S = 30.0
 
-Act = Callable[[LocalCluster, Cluster, str], Awaitable[None]]
+Act = Callable[[LocalCluster, Cluster, str, int], Awaitable[None]]
 
 
 def holdings(node: StorageNode) -> dict[str, int]:
@@ -47,25 +47,23 @@ def holdings(node: StorageNode) -> dict[str, int]:
     return {name: size for name, size in {**streams, **chains, **copies}.items() if size}
 
 
-async def create_another(servers: LocalCluster, cluster: Cluster, protocol: str) -> None:
+async def create_another(servers: LocalCluster, cluster: Cluster, protocol: str, node: int) -> None:
     with suppress(LoomError):  # whether it can be created now is another matter
         await cluster.create_log("c", protocol=protocol, replicas=3)
 
 
-async def add_a_stream(servers: LocalCluster, cluster: Cluster, protocol: str) -> None:
+async def add_a_stream(servers: LocalCluster, cluster: Cluster, protocol: str, node: int) -> None:
     with suppress(LoomError):
         await cluster.add_stream("a")
 
 
-async def lose_a_node(servers: LocalCluster, cluster: Cluster, protocol: str) -> None:
-    """Kill a node: an ordered log gets another stream, a chain a spare, a copyset log another
-    sequencer."""
-    (stream,) = (await cluster.log("a").describe()).streams
-    lost = stream.replicas[0].node
-    await servers.stop_node(lost)
+async def lose_a_node(servers: LocalCluster, cluster: Cluster, protocol: str, node: int) -> None:
+    """Stop a node of log a: an ordered log gets another stream, a chain a spare, a copyset log
+    another sequencer."""
+    await servers.stop_node(node)
     with suppress(LoomError):
         await cluster.log("a").append(b"goes on")
-    await servers.start_node(lost)
+    await servers.start_node(node)
 
 
 async def admit_all(gate: Gate, *_: object) -> None:
@@ -103,6 +101,8 @@ async def test_older_metadata_deletes_nothing(
     vmr, older, newer = tmp_path / "vmr", tmp_path / "older", tmp_path / "newer"
     async with servers as cluster:
         await cluster.create_log("a", protocol=protocol, replicas=3)
+        (a,) = await cluster.logs()  # unlike describe(), it does not make anybody sequence
+        node = a.streams[0].replicas[0].node
         await servers.stop_metadata()
         shutil.copytree(vmr, older)
         await restart_metadata(servers)
@@ -114,9 +114,9 @@ async def test_older_metadata_deletes_nothing(
         vmr.rename(newer)
         shutil.copytree(older, vmr)
         await restart_metadata(servers)
-        await act(servers, cluster, protocol)
-        for number, node in servers.nodes.items():
-            after = holdings(node)
+        await act(servers, cluster, protocol, node)
+        for number, server in servers.nodes.items():
+            after = holdings(server)
             assert {name: after.get(name) for name in before[number]} == before[number]
 
         # With the metadata that knows it the log is all there.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli_rig import Loom, Up, loom_up
+from poll import wait_until
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def test_the_doctor_finds_nothing_and_then_a_dead_node(up: Up) -> None:
     for protocol in ("ordered", "chained", "copyset"):
         loom.json("log", "create", protocol, "--protocol", protocol)
         loom.says("append", protocol, given="one\ntwo")
+    wait_until(lambda: loom.json("status")["conditions"] == [])
     assert "healthy" in loom.says("status")
-    assert loom.json("status")["conditions"] == []
     found = findings(loom, 0)
     assert [finding["result"] for finding in found["address"]] == ["ok"] * 4
     assert all(finding["result"] == "ok" for finding in found["metadata"])
@@ -47,9 +48,8 @@ def test_the_doctor_finds_nothing_and_then_a_dead_node(up: Up) -> None:
     (unreached,) = (f for f in found["address"] if f["result"] == "problem")
     assert unreached["subject"] == "node 2"
     assert "start it" in unreached["help"]
-    while len(short := under_replicated(loom)) < 3:
-        pass
-    assert {condition["log"] for condition in short} == {"ordered", "chained", "copyset"}
+    logs = {"ordered", "chained", "copyset"}
+    wait_until(lambda: {condition["log"] for condition in under_replicated(loom)} == logs)
     assert "under-replicated" in findings(loom, 1)
     assert "have fewer copies than wanted" in loom.says("status")
 

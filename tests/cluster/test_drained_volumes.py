@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from cli_rig import Loom, loom_up, storage_node
 
+from loomlog.client.log import Log
+from loomlog.config import NodeSettings, StorageSettings
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
+from loomlog.testing import LocalCluster
+from loomlog.types import NodeId
 
 PROTOCOLS = (ORDERED, CHAINED, COPYSET)
 LINES = [f"line {n}" for n in range(500)]
@@ -44,3 +51,53 @@ def test_one_volume_is_emptied_and_takes_nothing_new(tmp_path: Path) -> None:
             for name in PROTOCOLS:
                 assert loom.says("tail", name, "--from", "1").splitlines() == LINES
             loom.says("node", "undrain", "4", "--volume", str(first))
+
+
+class TwoVolumes(LocalCluster):
+    """All nodes have two volumes."""
+
+    def node_settings(self, node_id: NodeId) -> NodeSettings:
+        settings = super().node_settings(node_id)
+        [first] = settings.volumes
+        volumes = [f"{first}/{name}" for name in "ab"]
+        for volume in volumes:
+            Path(volume).mkdir(exist_ok=True)
+        return replace(settings, volumes=tuple(v for v in volumes if v not in self.removed))
+
+    removed: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_without_a_spare_node_replicas_go_to_the_other_volume(
+    protocol: str, tmp_path: Path
+) -> None:
+    storage = StorageSettings(data_file_bytes=1 << 16)
+    local = TwoVolumes(nodes=3, directory=tmp_path, storage=storage, sync="none")
+    async with local as cluster, asyncio.timeout(90):
+        streams = 1 if protocol == COPYSET else 4
+        log = await cluster.create_log("events", protocol, streams=streams, replicas=3)
+        values = [b"%06d" % number + bytes(2000) for number in range(400)]
+        await asyncio.gather(*map(log.append, values[:300]))
+        appending = asyncio.create_task(append_all(log, values[300:]))
+        drained = str(tmp_path / "vsn-1" / "a")
+        while (await cluster.drain_volume(1, drained)).replicas_left:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await appending
+        while (await cluster.status()).conditions:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert not replicas_in(Path(drained))
+        if protocol != COPYSET:  # RocksDB keeps the bytes of deleted copies until it compacts
+            files = (path for path in Path(drained).rglob("*") if path.is_file())
+            assert not any(b"000299" in path.read_bytes() for path in files)
+        await local.stop_node(1)
+        local.removed = (drained,)
+        await local.start_node(1)
+        await cluster.replace_volume(1, drained)
+        await local.stop_node(2)  # so that the moved ones are needed
+        found = [entry.value async for entry in log.subscribe(1, await log.tail())]
+        assert sorted(found) == values
+
+
+async def append_all(log: Log, values: list[bytes]) -> None:
+    for value in values:
+        await log.append(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,6 +24,7 @@ from loomlog.limits import APPENDS_IN_FLIGHT_MAX
 from loomlog.metadata import MetadataRepository
 from loomlog.net import endpoints
 from loomlog.node import StorageNode
+from loomlog.testing.ports import free_port
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -100,13 +100,6 @@ async def servers(directory: Path, nodes: int) -> AsyncIterator[ExactlyOnceServe
         yield cluster
     finally:
         await cluster.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def primary_of(log: Log, stream: int) -> int:

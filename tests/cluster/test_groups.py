@@ -6,12 +6,16 @@ import asyncio
 import os
 import signal
 import sys
+import threading
+import time
 from collections import defaultdict
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from cli_rig import Loom
 from poll import until
+from proxy import Proxy
 
 import loomlog
 from loomlog import errors
@@ -164,7 +168,96 @@ async def test_a_suspended_member_is_replaced_and_cannot_commit() -> None:
         _, error = await process.communicate(b"\n")
         assert process.returncode == 1
         assert b"errors.Fenced: member 0.1 was replaced" in error.strip().splitlines()[-1]
+        assert b"its session timeout is 1 s" in error.strip().splitlines()[-1]
         assert (await log.group("g").describe()).position == 20
+
+
+async def test_a_member_that_is_cut_off_hands_out_nothing_that_others_have_got() -> None:
+    local = LocalCluster(nodes=1)
+    async with local as cluster, Proxy() as proxy:
+        proxy.target = local.address
+        log = await cluster.create_log("events", replicas=1)
+        await append(log, 1)
+        async with (
+            await loomlog.connect(proxy.address) as other,
+            other.log("events").group("g", session_timeout_s=1.0) as cut_off,
+        ):
+            entries = aiter(cut_off)
+            assert (await anext(entries)).position == 1
+            proxy.requests_pass = False
+            async with log.group("g", session_timeout_s=1.0) as group:
+                await take(group, 20)
+                await group.commit()
+            proxy.heal()
+            why = (
+                "could not renew its lease for .* s, and its session timeout is 1 s: join it again"
+            )
+            with pytest.raises(errors.Fenced, match=why):
+                await anext(entries)
+
+
+async def test_a_member_that_blocks_its_event_loop_is_told_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Run the member in a loop of its own, so that the servers are not blocked."""
+    blocks, replaced = threading.Event(), threading.Event()
+
+    async def member(address: str) -> None:
+        async with (
+            await loomlog.connect(address) as cluster,
+            cluster.log("events").group("g", session_timeout_s=1.0) as group,
+        ):
+            async for _ in group:
+                blocks.set()
+                assert replaced.wait(60)
+                await group.commit()
+
+    local = LocalCluster(nodes=1)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await append(log, 1)
+        task = asyncio.create_task(asyncio.to_thread(asyncio.run, member(local.address)))
+        assert await asyncio.to_thread(blocks.wait, 60)
+        async with log.group("g", session_timeout_s=1.0) as group:
+            assert [entry.position for entry in await take(group, 20)] == list(range(1, 21))
+            longer_s = time.monotonic() + 1.0  # than a session, whenever the lease was renewed
+            await until(lambda: time.monotonic() > longer_s)
+        replaced.set()
+        with pytest.raises(
+            errors.Fenced,
+            match=r"because the event loop stood still for .* s, and its session timeout is 1 s \("
+            r"run long work in a thread, as asyncio.to_thread does, or set session_timeout_s\)",
+        ):
+            await task
+    warnings = [r.getMessage() for r in caplog.records if r.name.endswith("groups.membership")]
+    assert any("the event loop stood still for" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("kind", ["group", "queue"])
+async def test_a_blocking_member_keeps_its_place_while_its_code_runs(kind: str) -> None:
+    """The lease is renewed in the client's thread, however long the program takes."""
+
+    def story(address: str) -> None:
+        with loomlog.connect_sync(address) as cluster:
+            log = cluster.log("events")
+            member: Any = getattr(log, kind)("g", session_timeout_s=3.0)
+            with member:
+                held = next(iter(member))
+                renewals, left_s = 0, 0.0
+                while renewals < 6:  # more than a session, in which this thread did nothing else
+                    (lease,) = cluster.leases(f"{kind}/events/g/")
+                    renewals += lease.left_s > left_s
+                    left_s = lease.left_s
+                    time.sleep(0.01)
+                if kind == "group":
+                    member.commit()
+                else:
+                    held.ack()
+
+    local = LocalCluster(nodes=1)
+    async with local as cluster:
+        await append(await cluster.create_log("events", replicas=1), 1)
+        await asyncio.to_thread(story, local.address)
 
 
 async def test_commands() -> None:
@@ -201,6 +294,9 @@ async def test_members_are_in_the_way_of_operators_and_go_with_their_log() -> No
         assert (await log.group("g").reset("latest")).behind == 0
         await cluster.delete_log("events")
         assert not await cluster.registers("group/")
+        for of_log in (log.groups, log.queues):
+            with pytest.raises(errors.NotFound, match="there is no log 'events'"):
+                await of_log()
 
 
 async def test_without_an_event_loop() -> None:
@@ -238,3 +334,28 @@ async def test_bad_arguments(options: dict[str, object], why: str) -> None:
             cluster.log("events").group("g", **options)  # type: ignore[arg-type]
         with pytest.raises(errors.InvalidArgument, match="no slash"):
             cluster.log("events").group("a/b")
+
+
+async def test_others_run_while_a_consumer_awaits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task that renews the lease is among the others."""
+    monkeypatch.setattr("loomlog.client.groups.group._TURN_S", 0.0)
+    turns = 0
+
+    async def run() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with LocalCluster(nodes=1) as cluster:
+        log = await cluster.create_log("jobs", replicas=1)
+        await log.append_many([b""] * 1000)
+        async with log.group("busy") as group:
+            others = asyncio.create_task(run())
+            async for entry in group:
+                if entry.position == 1:
+                    turns = 0
+                elif entry.position == 1000:
+                    break
+            others.cancel()
+        assert turns >= 4

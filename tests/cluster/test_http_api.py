@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from cli_rig import loom_up
 from http_rig import Http
+from poll import wait_until
 
+from loomlog import connect_sync
 from loomlog.console.api import ROUTES
 
 PAGE = Path(__file__).parents[2] / "docs/http.md"
+TOKEN = {"name": "ci", "allow": ["read:*"]}
 _COUNT = iter(range(10_000))
 
 
@@ -67,6 +70,121 @@ def test_append_read_and_follow(http: Http, log: str) -> None:
     assert next(again)[1]["value"] == "new"
 
 
+def test_an_append_behind_an_expected_tail_only(http: Http, log: str) -> None:
+    body = {"records": [{"value": "a"}, {"value": "b"}]}
+    assert http.post(f"{log}/records?expected_tail=0", body)["last"] == 2
+    refused = http.ask("POST", f"{log}/records?expected_tail=1", body)
+    assert (refused.status, refused.json["error"]["kind"]) == (409, "Conflict")
+    assert http.post(f"{log}/records?expected_tail=2", body)["last"] == 4
+    both = http.ask(
+        "POST", f"{log}/records?expected_tail=4", body, {"Idempotency-Key": "billing-7/1"}
+    )
+    assert (both.status, http.get(f"{log}/records")["tail"]) == (400, 4)
+
+
+def test_a_transaction_appends_to_several_logs(http: Http) -> None:
+    for name in ("orders", "audit"):
+        http.post("/v1/logs", {"name": name, "replicas": 2})
+    order = {"value": "12.50", "key": "ann", "headers": {"trace": "1"}}
+    logs = {"orders": [order, {"value": "3.20"}], "audit": [{"value": "two orders"}]}
+    assert http.post("/v1/transactions", {"logs": logs})["logs"] == {
+        "orders": {"first": 1, "last": 2, "count": 2},
+        "audit": {"first": 1, "last": 1, "count": 1},
+    }
+    assert http.get("/v1/logs/orders/records")["records"][0]["headers"] == {"trace": "1"}
+    missing = http.ask("POST", "/v1/transactions", {"logs": {**logs, "nowhere": [order]}})
+    assert missing.status == 404
+    assert len(http.get("/v1/logs/audit/records")["records"]) == 1
+    for bad, why in (
+        ({}, "give"),
+        ({"orders": []}, "logs.orders must be a list of records"),
+        ({"orders": [{"key": "k"}]}, "logs.orders[0] has no value"),
+    ):
+        refused = http.ask("POST", "/v1/transactions", {"logs": bad})
+        assert (refused.status, why in refused.json["error"]["message"]) == (400, True)
+
+
+def test_headers_are_appended_and_read(http: Http, log: str) -> None:
+    plain = {"value": "a", "headers": {"trace": "t-1", "raw": {"base64": "/wA="}}}
+    assert http.post(f"{log}/records", {"records": [plain, {"value": "b"}]})["count"] == 2
+    first, second = http.get(f"{log}/records?from=1")["records"]
+    assert first["headers"] == plain["headers"]
+    assert "headers" not in second
+    key = {"Idempotency-Key": "headers/1"}
+    assert http.ask("POST", f"{log}/records", {"records": [plain]}, key).json["first"] == 3
+    assert http.get(f"{log}/records/3")["headers"]["trace"] == "t-1"
+    for wrong in ("text", {"a": 1}, {"a": {"base64": "?"}}, {"a": {"other": ""}}):
+        answer = http.ask("POST", f"{log}/records", {"records": [{"value": "x", "headers": wrong}]})
+        assert answer.error == (400, "InvalidArgument")
+    assert http.get(f"{log}/records?from=4")["records"] == []
+
+
+def test_jobs_are_taken_acknowledged_and_handed_out_again(http: Http, log: str) -> None:
+    queue = f"{log}/queues/jobs"
+    assert http.post(f"{queue}/take", {}) == {"receipt": "", "jobs": []}
+    http.post(f"{log}/records", {"records": [{"value": str(n)} for n in range(1, 6)]})
+    first = http.post(f"{queue}/take", {"count": 3, "member": "worker"})
+    assert [(job["value"], job["attempts"]) for job in first["jobs"]] == [
+        ("1", 1),
+        ("2", 1),
+        ("3", 1),
+    ]
+    second = http.post(f"{queue}/take", {"count": 3, "attempts_max": 1})
+    assert [job["position"] for job in second["jobs"]] == [4, 5]
+    http.post(f"{queue}/ack", {"receipt": first["receipt"], "positions": [1, 3]})
+    http.post(f"{queue}/retry", {"receipt": first["receipt"], "positions": [2]})
+    (described,) = http.get(f"{log}/queues")["queues"]
+    assert described == http.get(queue)
+    assert (described["position"], described["members"]) == (5, ["worker", "http"])
+    again = http.post(f"{queue}/take", {"count": 9})
+    assert [(job["position"], job["attempts"]) for job in again["jobs"]] == [(2, 2)]
+    http.post(f"{queue}/retry", {"receipt": again["receipt"], "positions": [2]})
+    buried = http.post(f"{queue}/take", {"count": 9, "attempts_max": 1})
+    assert buried == {"receipt": "", "jobs": []}, "it failed too often"
+    dead = http.get(f"{log}.dead-letters/records?from=1")["records"]
+    assert [letter["value"] for letter in dead] == ["2"]
+    stranger = {"receipt": "9.9", "positions": [4]}
+    assert http.ask("POST", f"{queue}/ack", stranger).error == (409, "Fenced")
+    assert http.ask("DELETE", queue).error == (409, "Conflict")  # leases have not expired
+
+
+def test_what_a_visit_leaves_is_handed_out_when_its_time_is_over(http: Http, log: str) -> None:
+    queue = f"{log}/queues/short"
+    http.post(f"{log}/records", {"records": [{"value": "a"}]})
+    lost = http.post(f"{queue}/take", {"visibility_timeout_s": 1})
+    assert len(lost["jobs"]) == 1
+    found: list[tuple[int, int]] = []
+
+    def is_free() -> bool:
+        jobs = http.post(f"{queue}/take", {"count": 5})["jobs"]
+        found.extend((job["position"], job["attempts"]) for job in jobs)
+        return bool(found)
+
+    wait_until(is_free)
+    assert found == [(1, 2)]
+    late = {"receipt": lost["receipt"], "positions": [1]}
+    assert http.ask("POST", f"{queue}/ack", late).error == (409, "Fenced")
+
+
+def test_leases_are_held_by_one_at_a_time(http: Http) -> None:
+    mine = {"name": "app/leader", "holder": "a", "ttl_s": 60}
+    held = http.post("/v1/leases", mine)
+    assert held["acquired"]
+    assert not http.post("/v1/leases", mine | {"holder": "b"})["acquired"]
+    assert http.get("/v1/leases/app/leader")["holder"] == "a"
+    assert [each["name"] for each in http.get("/v1/leases?prefix=app/")["leases"]] == ["app/leader"]
+    named = {"name": "app/leader", "holder": "a", "epoch": held["epoch"]}
+    assert http.post("/v1/leases/renew", named)["left_s"] > 30
+    swap = {"expected": 0, "value": "x", "lease": "app/leader", "lease_epoch": held["epoch"]}
+    assert http.ask("PUT", "/v1/registers/app/fenced", swap).status == 200
+    http.post("/v1/leases/release", named)
+    assert http.post("/v1/leases", mine | {"holder": "b"})["acquired"]
+    assert http.ask("POST", "/v1/leases/renew", named).error == (409, "Fenced")
+    late = swap | {"expected": 1}
+    assert http.ask("PUT", "/v1/registers/app/fenced", late).error[1] in ("Fenced", "Conflict")
+    assert http.ask("GET", "/v1/leases/none").error == (404, "NotFound")
+
+
 def test_a_repeated_request_is_appended_once(http: Http, log: str) -> None:
     def send(number: int, value: str) -> tuple[int, dict[str, object]]:
         key = {"Idempotency-Key": f"billing-7/{number}"}
@@ -98,6 +216,8 @@ def test_invalid_requests_get_clear_errors_and_change_nothing(http: Http, log: s
         ("POST", records, {"records": [{"value_base64": "?"}]}, (400, "InvalidArgument")),
         ("POST", records, {"records": [{"value": "a", "value_base64": "YQ=="}]}, (400, "Inv")),
         ("POST", records, {"records": [{"value": "\ud800"}]}, (400, "InvalidArgument")),
+        ("POST", records, {"records": [{"value": float("nan")}]}, (400, "InvalidArgument")),
+        ("POST", records, {"records": [{"value": [float("inf")]}]}, (400, "InvalidArgument")),
         ("POST", records, {"value": "x"}, (400, "InvalidArgument")),
         ("POST", "/v1/logs/nope/records", {"records": [{"value": "x"}]}, (404, "NotFound")),
         ("POST", "/v1/logs", {"name": "a b"}, (400, "InvalidArgument")),
@@ -110,20 +230,45 @@ def test_invalid_requests_get_clear_errors_and_change_nothing(http: Http, log: s
         ("GET", f"{records}?from=x", None, (400, "InvalidArgument")),
         ("GET", f"{records}?from=1&last=1", None, (400, "InvalidArgument")),
         ("GET", f"{records}?limit=0", None, (400, "InvalidArgument")),
+        ("POST", "/v1/tokens", TOKEN | {"expires": "99999999999999999d"}, (400, "Inv")),
+        ("GET", "/v1/events?since=yesterday", None, (400, "InvalidArgument")),
+        ("GET", "/v1/events?since=-1h", None, (400, "InvalidArgument")),
+        ("GET", "/v1/events?since=9999999d", None, (400, "InvalidArgument")),
+        ("GET", "/v1/events?after=-1", None, (400, "InvalidArgument")),
         ("GET", f"{records}/1", None, (404, "NotYetWritten")),
+        ("PUT", f"{log}/retention", None, (400, "InvalidArgument")),
+        ("PUT", f"{log}/retention", {}, (400, "InvalidArgument")),
+        ("PUT", f"{log}/checkpoints/%ff", {"position": 1}, (400, "InvalidArgument")),
+        ("POST", f"{log}/queues/%ff%fe/take", {}, (400, "InvalidArgument")),
+        ("POST", f"{records}?key=%ff", {"records": [{"value": "x"}]}, (400, "InvalidArgument")),
+        ("GET", "/v1/registers?prefix=%ff", None, (400, "InvalidArgument")),
+        ("DELETE", f"{log}/checkpoints/nope", None, (404, "NotFound")),
+        ("DELETE", "/v1/logs/nope/checkpoints/nope", None, (404, "NotFound")),
         ("GET", "/v1/nothing", None, (404, "NotFound")),
         ("DELETE", "/v1/status", None, (405, "InvalidArgument")),
     ):
         status, kind = http.ask(method, path, body).error
         assert status == expected[0], (method, path, body)
         assert kind.startswith(expected[1])
-    assert http.ask("POST", records, b"{", json_type).error == (400, "InvalidArgument")
+    for text in (b"{", b"[" * 100_000, b'{"records": [{"value": 1e400}]}'):
+        assert http.ask("POST", records, text, json_type).error == (400, "InvalidArgument")
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     assert http.ask("POST", records, b"a=b", form).error == (415, "WrongType")
     large = http.ask("POST", "/v1/logs", b'{"name": "%s"}' % (b"x" * 100_000), json_type)
     assert large.error == (413, "TooLarge")
     assert http.get(log)["tail"] == 0
     assert http.get(records) == {"records": [], "next": 1, "tail": 0}
+    assert http.get(f"{log}/queues") == {"queues": []}
+    assert http.get(log)["retention_s"] is None
+
+
+def test_an_error_is_short_however_long_the_input(http: Http) -> None:
+    name = "x" * 5000
+    for path in (f"/v1/logs/{name}", f"/v1/leases/{name}", f"/v1/events?since={name}"):
+        assert len(http.ask("GET", path).json["error"]["message"]) < 1000
+    http.ask("DELETE", f"/v1/logs/{name}")
+    for event in http.get("/v1/events?since=1h")["events"]:
+        assert len(event["text"]) < 1000
 
 
 def test_no_operation_takes_what_it_does_not_know(http: Http) -> None:
@@ -184,6 +329,10 @@ def test_logs_checkpoints_and_registers(http: Http, log: str) -> None:
     http.post(f"{log}/records", {"records": [{"value": "after"}]})
     assert http.get(log)["protocol"] == "chained"
     assert http.ask("PUT", f"{log}/retention", {"retention": "7d"}).json["retention_s"] == 604800
+    wanted = {"retention": "7d", "retention_bytes": "2G"}
+    assert http.ask("PUT", f"{log}/retention", wanted).json["retention_bytes"] == 2 << 30
+    forever = {"retention": None, "retention_bytes": None}
+    assert http.ask("PUT", f"{log}/retention", forever).json["retention_s"] is None
     assert http.ask("DELETE", log).status == 200
     assert http.ask("GET", log).error == (404, "NotFound")
 
@@ -197,6 +346,9 @@ def test_logs_checkpoints_and_registers(http: Http, log: str) -> None:
 
 def test_the_cluster_and_its_streams(http: Http, log: str) -> None:
     status = http.get("/v1/status")
+    events = http.get("/v1/events?since=1h")["events"]
+    assert events[0]["subject"] == "metadata repository 1"
+    assert http.get(f"/v1/events?after={events[-1]['id'] + 1000}") == {"events": []}
     assert [node["id"] for node in http.get("/v1/nodes")["nodes"]] == [1, 2, 3]
     assert status["cluster_id"] == "local"
     assert not http.get("/v1/nodes/check?nodes=1")["stops"]
@@ -257,13 +409,43 @@ def test_pages_show_the_cluster_and_escape_what_others_wrote(http: Http, log: st
     while (event := next(events))[0] != "parts":
         pass
     assert set(event[1]) == {"live_health", "live_tables"}
+    events = http.events("/live/pipelines")
+    while (event := next(events))[0] != "parts":
+        pass
+    assert "No pipeline ever ran here" in event[1]["live_pipelines"]
     rows = http.events(f"/rows/{name}?from=3")
     http.post(f"{log}/records", {"records": [{"value": "arrives"}]})
     assert "arrives" in next(rows)[1]["html"]
 
 
+def test_readers_are_shown_with_the_lag_of_each_shard(http: Http, log: str) -> None:
+    http.post(f"{log}/records", {"records": [{"value": str(n)} for n in range(5)]})
+    http.post(f"{log}/queues/resizer/take", {"count": 2})
+    with connect_sync(http.get("/v1/status")["metadata_address"]) as cluster:
+        handle = cluster.log(log.rpartition("/")[2])
+        with handle.group("billing", shards=2, member="<b>ann") as group:
+            for entry in group:
+                if entry.position == 4:
+                    break
+            group.commit()
+            page = re.sub(r"<[^>]*>", " ", http.ask("GET", "/readers").body.decode())
+    shards = page[page.index("Shards of billing") : page.index("Work queues")].split()
+    for shard in "01":
+        assert " ".join([shard, "&lt;b&gt;ann", "4", "1"]) in " ".join(shards)
+    assert re.search(r"resizer\s+log-\d+\s+\d+\s+2\s+0\s+2\s+3", page)
+
+
+def test_readers_of_copyset_logs_are_shown_where_their_log_shows_them(http: Http) -> None:
+    http.post("/v1/logs", {"name": "copies", "protocol": "copyset", "replicas": 2})
+    last = http.post("/v1/logs/copies/records", {"records": [{"value": "a"}]})["last"]
+    http.ask("PUT", "/v1/logs/copies/checkpoints/scan", {"position": last})
+    page = http.ask("GET", "/readers").body.decode()
+    assert page.count("e1n1<") == 2, "the checkpoint, and the last of the log"
+    assert f"{last:,}" not in page
+
+
 def test_the_commands_of_the_manual_do_what_it_says(http: Http, tmp_path: Path) -> None:
-    [story] = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    story = "".join(re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL))
     story = story.replace("http://127.0.0.1:7490", http.url)
     script = f"set -euo pipefail\n{story}"
     done = subprocess.run(

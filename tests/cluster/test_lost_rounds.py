@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,10 +87,8 @@ async def check_what_is_shown(local: LocalCluster) -> None:
         async with asyncio.timeout(10):  # far less than an append may take
             with pytest.raises(RolledBack, match=r"rounds are lost.*`loom metadata rebuild`"):
                 await cluster.log("events").append(b"x")
-        status = await cluster.status()
-        async with asyncio.timeout(10):  # nodes come back one by one
-            while not all(node.alive for node in status.nodes):
-                status = await cluster.status()
+        # Nodes come back one by one.
+        status = await until(cluster.status, lambda s: all(node.alive for node in s.nodes))
         (log,) = status.logs
         assert log.tail is None
         assert log.reached == sum(stream.entries or 0 for stream in log.streams) == ENTRIES
@@ -136,6 +136,58 @@ async def test_a_damaged_member_is_filled_from_the_others_and_counts_again(tmp_p
         await local.stop_metadata(other)  # from here on the damaged one is needed
         assert (await log.append(b"more")).position == 21
         assert await log.tail() == 21
+
+
+async def test_clients_are_told_that_most_members_lost_their_rounds(tmp_path: Path) -> None:
+    local = LocalCluster(nodes=1, metadata=3, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append(b"x")
+        for number in (1, 2, 3):
+            await local.stop_metadata(number)
+        for number in (1, 3):
+            (tmp_path / f"vmr-{number}" / "quorum").rename(tmp_path / f"lost-{number}")
+        for number in (1, 2, 3):
+            await local.start_metadata(number)
+        why = r"1 and 3 lost their rounds.*`loom metadata rebuild`"
+
+        async def told(address: str) -> bool:
+            async with await connect(address, request_timeout_s=0.5) as client:
+                with pytest.raises(NotLeader) as caught:
+                    await client.logs()
+                return re.search(why, str(caught.value)) is not None
+
+        for repository in local.repositories.values():
+            await until(lambda at=repository.address: told(at))  # type: ignore[misc]
+
+        await local.stop_metadata(1)  # a copy was found
+        shutil.rmtree(tmp_path / "vmr-1" / "quorum")
+        (tmp_path / "lost-1").rename(tmp_path / "vmr-1" / "quorum")
+        await local.start_metadata(1)
+        assert (await log.append(b"y")).position == 2
+
+
+async def test_clients_are_told_which_members_a_takeover_waits_for(tmp_path: Path) -> None:
+    local = LocalCluster(nodes=1, metadata=3, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append(b"x")
+        for number in (1, 2, 3):
+            await local.stop_metadata(number)
+        (tmp_path / "vmr-1" / "quorum").rename(tmp_path / "lost")
+        for number in (1, 2):
+            await local.start_metadata(number)
+        why = "metadata repository 3 is away, and 1 lost its rounds"
+
+        async def told() -> bool:
+            async with await connect(local.address, request_timeout_s=0.5) as client:
+                with pytest.raises(NotLeader) as caught:
+                    await client.logs()
+                return why in str(caught.value)
+
+        await until(told)
+        await local.start_metadata(3)
+        assert (await log.append(b"y")).position == 2
 
 
 async def test_while_a_record_is_damaged_no_vmr_leads(tmp_path: Path) -> None:

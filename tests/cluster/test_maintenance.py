@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_rig import environment, program
+from number_writer import NumberWriter
 
 import loomlog
 from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses, running
@@ -24,40 +25,15 @@ PROTOCOLS = [ORDERED, CHAINED, COPYSET]
 PATIENCE_S = 150.0
 
 
-def plan(directory: Path, metadata: int = 1) -> ClusterPlan:
+def plan(directory: Path, nodes: int = 4, metadata: int = 1) -> ClusterPlan:
     return ClusterPlan(
         directory=directory,
-        nodes=4,
+        nodes=nodes,
         metadata=metadata,
         port=int(free_address().rpartition(":")[2]) if metadata == 1 else 0,
         sync=SyncMode.NONE,
         heartbeat_timeout_s=1.5,
     )
-
-
-class Writer:
-    """Appends to a log, one entry after the other, until it is stopped."""
-
-    def __init__(self, log: loomlog.Log) -> None:
-        self._log = log
-        self.written: list[int] = []
-        self._stopped = False
-        self._task = asyncio.create_task(self._write())
-
-    async def _write(self) -> None:
-        while not self._stopped:
-            await self._log.append(b"%d" % len(self.written))
-            self.written.append(len(self.written))
-            await asyncio.sleep(0.01)
-
-    async def stop(self) -> None:
-        self._stopped = True
-        await self._task
-
-    async def check(self) -> None:
-        tail = await self._log.tail()
-        entries = [int(entry.value) async for entry in self._log.subscribe(start=1, stop=tail)]
-        assert entries == self.written
 
 
 @asynccontextmanager
@@ -91,25 +67,30 @@ async def roll(servers: LocalProcesses) -> list[dict[str, Any]]:
     return events
 
 
-@pytest.mark.parametrize("metadata", [1, 3])
+@pytest.mark.parametrize(("nodes", "metadata"), [(3, 1), (4, 3)])
 async def test_a_rolling_restart_of_all_servers_fails_no_append(
-    tmp_path: Path, metadata: int
+    tmp_path: Path, nodes: int, metadata: int
 ) -> None:
     async with (
-        running(plan(tmp_path, metadata)) as servers,
+        running(plan(tmp_path, nodes, metadata)) as servers,
         await loomlog.connect(servers.address) as client,
     ):
-        writers = [Writer(await client.create_log(name, name)) for name in PROTOCOLS]
+        writers = [NumberWriter(await client.create_log(name, name)) for name in PROTOCOLS]
+        idle = [await client.create_log(f"idle-{name}", name) for name in PROTOCOLS]
+        ats = [await log.append(b"before") for log in idle]
         leader = (await client.status()).leader
         async with asyncio.timeout(PATIENCE_S):
             events = await roll(servers)
             for writer in writers:
                 await writer.stop()
                 await writer.check()
+            for log, at in zip(idle, ats, strict=True):
+                assert (await log.read(at.position)).value == b"before"
         restarted = [event["server"] for event in events if event["event"] == "back"]
         others = [f"vmr-{n}" for n in range(1, metadata + 1) if n != leader]
-        assert restarted == ["vsn-1", "vsn-2", "vsn-3", "vsn-4", *others, f"vmr-{leader}"]
-        assert events[-1] == {"event": "finished", "servers": 4 + metadata}
+        stores = [f"vsn-{n}" for n in range(1, nodes + 1)]
+        assert restarted == [*stores, *others, f"vmr-{leader}"]
+        assert events[-1] == {"event": "finished", "servers": nodes + metadata}
         assert (await client.check_nodes()).affected == ()
 
 

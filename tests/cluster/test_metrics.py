@@ -21,7 +21,8 @@ from scrape import scrape, values
 
 import loomlog
 from loomlog.errors import NotFound
-from loomlog.spark.pipelines.status import metrics_text
+from loomlog.spark.pipelines.store import encode, register_name
+from loomlog.spark.pipelines.units import Counters, Progress
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -32,13 +33,15 @@ PROTOCOLS = ("ordered", "chained", "copyset")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A cluster in which something has happened to logs of all protocols."""
     data = tmp_path_factory.mktemp("cluster")
-    with loom_up(data, "--nodes", "1", "--restart") as running:
+    with loom_up(data, "--nodes", "1", "--restart", "--console") as running:
         with loomlog.connect_sync(running.mr) as cluster:
             for protocol in PROTOCOLS:
                 log = cluster.create_log(protocol, protocol, replicas=1)
                 last = log.append_many([b"a", b"b", b"c"])[-1]
                 assert [entry.value for entry in log.subscribe(stop=last.position)][-1] == b"c"
             cluster.log("ordered").checkpoint("billing").set(1)
+            progress = Progress({}, {"ordered": 1}, counters=Counters(units=1, records=1_234_567))
+            cluster.register(register_name("counts")).swap(encode(progress), 0)
             with pytest.raises(NotFound):
                 cluster.log("nothing").tail()
         yield running
@@ -46,7 +49,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 @pytest.fixture(scope="module")
 def pages(up: Up) -> dict[str, str]:
-    return {name: scrape(address) for name, address in up.metrics.items()}
+    console = up.console.removeprefix("http://").rstrip("/")
+    return {name: scrape(at) for name, at in {**up.metrics, "console": console}.items()}
 
 
 def test_a_node_counts_what_each_log_gets_and_gives(pages: dict[str, str]) -> None:
@@ -78,6 +82,20 @@ def test_the_leader_counts_rounds_errors_and_where_readers_are(pages: dict[str, 
     assert vmr["process_resident_memory_bytes"] > 1e6
 
 
+def test_a_console_says_how_far_pipelines_are_when_it_is_asked(
+    up: Up, pages: dict[str, str]
+) -> None:
+    found = values(pages["console"])
+    assert found['loomlog_pipeline_lag_records{pipeline="counts"}'] == 2
+    assert found['loomlog_pipeline_records_total{pipeline="counts"}'] == 1_234_567
+    assert found['loomlog_pipeline_running{pipeline="counts"}'] == 0
+    assert found["process_resident_memory_bytes"] > 0
+    with loomlog.connect_sync(up.mr) as cluster:
+        cluster.log("ordered").append(b"d")
+    later = values(scrape(up.console.removeprefix("http://").rstrip("/")))
+    assert later['loomlog_pipeline_lag_records{pipeline="counts"}'] == 3
+
+
 def test_every_metric_has_a_help_text_and_a_type(pages: dict[str, str]) -> None:
     for page in pages.values():
         named = {re.split(r"[{ ]", line)[0] for line in page.splitlines() if line[0] != "#"}
@@ -102,7 +120,7 @@ def typed(page: str) -> set[str]:
     ],
 )
 def test_files_for_operators_name_metrics_that_exist(name: str, pages: dict[str, str]) -> None:
-    known = set().union(*map(typed, pages.values()), typed(metrics_text([])))
+    known = set().union(*map(typed, pages.values()))
     found = set(re.findall(r"\b(?:loomlog|process)_[a-z_]+", (ROOT / name).read_text()))
     assert len(found) >= 3
     named = {re.sub(r"_(bucket|sum|count)$", "", metric) for metric in found} - {"process_"}

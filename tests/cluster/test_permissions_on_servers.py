@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import product
+from typing import Any
 
 import pytest
 from poll import until
 from random_frames import KINDS, RandomFrames
 
+from loomlog.archive.record import register_name
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.log import Log
-from loomlog.core.permissions import Grant
+from loomlog.client.transactions import transaction
+from loomlog.core.permissions import Grant, Verb
 from loomlog.errors import InvalidArgument, LoomError, NotFound, PermissionDenied
 from loomlog.limits import IdentityLimits
 from loomlog.net.address import split_address
-from loomlog.net.connection import OnlyAnswers
 from loomlog.net.endpoints import connect as connect_to
+from loomlog.net.service import OnlyAnswers
 from loomlog.testing import LocalCluster
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -91,6 +94,27 @@ async def test_tokens_allow_what_they_state_with_every_protocol(site: Site) -> N
     assert counted > 0
 
 
+async def test_a_denial_names_the_permission_that_an_operation_needs(site: Site) -> None:
+    """Operations look at the log first, which any permission for it allows."""
+    stranger = await site.client("append:elsewhere")
+    log = stranger.log("ordered")
+    for operation, verb in (
+        (log.trim(1), "trim"),
+        (stranger.delete_log("ordered"), "delete"),
+        (log.groups(), "checkpoint"),
+        (log.queues(), "checkpoint"),
+        (log.checkpoints(), "checkpoint"),
+        (log.checkpoint("c").get(), "checkpoint"),
+        (log.checkpoint("c").set(1), "checkpoint"),
+        (log.tail(), "read"),
+    ):
+        with pytest.raises(PermissionDenied, match=f"no permission .*{verb}:ordered"):
+            await operation
+    for attempt in (log.append(b"x"), log.read(1), log.describe()):
+        with pytest.raises(PermissionDenied, match=r"append, read, trim, .* or checkpoint for ord"):
+            await attempt
+
+
 async def test_grants_count_at_once_and_a_revoked_token_ends_its_subscription(site: Site) -> None:
     anybody = await site.client()
     with pytest.raises(PermissionDenied):
@@ -100,6 +124,17 @@ async def test_grants_count_at_once_and_a_revoked_token_ends_its_subscription(si
     await site.operator.revoke(Grant("anonymous", "writer", "ordered"))
     with pytest.raises(PermissionDenied):
         await anybody.log("ordered").append(b"no")
+
+    role = "role:writers"
+    await site.operator.grant(Grant(role, "append", "ord*"), Grant("anonymous", role, "*"))
+    await anybody.log("ordered").append(b"yes")
+    await site.operator.remove_subject(role)
+    with pytest.raises(PermissionDenied):
+        await anybody.log("ordered").append(b"no")
+    with pytest.raises(InvalidArgument, match="role:writers has no grants"):
+        await site.operator.remove_subject(role)
+    with pytest.raises(InvalidArgument, match="not that of a role"):
+        await site.operator.create_token(role, ["append:ordered"])
 
     reader = await site.client("read:copyset")
     subscription = aiter(reader.log("copyset").subscribe(1))
@@ -111,6 +146,49 @@ async def test_grants_count_at_once_and_a_revoked_token_ends_its_subscription(si
     with pytest.raises(PermissionDenied, match="revoked"):
         async with asyncio.timeout(30):
             await waiting
+
+
+async def test_what_transactions_need_and_their_readers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = ("ordered", "copyset")
+    decisions = [f"{verb}:loomlog.transactions" for verb in ("create", "append", "read")]
+    writer = await site.client("append:ordered", "append:copyset", *decisions)
+    async with writer.transaction() as both:
+        for name in logs:
+            both.append(name, b"both")
+    reader = await site.client("read:ordered", "read:copyset", "read:loomlog.transactions")
+    for name in logs:
+        at = both.positions[name][0].position
+        assert (await reader.log(name).read(at)).value == b"both"
+    assert (await writer.log("loomlog.transactions").describe()).segments[-1].replicas == 2
+    decision = await reader.log("loomlog.transactions").read(1)
+    assert (decision.value, decision.key, dict(decision.headers)) == (b"", None, {})
+
+    async def dies(self: Any, cell: Any) -> bool:
+        raise RuntimeError("the writer died")
+
+    monkeypatch.setattr(transaction._Writer, "_write", dies)
+    half = writer.transaction()
+    half.append("ordered", b"half")
+    with pytest.raises(RuntimeError):
+        await half.commit()
+    with pytest.raises(NotFound, match="was not completed"):
+        await reader.log("ordered").read(both.positions["ordered"][0].position + 1)
+
+
+async def test_only_who_may_trim_a_log_says_where_its_archive_is(site: Site) -> None:
+    """Readers open what the register names, and believe it."""
+    everything_else = [f"{verb}:*" for verb in Verb if verb is not Verb.TRIM]
+    elsewhere = await site.client(*everything_else, "trim:chained")
+    name = register_name("ordered")
+    with pytest.raises(PermissionDenied, match="trim:ordered"):
+        await elsewhere.register(name).swap(b"evil", 0)
+    with pytest.raises(PermissionDenied):
+        await (await site.client()).register(name).swap(b"evil", 0)
+    assert await elsewhere.register(name).get() is None
+    trimmer = await site.client("trim:ordered", "read:ordered")
+    assert await trimmer.register(name).swap(b"an archive", 0)
 
 
 async def test_nobody_locks_himself_out(site: Site) -> None:
@@ -192,6 +270,39 @@ async def facts(site: Site) -> object:
     return logs, access.rules, [(node.id, node.alive, node.draining) for node in status.nodes]
 
 
+async def test_a_flood_of_denials_hides_no_action_in_the_audit_log(site: Site) -> None:
+    mallory, repository = await site.client("append:elsewhere"), site.local.metadata
+    assert repository is not None
+    repository.audit.take()
+    flood = (mallory.delete_log("ordered") for _ in range(500))
+    denied = await asyncio.gather(*flood, return_exceptions=True)
+    assert {type(error) for error in denied} == {PermissionDenied}
+    await site.operator.create_log("another", replicas=2)
+    entries = repository.audit.take()
+    assert [entry.what[:10] for entry in entries if entry.who == "token root"] == ["create_log"]
+    kept = sum(entry.who == "token user" for entry in entries)
+    dropped = sum(entry.dropped for entry in entries)
+    assert kept + dropped == 500
+    lines = repository.metrics().splitlines()
+    [line] = [each for each in lines if each.startswith('loomlog_audit_dropped_total{server="vmr')]
+    assert float(line.rpartition(" ")[2]) == dropped
+
+
+async def test_the_lease_that_fences_a_swap_is_judged_too(site: Site) -> None:
+    """A refusal names the holder of a lease."""
+    everything = await site.client("register:*")
+    assert await everything.acquire_lease("secret/lease", "its holder", 60.0)
+    mine = await site.client("register:mine/*")
+    version = await mine.register("mine/state").swap(b"1", 0)
+    held = await mine.acquire_lease("mine/lease", "me", 60.0)
+    for name in ("secret/lease", "secret/other"):
+        lease = mine.held_lease(name, "me", 7)
+        with pytest.raises(PermissionDenied, match=f"register:{name}") as denied:
+            await mine.register("mine/state").swap(b"2", version, lease=lease)
+        assert "its holder" not in str(denied.value)
+    assert await mine.register("mine/state").swap(b"2", version, lease=held) > version
+
+
 async def test_pages_of_a_metadata_repository_need_the_permission_metrics(site: Site) -> None:
     repository = site.local.metadata
     assert repository is not None
@@ -249,7 +360,7 @@ async def test_what_one_name_uses_is_limited_and_counted(site: Site) -> None:
 
 
 async def test_subscriptions_that_were_cancelled_do_not_count(site: Site) -> None:
-    """Also if nothing was there to be sent, so that nothing was answered."""
+    """A subscription does not count even if it had no entry to send, and so was never answered."""
     client = await site.client("create:*", "append:*", "read:*")
     log = await client.create_log("empty", replicas=2)
     guards = [node._guard for node in site.local.nodes.values()]

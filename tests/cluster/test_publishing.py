@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
@@ -14,43 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dying_writers import Crash, Dying, own_loglet
-from node_services import ordered_on
+from published_rows import WAIT_S, forget_producers, left_intent, published, read, rows, values
 
 from loomlog import connect, connect_sync
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
-from loomlog.client.log_parts import LogParts
-from loomlog.client.publish import publications, stager
 from loomlog.client.publish.stager import Staged
-from loomlog.client.publish.writer import Published, Writer
-from loomlog.errors import DataLoss, Fenced, InvalidArgument, NotFound, Trimmed, Unavailable
-from loomlog.node.ordered.appends import ProducerTable
+from loomlog.client.publish.writer import Published
+from loomlog.errors import Fenced, InvalidArgument, NotFound, Trimmed
 from loomlog.testing import LocalCluster
 from loomlog.types import Entry
-
-WAIT_S = 20.0
-DAY_S = 86_400
-
-
-def rows(first: int, count: int) -> pa.RecordBatch:
-    """Return rows with the values b"first", …"""
-    numbers = range(first, first + count)
-    return pa.record_batch(
-        {
-            "value": [b"%d" % n for n in numbers],
-            "key": pa.array([b"key" if n % 3 else None for n in numbers], pa.binary()),
-            "timestamp": pa.array(numbers, pa.timestamp("us", "UTC")),
-        }
-    )
-
-
-def values(entries: list[Entry]) -> list[int]:
-    return [int(entry.value) for entry in entries]
-
-
-async def read(log: Log, start: int = 1, stop: int | None = None) -> list[Entry]:
-    stop = await log.tail() if stop is None else stop
-    return [entry async for entry in log.subscribe(start, stop)] if stop >= start else []
 
 
 @pytest.fixture
@@ -68,14 +40,6 @@ async def cluster(local: LocalCluster) -> Cluster:
 @pytest.fixture
 async def log(cluster: Cluster) -> Log:
     return await cluster.create_log("events", streams=2, replicas=2)
-
-
-async def published(log: Log, count: int, *, batch: int = 100) -> Writer:
-    """Publish the values 1 to `count` in publications of `batch`."""
-    writer = await log.writer("w")
-    for number, first in enumerate(range(1, count + 1, batch), 1):
-        await writer.publish(number, await log.stage(rows(first, batch)))
-    return writer
 
 
 # ---- what readers see -------------------------------------------------------------
@@ -144,7 +108,7 @@ async def test_a_reader_that_waits_gets_rows_when_they_are_published(
 
 
 async def test_a_publication_may_have_more_rows_than_any_memory(log: Log) -> None:
-    """The same rows many times over: two thousand million positions by one small append."""
+    """One small append publishes the same rows many times: two thousand million positions."""
     writer = await log.writer("w")
     one = await log.stage(rows(0, 100_000))
     many = replace(one, parts=one.parts * 20_000)
@@ -327,13 +291,6 @@ async def test_no_trim_takes_a_reference_that_nobody_has_noted_yet(
     assert await log.tail() == 11
 
 
-def forget_producers(local: LocalCluster) -> None:
-    """Forget producers, like replicas that join after the batches were trimmed."""
-    for node in local.nodes.values():
-        for held in ordered_on(node).held.values():
-            held.driver.producers = ProducerTable()
-
-
 async def test_who_lost_the_lease_publishes_nothing(cluster: Cluster, log: Log) -> None:
     lease = await cluster.acquire_lease("site", "one", 60.0)
     assert lease is not None
@@ -344,266 +301,6 @@ async def test_who_lost_the_lease_publishes_nothing(cluster: Cluster, log: Log) 
     with pytest.raises(Fenced):
         await writer.publish(2, await log.stage(rows(6, 5)))
     assert await log.tail() == 5
-
-
-# ---- streams that come and go -----------------------------------------------------
-
-
-async def left_intent(log: Log, staged: pa.RecordBatch, step: int = 2) -> int:
-    """Let a writer die after its first decision; return the stream of the publication."""
-    dying = await log.writer("w")
-    Dying(dying, step, after=False)
-    with pytest.raises(Crash):
-        await dying.publish(1, await log.stage(staged))
-    intent = (await dying._load())[0].intent
-    assert intent is not None
-    return intent.fixed.stream
-
-
-async def test_a_stream_that_was_sealed_by_hand_is_waited_for_and_then_named(
-    local: LocalCluster, cluster: Cluster, log: Log
-) -> None:
-    stream = await left_intent(log, rows(1, 10))
-    await cluster.seal_stream(stream)
-    async with await connect(local.address, append_timeout_s=0.5) as client:
-        writer = await client.log("events").writer("w")
-        with pytest.raises(Unavailable, match=f"stream {stream} took no append.*unseal it"):
-            await writer.publish(1, await log.stage(rows(1, 10)))
-    await cluster.unseal_stream(stream)
-    writer = await log.writer("w")
-    assert await writer.publish(1, await log.stage(rows(1, 10))) == Published(1, 10)
-    assert values(await read(log)) == list(range(1, 11))
-
-
-@pytest.mark.parametrize("step", [2, 3], ids=["decided", "appended"])
-async def test_what_was_decided_for_a_segment_that_has_ended_is_published_once(
-    cluster: Cluster, log: Log, step: int
-) -> None:
-    await left_intent(log, rows(1, 10), step)
-    await cluster.switch_log(log.name, streams=1)
-    writer = await log.writer("w")
-    assert await writer.sequence() == 1
-    await writer.publish(2, await log.stage(rows(11, 5)))
-    assert values(await read(log, 1, 15)) == list(range(1, 16))
-    assert await log.tail() == 15
-
-
-async def test_a_segment_may_go_while_a_reference_is_searched_in_it(
-    local: LocalCluster, cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process published it, and its whole segment was trimmed."""
-    await left_intent(log, rows(1, 10), step=3)
-    open_stored_stream = log._parts.pieces.stored_stream
-
-    def open_and_lose(*given: Any) -> Any:
-        monkeypatch.undo()
-        pieces = open_stored_stream(*given)
-        following = pieces.next
-
-        async def next_when_it_is_gone() -> Any:
-            async with await connect(local.address) as client:
-                assert await (await client.log("events").writer("w")).sequence() == 1
-            await cluster.switch_log("events", streams=1)
-            await log.trim(10)
-            assert len((await log.describe()).segments) == 1
-            monkeypatch.undo()
-            return await following()
-
-        monkeypatch.setattr(pieces, "next", next_when_it_is_gone)
-        return pieces
-
-    monkeypatch.setattr(log._parts.pieces, "stored_stream", open_and_lose)
-    writer = await asyncio.wait_for(log.writer("w"), WAIT_S)
-    assert await writer.publish(2, await log.stage(rows(11, 5))) == Published(11, 15)
-    assert values(await read(log, 11)) == list(range(11, 16))
-
-
-async def test_rows_are_staged_elsewhere_when_their_stream_takes_none(
-    cluster: Cluster, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stager, "PATIENCE_S", 0.2)
-    writer = await log.writer("w")
-    streams = [stream.id for stream in (await cluster.log("events.staged").describe()).streams]
-    stagers = [await log._stager() for _ in range(8)]
-    await cluster.seal_stream(streams[0])
-    for number, one in enumerate(stagers):
-        await one.add(rows(1 + 10 * number, 10))
-    staged = [await asyncio.wait_for(one.finish(), WAIT_S) for one in stagers]
-    assert {piece.stream for part in staged for run in part.parts for piece in run} == {streams[1]}
-    assert await writer.publish(1, sum(staged, start=Staged("events"))) == Published(1, 80)
-    await cluster.unseal_stream(streams[0])
-    assert sorted(values(await read(log))) == list(range(1, 81))
-
-
-async def test_a_writer_goes_to_another_stream_when_its_own_is_sealed(
-    cluster: Cluster, log: Log
-) -> None:
-    writer = await published(log, 100)
-    (used,) = [stream.id for stream in (await log.describe()).streams if stream.entries]
-    await cluster.seal_stream(used)
-    assert await writer.publish(2, await log.stage(rows(101, 10))) == Published(101, 110)
-    await cluster.unseal_stream(used)
-    assert values(await read(log)) == list(range(1, 111))
-
-
-@pytest.mark.parametrize("step", [2, 3])
-async def test_the_primary_dies_while_a_publication_is_open(
-    local: LocalCluster, log: Log, step: int
-) -> None:
-    stream = await left_intent(log, rows(1, 100), step)
-    (primary,) = [s.replicas[0].node for s in (await log.describe()).streams if s.id == stream]
-    await local.stop_node(primary)
-    writer = await log.writer("w")
-    assert await asyncio.wait_for(writer.publish(1, Staged("events")), WAIT_S) == Published(1, 100)
-    assert values(await read(log)) == list(range(1, 101))
-
-
-async def test_a_reference_is_found_also_when_its_stream_has_forgotten_who_sent_it(
-    local: LocalCluster, log: Log
-) -> None:
-    await log.append(b"0")
-    await left_intent(log, rows(1, 10), step=3)
-    for number in range(11, 14):
-        await log.append(b"%d" % number)
-    forget_producers(local)
-    writer = await log.writer("w")
-    assert await writer.publish(1, await log.stage(rows(1, 10))) == Published(2, 11)
-    assert values(await read(log)) == list(range(14))
-
-
-# ---- trimming and deleting --------------------------------------------------------
-
-
-async def test_trimming_takes_what_was_staged_along(cluster: Cluster, log: Log) -> None:
-    writer = await published(log, 1000)
-    staging = cluster.log("events.staged")
-    await log.trim(450)
-    assert 1 < await staging.head() <= 401
-    assert values(await read(log, 451)) == list(range(451, 1001))
-    await log.trim(1000)
-    assert await staging.head() <= 1001
-    await writer.publish(11, await log.stage(rows(1001, 10)))
-    assert values(await read(log, 1001)) == list(range(1001, 1011))
-
-
-async def test_what_others_have_staged_and_not_published_is_kept(
-    cluster: Cluster, log: Log
-) -> None:
-    slow = await log.writer("slow")
-    staged = await log.stage(rows(5000, 10))
-    await published(log, 1000)
-    await log.trim(1000)
-    assert await cluster.log("events.staged").head() == 1
-    assert await slow.publish(1, staged) == Published(1001, 1010)
-    assert values(await read(log, 1001)) == list(range(5000, 5010))
-
-
-async def with_a_fast_clock(local: LocalCluster) -> Cluster:
-    """Connect a client to whose clock all others have been silent for days."""
-    return await connect(local.address, clock=lambda: time.time() + 2 * DAY_S)
-
-
-async def publish_again(log: Log, writer: Writer, number: int, batch: pa.RecordBatch) -> None:
-    """Stage and publish rows again after they were refused because they may be gone."""
-    staged = await log.stage(batch)
-    assert (await writer.publish(number, staged)).last
-
-
-async def test_whose_rows_may_be_gone_publishes_them_not(
-    local: LocalCluster, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This holds even if the writer counts as dead because of a wrong clock."""
-    await log.append(b"0")
-    slow = await log.writer("slow")
-    staged = await log.stage(rows(5000, 10))
-    first_needed = publications._first_needed
-
-    async def publish_meanwhile(log_: LogParts, otherwise: int) -> int:
-        found = await first_needed(log_, otherwise)
-        with pytest.raises(Trimmed, match="stage them again"):
-            await slow.publish(1, staged)
-        return found
-
-    monkeypatch.setattr(publications, "_first_needed", publish_meanwhile)
-    async with await with_a_fast_clock(local) as late:
-        await late.log("events").trim(1)
-    await publish_again(log, slow, 1, rows(5000, 10))
-    assert values(await read(log, 2)) == list(range(5000, 5010))
-
-
-async def test_a_publication_takes_no_rows_of_a_writer_that_counts_as_dead(
-    local: LocalCluster, log: Log
-) -> None:
-    await log.append(b"0")
-    slow = await log.writer("slow")
-    staged = await log.stage(rows(5000, 10))
-    async with await with_a_fast_clock(local) as late:
-        quick = await late.log("events").writer("quick")
-        await quick.publish(1, await log.stage(rows(1, 10)))
-        with pytest.raises(Trimmed, match="stage them again"):
-            await slow.publish(1, staged)
-        await publish_again(log, slow, 1, rows(5000, 10))
-        await quick.publish(2, await log.stage(rows(11, 10)))
-    await log.trim(1)
-    expected = [*range(1, 11), *range(5000, 5010), *range(11, 21)]
-    assert values(await read(log, 2)) == expected
-
-
-async def test_what_is_decided_is_kept(cluster: Cluster, log: Log) -> None:
-    await left_intent(log, rows(1, 10))
-    other = await log.writer("other")
-    for number in range(1, 5):
-        await other.publish(number, await log.stage(rows(100 * number, 100)))
-    await log.trim(400)
-    assert await (await log.writer("w")).sequence() == 1
-    assert values(await read(log, 401)) == list(range(1, 11))
-
-
-async def test_a_reader_of_rows_that_are_gone_hears_which(cluster: Cluster, log: Log) -> None:
-    await published(log, 300)
-    await cluster.log("events.staged").trim(150)  # by hand: nobody should
-    assert values(await read(log, 201)) == list(range(201, 301))
-    with pytest.raises(DataLoss, match=r"positions 1 to 100 of log .events.+are gone"):
-        await read(log)
-    with pytest.raises(DataLoss, match="position"):
-        await log.read(120)
-
-
-async def test_a_reader_who_is_overtaken_by_a_trim_hears_of_a_trim(
-    cluster: Cluster, log: Log
-) -> None:
-    await published(log, 1000, batch=500)
-    reading = log.subscribe(1, 1000)
-    assert (await anext(reading)).position == 1
-    await log.trim(1000)
-    await cluster.log("events.staged").trim(1000)
-    fresh = log._parts.pieces.stored(1, 1000)
-    with pytest.raises(Trimmed):
-        await fresh.next()
-    await reading.aclose()
-    with pytest.raises(Trimmed):
-        await log.read(7)
-
-
-async def test_deleting_a_log_deletes_what_was_staged_for_it(cluster: Cluster, log: Log) -> None:
-    await published(log, 100)
-    assert {info.name for info in await cluster.logs()} == {"events", "events.staged"}
-    await cluster.delete_log("events")
-    assert await cluster.logs() == []
-    assert await cluster.registers() == {}
-    again = await cluster.create_log("events", streams=1, replicas=2)
-    await published(again, 100)
-    assert values(await read(again)) == list(range(1, 101))
-
-
-async def test_a_writer_that_is_forgotten_leaves_no_register(cluster: Cluster, log: Log) -> None:
-    writer = await published(log, 100)
-    await writer.forget()
-    await writer.forget()
-    assert await cluster.registers() == {}
-    again = await log.writer("w")  # somebody else: its numbers are not those of the first
-    assert await again.publish(1, await log.stage(rows(101, 10))) == Published(101, 110)
-    assert values(await read(log)) == list(range(1, 111))
 
 
 # ---- what is refused --------------------------------------------------------------

@@ -97,7 +97,7 @@ async def test_a_writer_that_dies_anywhere_is_continued_by_another(
 async def test_a_process_that_slept_while_another_published_adds_nothing(
     local: LocalCluster, log: Log, epoch_ends: bool
 ) -> None:
-    """It wakes up after its last check, just before it sends the batch."""
+    """The process wakes up after its last check, just before it sends the batch."""
     zombie = await log.writer("w")
     asleep, awake = asyncio.Event(), asyncio.Event()
     sequencers = own_loglet(zombie, "copyset")._sequencers

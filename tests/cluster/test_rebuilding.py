@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cli_rig import Loom
 from poll import until
 
 from loomlog import Cluster, ClusterStatus, connect
 from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
 from loomlog.client.log import Log
-from loomlog.types import Glsn
+from loomlog.errors import DataLoss
+from loomlog.types import Entry, Glsn
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -79,38 +81,50 @@ async def test_a_node_that_comes_back_empty_gets_its_copies_again(tmp_path: Path
             assert await read(log) == values
 
 
-async def test_all_nodes_are_lost_one_after_the_other(tmp_path: Path) -> None:
+async def test_nodes_that_never_come_back_are_given_up(tmp_path: Path) -> None:
+    """Rebuilding waits for two nodes that may have had all copies of an entry, until an operator
+    gives them up. Readers get DataLoss for exactly what only these had."""
     async with running(tmp_path, nodes=4) as (processes, cluster):
-        log = await cluster.create_log("events", protocol="copyset", replicas=2)
+        log = await cluster.create_log("events", protocol="copyset", replicas=2, nodeset=4)
         values: dict[Glsn, bytes] = {}
-        await append(log, 40, values)
-        for node in (1, 2, 3, 4):
+        for number in range(60):
+            value = b"<entry %04d>" % number
+            values[(await log.append(value)).position] = value
+        for node in (1, 2):
             await processes.end(f"vsn-{node}", signal.SIGKILL)
             shutil.rmtree(tmp_path / f"vsn-{node}")
-            await append(log, 5, values)
+        left = b"".join(content(tmp_path / f"vsn-{node}") for node in (3, 4))
+        lost = {at for at, value in values.items() if value not in left}
+        assert 0 < len(lost) < len(values)
+        status = await until(
+            cluster.status, lambda s: {r.node for r in s.rebuilds if r.waiting} == {1, 2}
+        )
+        named = "log events cannot be recovered without nodes that are away (1, 2): start them"
+        assert all(each.waiting.startswith(named) for each in status.rebuilds), status.rebuilds
+        assert "reads-wait" in {condition.kind for condition in status.conditions}
+        for node in (1, 2):
+            command = ("node", "mark-unrecoverable", str(node), "--yes")
+            await asyncio.to_thread(Loom(processes.address).says, *command)
+        for node in (1, 2):
             await until_unused(cluster, node)
-            await cluster.remove_node(node)
-            assert await read(log) == values
-            (tmp_path / f"vsn-{node}").mkdir()  # another machine, with a number that is free
-            await processes.start_again(f"vsn-{node}")
+        await until(cluster.status, lambda status: not status.rebuilds)
+        await until(cluster.status, lambda s: any(c.kind == "data-lost" for c in s.conditions))
+        last = (await log.append(b"more")).position
+
+        found = [item async for item in log.subscribe(1, last, gaps=True)]
+        entries = {item.position: item.value for item in found if isinstance(item, Entry)}
+        gaps = [gap for gap in found if not isinstance(gap, Entry) and gap.kind == "dataloss"]
+        assert entries == {at: v for at, v in values.items() if at not in lost} | {last: b"more"}
+        assert all(any(gap.first <= at <= gap.last for gap in gaps) for at in lost)
+        for position in values:
+            if position in lost:
+                with pytest.raises(DataLoss):
+                    await log.read(position)
+            else:
+                assert (await log.read(position)).value == values[position]
+        await log.trim(last - 1)
+        await until(cluster.status, lambda s: "data-lost" not in {c.kind for c in s.conditions})
 
 
-async def test_a_node_is_drained_under_load(tmp_path: Path) -> None:
-    async with running(tmp_path, nodes=4) as (processes, cluster):
-        log = await cluster.create_log("events", protocol="copyset", replicas=3)
-        values: dict[Glsn, bytes] = {}
-        await append(log, 30, values)
-        is_over = asyncio.Event()
-
-        async def load() -> None:
-            while not is_over.is_set():
-                await append(log, 1, values)
-
-        loading = asyncio.create_task(load())
-        await cluster.drain_node(2)
-        await until_unused(cluster, 2)
-        is_over.set()
-        await loading
-        await cluster.remove_node(2)
-        await processes.end("vsn-2", signal.SIGKILL)
-        assert await read(log) == values
+def content(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())

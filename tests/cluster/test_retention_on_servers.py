@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import randbytes
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ from loomlog import Log, errors
 from loomlog.archive.record import ArchiveInfo, register_name
 from loomlog.config import StorageSettings
 from loomlog.limits import KIB, MIB
+from loomlog.metadata.logs import retention
 from loomlog.node import StorageNode
 from loomlog.node import node as node_module
 from loomlog.node.copyset import logs_volume
@@ -129,8 +132,8 @@ async def test_what_a_writer_with_a_slow_clock_appends_stays_as_long_as_anything
             await log.append_arrow(rows(10, hours_old=24))
         assert servers.metadata is not None
         assert servers.metadata.term is not None
-        arrivals = servers.metadata.term.retention._arrivals
-        await until(arrivals._all, lambda marks: len(marks) == 2)
+        notes = servers.metadata.term.retention._arrivals._notes
+        await until(notes.all, lambda marks: len(marks) == 2)
         await servers.metadata.term.retention.trim_all()
         assert [await log.head() for log in logs] == [1, 1]
 
@@ -185,7 +188,8 @@ def set_sequencer_clock(node: StorageNode, now_us: Callable[[], int]) -> None:
 
 
 async def test_nodes_with_slow_clocks_keep_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their partitions seem to be over long ago, and the next sequencer's clock is behind, too."""
+    """The partitions of these nodes seem to have ended long ago, and the next sequencer's clock is
+    behind, too."""
 
     def now_us() -> int:
         return time.time_ns() // 1000
@@ -261,3 +265,106 @@ async def test_what_is_no_retention_is_refused(retention: str | float) -> None:
         log = await cluster.create_log("events", replicas=1)
         with pytest.raises(errors.InvalidArgument):
             await log.set_retention(retention)
+
+
+async def test_the_newest_bytes_stay_in_every_protocol() -> None:
+    """A log that is limited from the beginning, and one that is limited when it is large."""
+    servers = LocalCluster(nodes=3, sync="none", retention_interval_s=0.05)
+    async with servers as cluster:
+        for protocol in ("ordered", "chained", "copyset"):
+            streams = 1 if protocol == "copyset" else 2
+            early = await cluster.create_log(
+                f"{protocol}-early", protocol, streams, replicas=2, retention_bytes="1M"
+            )
+            late = await cluster.create_log(f"{protocol}-late", protocol, streams, replicas=2)
+            assert (await early.describe()).retention_bytes == MIB
+            for log in (early, late):
+                positions: list[int] = []
+                for _ in range(18):
+                    ats = await log.append_many([randbytes(10_000) for _ in range(10)])
+                    positions += [at.position for at in ats]
+                if log is late:
+                    assert await log.head() <= min(positions)
+                    await late.set_retention(retention_bytes=MIB)
+
+                async def left(log: Log = log, positions: list[int] = positions) -> int:
+                    head = await log.head()
+                    return 10_000 * sum(head <= position for position in positions)
+
+                await until(left, lambda size: MIB - 100_000 <= size < 1.2 * MIB)
+            head = await late.head()
+            await late.set_retention(retention_bytes=None)
+            await late.append_many([randbytes(10_000) for _ in range(100)])
+            assert servers.metadata is not None
+            assert servers.metadata.term is not None
+            await servers.metadata.term.retention.trim_all()
+            assert await late.head() == head
+
+
+async def test_many_logs_are_trimmed_on_and_on_while_they_grow_and_the_leader_restarts() -> None:
+    servers = LocalCluster(nodes=3, sync="none", retention_interval_s=0.05)
+    async with servers as cluster:
+        logs = [
+            await cluster.create_log(
+                f"{protocol}-{number}", protocol, replicas=2, retention="1h", retention_bytes="1M"
+            )
+            for protocol in ("ordered", "chained", "copyset")
+            for number in range(3)
+        ]
+
+        async def append_to(log: Log) -> None:
+            while True:
+                await log.append_many([randbytes(10_000)] * 20)
+
+        async with asyncio.TaskGroup() as tasks:
+            appending = [tasks.create_task(append_to(log)) for log in logs]
+
+            async def all_move() -> None:
+                heads = {log: await log.head() for log in logs}
+                for log, head in heads.items():
+                    await until(log.head, lambda now, head=head: now > head)  # type: ignore[misc]
+
+            await all_move()
+            await servers.stop_metadata()
+            await servers.start_metadata()
+            for _ in range(3):
+                await all_move()
+            for task in appending:
+                task.cancel()
+
+
+async def test_a_log_that_keeps_old_entries_because_a_node_is_away_is_a_condition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retention, "WAITS_S", 0.1)
+    servers = LocalCluster(nodes=3, retention_interval_s=0.02)
+    async with servers as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        await log.append(b"an entry")
+        node = (await log.describe()).streams[0].replicas[0].node
+        await servers.stop_node(node)
+        await log.set_retention("1s")
+
+        async def waiting() -> list[str | None]:
+            conditions = (await cluster.status()).conditions
+            return [each.log for each in conditions if each.kind == "retention-waits"]
+
+        await until(waiting, lambda found: found == ["events"])
+        await servers.start_node(node)
+        await until(waiting, lambda found: not found)
+        await head_is(log, 2)
+
+
+async def test_rows_that_were_staged_count_for_their_log() -> None:
+    async with LocalCluster(nodes=1, sync="none") as cluster:
+        log = await cluster.create_log("events", replicas=1, retention_bytes=MIB)
+        writer = await log.writer("writer")
+        for sequence in range(1, 31):
+            values = pa.array([randbytes(10_000) for _ in range(10)], pa.binary())
+            staged = await log.stage(pa.RecordBatch.from_arrays([values], names=["value"]))
+            await writer.publish(sequence, staged)
+            expired = await log._parts.find_expired()
+            assert (sequence * 10 - expired) * 10_000 > min(MIB, sequence * 99_999), "enough stays"
+        assert (300 - expired) * 10_000 < 1.3 * MIB
+        await cluster.log("events").trim(expired)
+        assert len([e async for e in log.subscribe(expired + 1, 300)]) == 300 - expired

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,29 @@ def vanish(local: LocalCluster, node: int, position: int) -> int:
     [log] = store.logs()
     store._table.commit([(log, Erase(position, position))], sync=False)
     return 1
+
+
+@pytest.mark.parametrize(
+    ("protocol", "directory"),
+    [("ordered", "lsid=*"), ("chained", "chains"), ("copyset", "logs")],
+)
+async def test_a_replica_whose_directory_is_gone_is_found_and_made_again(
+    protocol: str, directory: str, tmp_path: Path
+) -> None:
+    local = LocalCluster(nodes=3, directory=tmp_path, failure_detection_s=20.0)
+    async with local as cluster, asyncio.timeout(90):
+        log = await cluster.create_log("events", protocol=protocol, replicas=3)
+        written = [os.urandom(SIZE) for _ in range(ENTRIES)]
+        positions = [(await log.append(value)).position for value in written]
+        [gone] = (tmp_path / "vsn-2" / "cid=local" / "snid=2").glob(directory)
+        shutil.rmtree(gone)
+        by_node = {scrub.node: scrub for scrub in (await scrubbed(cluster, "events")).scrubs}
+        assert by_node[2].missing_copies == by_node[2].repaired_batches == 1
+        assert not by_node[2].error
+        await until(cluster.check_nodes, lambda outage: not outage.affected)
+        await local.stop_node(1)
+        await local.stop_node(3)
+        assert [(await log.read(position)).value for position in positions] == written
 
 
 async def test_what_nobody_can_repair_or_reach_is_said(tmp_path: Path) -> None:

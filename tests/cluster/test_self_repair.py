@@ -102,9 +102,10 @@ async def test_a_dead_node_is_replaced_while_appends_and_a_subscriber_run(
         following.cancel()
 
         await local.start_node(dead)  # a zombie now
-        status = await client.status()
-        (node,) = (n for n in status.nodes if n.id == dead)
-        assert tuple(node.unknown_streams) == (1,)
+        zombie = (dead, (1,))
+        await until(
+            client.status, lambda s: zombie in [(n.id, tuple(n.unknown_streams)) for n in s.nodes]
+        )
         await client.cleanup_node(dead)
         await client.move_stream(1, 2, dead)
         await runs_on(client, {1, 3, 4, dead})

@@ -15,8 +15,8 @@ from poll import until
 from loomlog.client.log import Log
 from loomlog.config import NodeSettings
 from loomlog.core.copyset.messages import Delivered, Read
+from loomlog.core.copyset.nodeset import node_of
 from loomlog.core.copyset.record import LSN_MAX, Lsn
-from loomlog.core.copyset.shards import node_of
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.metadata.catalog.records import Losses
 from loomlog.node.workers import called_back
@@ -71,7 +71,7 @@ async def test_records_are_on_all_shards_and_on_different_nodes(tmp_path: Path) 
         assert await nodeset(log) == SHARDS
         await append(log, 0, 60)
         assert await read_all(log) == list(range(60))
-        assert not (await cluster.status()).conditions
+        await until(cluster.status, lambda status: not status.conditions)
         found = [await _copies_on(servers, node, index) for node in (1, 2, 3) for index in (0, 1)]
         assert all(found)
         for copysets in found:

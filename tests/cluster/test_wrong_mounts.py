@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_rig import Loom, environment, program
+from cli_rig import Loom, environment, program, storage_node
 from poll import wait_until
 
 from loomlog import BlockingCluster, connect_sync
@@ -127,7 +127,7 @@ def test_volumes_are_mixed_up_put_right_and_lost(tmp_path: Path) -> None:
     with running(tmp_path) as loom, connect_sync(loom.cluster) as cluster:
         wait_until(lambda: "run `loom node replace 2`" in (tmp_path / "stderr").read_text())
         assert not node(cluster, 2).alive
-        assert "run `loom node replace 2`" in node(cluster, 2).conditions[0]
+        wait_until(lambda: "run `loom node replace 2`" in "".join(node(cluster, 2).conditions))
         said += loom.says("status") + (tmp_path / "stderr").read_text()
         loom.says("node", "replace", "2", "--yes")
         wait_until(lambda: node(cluster, 2).alive)
@@ -135,3 +135,24 @@ def test_volumes_are_mixed_up_put_right_and_lost(tmp_path: Path) -> None:
         read_back(cluster)
     said += "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
     assert not [secret for secret in secrets if secret in said]
+
+
+def test_a_node_that_was_given_the_number_of_another_starts_with_its_own(tmp_path: Path) -> None:
+    volumes = [tmp_path / "a", tmp_path / "b"]
+    for volume in volumes:
+        volume.mkdir()
+    data = tmp_path / "data"
+    data.mkdir()
+    with running(data) as loom:
+        options = (
+            *("vsn", "start", "--cluster-id", "local", "--mr", loom.cluster),
+            *("--listen", "127.0.0.1:0", "--volumes", str(volumes[0])),
+            *("--volumes", str(volumes[1]), "--storage-node-id"),
+        )
+        refused = subprocess.run(
+            program(*options, "1"), capture_output=True, text=True, timeout=60, env=environment()
+        )
+        assert refused.returncode == 1
+        assert "give this one another storage node id" in refused.stderr
+        with storage_node(loom.cluster, 3, *volumes), connect_sync(loom.cluster) as cluster:
+            assert node(cluster, 3).alive

@@ -62,9 +62,15 @@ class Segment:
         self._appends = count()
         self.loglet = self._loglets.of(protocol)
 
-    async def append(self, values: Sequence[Buffer]) -> Glsn:
+    async def append(self, values: Sequence[Buffer], expected: Glsn | None = None) -> Glsn:
         """Raise Sealed if nothing was appended here, now or later."""
-        return (await self._log.append_many(values, stream=await self._stream()))[0].position
+        stream = await self._stream()
+        appended = await self._log.append_many(values, stream=stream, expected_tail=expected)
+        return appended[0].position
+
+    async def append_once(self, value: bytes, timeout_s: float) -> None:
+        """Append without trying again."""
+        await self._log.append(value, timeout_s=timeout_s, fail_fast=True)
 
     async def append_at(self, timestamp_us: int, values: Sequence[bytes]) -> Glsn:
         import pyarrow as pa
@@ -164,6 +170,7 @@ class LogletRig:
         self._local = LocalCluster(nodes=self._shape.nodes, directory=directory, sync="none")
         self._running = AsyncExitStack()
         self._segment: LogId = 0
+        self.keeps_nothing_on_nodes = protocol == memory_protocol.NAME
 
     async def make(self) -> Segment:
         """Return a new, empty segment that starts at 1."""
@@ -192,6 +199,11 @@ class LogletRig:
         """Lose the coordinator with everything that it has not stored, and start another."""
         await self._local.stop_metadata()
         await self._local.start_metadata()
+
+    async def leave_one_node(self) -> None:
+        """Stop all nodes but the first: too few for an append."""
+        for node in range(2, self._shape.nodes + 1):
+            await self._local.stop_node(node)
 
     async def close(self) -> None:
         await self._running.aclose()

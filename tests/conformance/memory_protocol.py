@@ -20,7 +20,7 @@ import pytest
 from loomlog import batch as batches
 from loomlog.client.append.appender import Attempt, Batch
 from loomlog.client.append.carriers import Carrier, Outcomes
-from loomlog.client.append.delivery import Stream
+from loomlog.client.append.stream import Stream
 from loomlog.client.context import Client
 from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
 from loomlog.client.loglets.registry import FACTORIES
@@ -31,7 +31,15 @@ from loomlog.client.subscribe.part import FollowedPart, trimmed
 from loomlog.client.subscribe.pieces import Referred, Stored
 from loomlog.core.conditions import Condition
 from loomlog.core.segments import Segment, Successor
-from loomlog.errors import LoomError, NotFound, NotYetWritten, Retryable, Sealed, Unavailable
+from loomlog.errors import (
+    Conflict,
+    LoomError,
+    NotFound,
+    NotYetWritten,
+    Retryable,
+    Sealed,
+    Unavailable,
+)
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.protocol import KeeperContext, ProtocolKeeper
 from loomlog.metadata.registry import KEEPERS
@@ -64,7 +72,7 @@ class Shelf:
         if not self.begun:
             self.begun, self.tail = True, start - 1
 
-    def append(self, content: Buffer) -> Glsn:
+    def append(self, content: Buffer, expected: Glsn | None = None) -> Glsn:
         batch = bytearray(content)
         header = batches.check(batch)
         number = header.producer_id, header.sequence
@@ -72,6 +80,8 @@ class Shelf:
             return self.numbers[number]
         if self.sealed or not self.begun:
             raise Sealed(f"stream {self.stream} takes no appends")
+        if expected not in (None, self.tail):
+            raise Conflict(f"the tail is {self.tail}")
         first = self.numbers[number] = self.tail + 1
         batches.assign_place(batch, self.stream, 1, first)
         self.batches[first] = bytes(batch)
@@ -225,7 +235,7 @@ class MemoryService(NodeProtocol):
             raise NotFound("that segment is gone")
         match question["what"]:
             case "append":
-                body = json.dumps(shelf.append(content)).encode()
+                body = json.dumps(shelf.append(content, question.get("expected"))).encode()
             case "tail":
                 body = json.dumps(shelf.tail).encode()
             case "fetch":
@@ -281,7 +291,7 @@ class MemoryLoglet(Loglet):
                 raise NotYetWritten(f"position {position} is not written yet; the last is {tail}")
             return Unavailable(f"position {position} was trimmed, or is in another segment")
         index = position - batches.read_header(batch).first_position
-        piece = pieces.decode(batch, pieces.refers(batches.read_header(batch)), index, 1)
+        piece = pieces.decode(batch, batches.read_header(batch), index, 1)
         return piece if isinstance(piece, Referred) else piece.batch.entry(index)
 
     def follow(
@@ -344,19 +354,22 @@ class MemoryAttempt(Attempt):
             outcomes.sent(self)
             try:
                 segment = await loglet.loglet_of(self.target.id)
-                first = int(json.loads(await loglet.ask(segment, "append", payload)))
-            except Retryable as error:
-                if not outcomes.lost(self, str(error)):
+                expected = self.batch.expected_tail
+                answer = await loglet.ask(segment, "append", payload, expected=expected)
+                first = int(json.loads(answer))
+            except LoomError as error:
+                if self.doubtful and isinstance(error, Sealed):
+                    outcomes.absent(self)
+                    return
+                if isinstance(error, Retryable):
+                    continues = outcomes.lost(self, str(error))
+                else:  # it has to be sent again if an earlier answer was lost
+                    continues = outcomes.refused(self, error)
+                if not continues:
                     return
                 await asyncio.sleep(0.05)
                 with suppress(Retryable):
                     await loglet.log.fetch()  # nodes may have come and gone
-            except LoomError as error:
-                if self.doubtful and isinstance(error, Sealed):
-                    outcomes.absent(self)
-                else:
-                    outcomes.refused(self, error)
-                return
             else:
                 outcomes.appended(self, first, first)
                 return
@@ -416,7 +429,7 @@ class MemoryPart(FollowedPart):
         header = batches.read_header(batch)
         last = self._clipped(header.first_position + header.count - 1)
         skip, rows = position - header.first_position, last - position + 1
-        self._queue.append(pieces.decode(batch, pieces.refers(header), skip, rows))
+        self._queue.append(pieces.decode(batch, header, skip, rows))
         self._notify()
         return last + 1
 

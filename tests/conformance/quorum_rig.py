@@ -11,6 +11,7 @@ from loomlog.metadata.rounds.quorum_member import QuorumMember
 from loomlog.metadata.rounds.quorum_round_log import Connect, QuorumRoundLog
 from loomlog.net.endpoints import connect
 from loomlog.storage.disk import RealFiles, ThreadWorker
+from loomlog.testing.ports import free_address
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Handler, Route, Server, Service
 
@@ -78,7 +79,7 @@ class QuorumRig:
         beats: dict[str, Route] = {"leader_beat": lambda _, frame, __: told.append(frame)}
         service = Service(CODEC, beats | member.routes(CODEC))
         server = Server(CODEC, service)
-        await server.start(self.addresses.get(member_id, "127.0.0.1:0"))
+        await server.start(self.addresses.get(member_id) or free_address())
         running.push_async_callback(server.stop)
         running.push_async_callback(service.stop)
         self.members[member_id] = member

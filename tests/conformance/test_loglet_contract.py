@@ -19,6 +19,7 @@ from loomlog.client.loglets.contract import Fixed
 from loomlog.client.subscribe.pieces import Piece
 from loomlog.errors import (
     AppendUnknown,
+    Conflict,
     InvalidArgument,
     LoomError,
     NotYetWritten,
@@ -72,6 +73,72 @@ async def append_until_sealed(
 
 
 # ---- append, read, tail
+
+
+async def test_an_append_behind_the_expected_tail_is_refused_if_it_is_not_the_tail(
+    rig: LogletRig, segment: Segment
+) -> None:
+    other = await rig.another_client()
+    first = await segment.append([b"a", b"b"], 0)
+    tail = (await other.tail()).position
+    assert tail == first + 1
+    second = await other.append([b"c"], tail)
+    for expected in (0, first, tail, second + 1):
+        with pytest.raises(Conflict):
+            await segment.append([b"d"], expected)
+    third = await segment.append([b"e"], second)
+    assert list((await values_of(segment, first, third)).values()) == [b"a", b"b", b"c", b"e"]
+
+
+async def test_of_appends_behind_one_tail_one_succeeds(rig: LogletRig, segment: Segment) -> None:
+    writers = [segment, *[await rig.another_client() for _ in range(3)]]
+    tail = await segment.append([b"first"])
+    for number in range(3):
+        appends = [writer.append([b"%d" % number], tail) for writer in writers]
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        [tail] = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        assert [type(o) for o in outcomes if not isinstance(o, int)] == [Conflict] * 3
+    found = await values_of(segment, 1, (await segment.tail()).position)
+    assert list(found.values()) == [b"first", b"0", b"1", b"2"]
+
+
+async def test_a_place_that_nobody_wrote_to_is_no_conflict(segment: Segment) -> None:
+    tail = await segment.append([b"first"])
+    await segment.reserve(3)
+    last = await segment.append([b"second"], tail)
+    assert list((await values_of(segment, tail, last)).values()) == [b"first", b"second"]
+
+
+async def test_a_tail_holds_across_failovers(rig: LogletRig, segment: Segment) -> None:
+    tail = await segment.append([b"first"])
+    for number in range(2):
+        await rig.fail_over()
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(Retryable):
+                    tail = await segment.append([b"%d" % number], tail)
+                    break
+    assert list((await values_of(segment, 1, tail)).values()) == [b"first", b"0", b"1"]
+
+
+async def test_what_is_to_fail_fast_does_not_wait_for_replicas(
+    rig: LogletRig, segment: Segment
+) -> None:
+    await segment.append_once(b"first", 60)
+    if rig.keeps_nothing_on_nodes:
+        return
+    await rig.leave_one_node()
+    async with asyncio.timeout(60):
+        while True:  # until it is known that the nodes are gone
+            try:
+                await segment.append_once(b"second", 1)
+            except AppendUnknown:
+                continue
+            except LoomError:
+                break
+    async with asyncio.timeout(30):
+        with pytest.raises((Retryable, Sealed)):
+            await segment.append_once(b"third", 120)
 
 
 async def test_a_new_one_is_empty(segment: Segment) -> None:

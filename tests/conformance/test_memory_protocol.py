@@ -8,17 +8,26 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from memory_protocol import NAME, SHELVES
+from memory_protocol import NAME, SHELVES, MemoryLoglet
 from memory_protocol import memory_protocol as memory_protocol
 
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
 from loomlog.client.loglets.registry import FACTORIES
-from loomlog.errors import InvalidArgument, NotYetWritten, Trimmed, VersionMismatch
+from loomlog.errors import (
+    InvalidArgument,
+    NotFound,
+    NotYetWritten,
+    Trimmed,
+    Unavailable,
+    VersionMismatch,
+)
 from loomlog.testing import LocalCluster
+from loomlog.types import Buffer, LogId
 
 
 @pytest.fixture
@@ -155,6 +164,27 @@ async def test_it_survives_restarts_of_a_node_and_of_the_vmr(
     await log.append(b"last")
     assert await values(log) == [*written, b"last"]
     assert [segment.protocol for segment in (await log.describe()).segments] == [NAME, "chained"]
+
+
+async def test_an_append_is_resolved_though_no_node_is_listed_for_a_while(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vmr that was just restarted lists no node until the first one is back."""
+    ask, errors = MemoryLoglet.ask, [Unavailable("cut off"), NotFound("no node is listed")]
+
+    async def interrupted(
+        self: MemoryLoglet, loglet: LogId, what: str, content: Buffer = b"", **more: Any
+    ) -> bytes:
+        answer = await ask(self, loglet, what, content, **more)
+        if what == "append" and errors:
+            raise errors.pop(0)
+        return answer
+
+    monkeypatch.setattr(MemoryLoglet, "ask", interrupted)
+    async with asyncio.timeout(10):
+        await log.append(b"once")
+    assert not errors
+    assert await values(log) == [b"once"]
 
 
 async def test_a_publication_that_a_restart_interrupts_is_there_once(

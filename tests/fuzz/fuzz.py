@@ -18,7 +18,9 @@ def main() -> int:
     arguments = _arguments()
     end = time.monotonic() + arguments.minutes * 60
     if arguments.live:
-        return _say_live(asyncio.run(fuzz_servers(arguments.seed, seconds=arguments.minutes * 60)))
+        seconds, secure = arguments.minutes * 60, arguments.secure
+        fuzzing = fuzz_servers(arguments.seed, seconds=seconds, secure=secure)
+        return _say_live(asyncio.run(fuzzing))
     targets = [each for each in all_targets() if each.name in (arguments.target or each.name)]
     totals: dict[str, Outcome] = {}
     seed, share_s = arguments.seed, min(TURN_S, arguments.minutes * 60 / max(len(targets), 1))
@@ -70,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--target", action="append", help="only this one; repeatable")
     parser.add_argument("--live", action="store_true", help="frames to a cluster of servers")
+    parser.add_argument("--secure", action="store_true", help="with --live: over TLS")
     parser.add_argument("--keep", action="store_true", help=f"save findings in {CORPUS.name}/")
     return parser.parse_args()
 

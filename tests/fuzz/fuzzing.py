@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -194,3 +195,21 @@ def replay(targets: Iterable[Target]) -> list[Finding]:
             _try(target, data, lambda: target.read(data), [], outcome)  # noqa: B023
             found += outcome.findings
     return found
+
+
+def with_crc(data: bytes, at: int, crc: int) -> bytes:
+    """Put a checksum in its place, if there is room."""
+    return data[:at] + crc.to_bytes(4, "little") + data[at + 4 :] if len(data) >= at + 4 else data
+
+
+def same(read: Callable[[bytes], Any]) -> Callable[[bytes, bytes], None]:
+    """Return the comparison of a format in which checksums cover everything: a damaged copy is an
+    error, or reads as the original."""
+    read_once = cache(read)
+
+    def compare(example: bytes, data: bytes) -> None:
+        found = read(data)
+        if found != read_once(example):
+            raise WrongRecordError(f"read {str(found)[:200]}")
+
+    return compare

@@ -13,6 +13,7 @@ from random_frames import RandomFrames
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
 from loomlog.net.address import split_address
+from loomlog.net.credentials import Credentials
 from loomlog.testing import LocalCluster
 
 FRAMES: Final = 25  # on each connection, at most
@@ -50,9 +51,10 @@ async def create_logs(cluster: Cluster) -> list[Log]:
     ]
 
 
-async def say(address: str, words: bytes) -> None:
+async def say(address: str, words: bytes, tls: Credentials | None) -> None:
     """Send all of it, and leave when it was accepted or the server hung up."""
-    reader, writer = await asyncio.open_connection(*split_address(address))
+    context = tls.connecting() if tls is not None else None
+    reader, writer = await asyncio.open_connection(*split_address(address), ssl=context)
     try:
         writer.write(words)
         async with asyncio.timeout(_READ_S):
@@ -75,22 +77,36 @@ async def still_serve(logs: list[Log], value: bytes) -> None:
 
 
 async def fuzz_servers(
-    seed: int, *, seconds: float = 1e9, connections: int = 1 << 62, metadata: int = 1
+    seed: int,
+    *,
+    seconds: float = 1e9,
+    connections: int = 1 << 62,
+    metadata: int = 1,
+    secure: bool = False,
 ) -> LiveOutcome:
-    """Do so for a while, or that often."""
+    """Do so for a while, or that often; over TLS with the certificates of a node, a metadata
+    repository and a client in turn."""
     outcome, end = LiveOutcome(), time.monotonic() + seconds
     handler = _Bugs(outcome.problems)
     logging.getLogger().addHandler(handler)
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: outcome.problems.append(str(context))
     )
-    local = LocalCluster(nodes=2, metadata=metadata)
+    local = LocalCluster(nodes=2, metadata=metadata, secure=secure)
     try:
         async with local as cluster:
             logs = await create_logs(cluster)
             addresses = [node.address for node in local.nodes.values()]
             addresses += [repository.address for repository in local.repositories.values()]
             frames, turn = RandomFrames(seed, [1, 2, 3]), 0
+            speakers: list[Credentials | None] = [None]
+            if secure:
+                files = (
+                    local.certificate("node", number=2),
+                    local.certificate("metadata", number=1),
+                    local.certificate("client", name="mallory"),
+                )
+                speakers = [Credentials.of_client(file) for file in files]
             while (
                 time.monotonic() < end
                 and outcome.connections < connections
@@ -98,7 +114,8 @@ async def fuzz_servers(
             ):
                 words = [frames.connection(FRAMES) for _ in range(_AT_ONCE)]
                 servers = [addresses[(turn + n) % len(addresses)] for n in range(_AT_ONCE)]
-                await asyncio.gather(*map(say, servers, words))
+                shown = [speakers[(turn + n) % len(speakers)] for n in range(_AT_ONCE)]
+                await asyncio.gather(*map(say, servers, words, shown))
                 turn += _AT_ONCE + 1
                 outcome.connections += _AT_ONCE
                 outcome.frames += _AT_ONCE * FRAMES

@@ -75,6 +75,9 @@ class MemoryFiles:
     def inode(self, path: str) -> int:
         return 1
 
+    def stamp(self, path: str) -> str:
+        return ""
+
     def space(self, path: str) -> Space:
         return Space(1 << 40, 1 << 40)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fuzz_targets import all_targets
-from fuzzing import Target, replay, run
+from fuzzing import Target, WrongRecordError, corpus_of, replay, run
 
 from loomlog.errors import Corrupt
 
@@ -28,6 +28,17 @@ def test_examples_are_sound_and_damaged_copies_are_noticed(target: Target) -> No
 def test_random_inputs_break_nothing(target: Target) -> None:
     outcome = run(target, seed=1, inputs=SLOW.get(target.name, INPUTS))
     assert list(map(str, outcome.findings)) == []
+
+
+def test_a_frame_of_another_example_was_sent_and_an_altered_one_was_not() -> None:
+    [frames] = (target for target in TARGETS if target.name == "frames")
+    assert frames.compare is not None
+    [spliced] = corpus_of("frames")  # the head of a frame is that of another example
+    for example in frames.examples:
+        frames.compare(example, spliced)
+    altered = spliced.replace(b"client", b"vsnvsn")
+    with pytest.raises(WrongRecordError):
+        frames.compare(frames.examples[0], frames.seal(altered))
 
 
 def test_a_decoder_that_breaks_its_promises_is_found() -> None:

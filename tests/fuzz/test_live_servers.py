@@ -6,7 +6,7 @@ import pytest
 from live_servers import fuzz_servers
 
 
-@pytest.mark.parametrize("metadata", [1, 3])
-async def test_servers_outlast_random_frames(metadata: int) -> None:
-    outcome = await fuzz_servers(2, connections=60, metadata=metadata)
+@pytest.mark.parametrize(("metadata", "secure"), [(1, False), (3, False), (1, True)])
+async def test_servers_outlast_random_frames(metadata: int, secure: bool) -> None:
+    outcome = await fuzz_servers(2, connections=60, metadata=metadata, secure=secure)
     assert outcome.problems == []

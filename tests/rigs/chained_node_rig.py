@@ -20,6 +20,7 @@ from loomlog.core.chained.messages import (
     Stored,
     Write,
 )
+from loomlog.errors import Unavailable
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
 from loomlog.wire.link import Connection
@@ -66,6 +67,14 @@ class ChainNodes(Nodes):
     async def order_chain(self, request: Request, target: Replica | None = None) -> Answer:
         target = target or replica()
         return await ask(self.metadata.nodes[target.node_id], target, request)
+
+    async def order_when_connected(self, request: Request) -> Answer:
+        """Order it again if the node registers again meanwhile."""
+        while True:
+            try:
+                return await self.order_chain(request)
+            except Unavailable:
+                await asyncio.sleep(0)
 
     async def ask(
         self, request: Request, target: Replica | None = None, *, wait_ms: int = 0

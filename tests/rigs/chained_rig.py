@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from memory_tables import MemoryTable
 
 from loomlog.core.chained.append import Appended, append
-from loomlog.core.chained.chain import Block, Projection, Replica, first_projection
+from loomlog.core.chained.chain import Block, Projection, Replica, Unheard, first_projection
 from loomlog.core.chained.messages import (
     Answer,
     ChainedAsk,
@@ -18,17 +21,24 @@ from loomlog.core.chained.messages import (
     Refused,
     Request,
     Seal,
+    SealedAt,
     Steps,
     Swap,
     Swapped,
     Ticket,
     Write,
 )
-from loomlog.core.chained.reconfigure import Goal, Reconfigured, pull, reconfigure
+from loomlog.core.chained.newcomer import Newcomer, create, pull
+from loomlog.core.chained.reconfigure import (
+    Admission,
+    Goal,
+    Reconfigured,
+    reconfigure,
+)
 from loomlog.core.chained.replica import decide
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Lost, Outcome, Service
-from loomlog.types import NodeId
+from loomlog.types import Glsn, NodeId
 
 LOG = 1
 
@@ -41,6 +51,8 @@ class Chains:
     ) -> None:
         self.tables: dict[NodeId, MemoryTable] = {}
         self.silent: set[NodeId] = set()
+        self.lives: dict[NodeId, int] = {}
+        self.unheard: tuple[Unheard, ...] = ()  # of the last epoch
         self.asked: list[ChainedAsk] = []
         self.remembered = remembered
         order = list(range(1, nodes + 1))
@@ -74,8 +86,8 @@ class Chains:
         if ask.target is Service.SEQUENCER:
             return self.sequencer.answer(ask.request) if self.sequencer else Refused("gone")
         match ask.request:
-            case Swap(new) if new.epoch == self.projection.epoch + 1:
-                self.projection = new
+            case Swap(new, unheard) if new.epoch == self.projection.epoch + 1:
+                self.projection, self.unheard = new, unheard
                 return Swapped()
             case Swap() | Current():
                 return InForce(self.projection)
@@ -87,6 +99,8 @@ class Chains:
         answer, changes = decide(request, stored.standing, stored)
         if changes:
             table.commit([(replica, change) for change in changes], sync=True)
+        if isinstance(answer, SealedAt):
+            answer = replace(answer, life=self.lives.get(replica.node_id, 0))
         return answer
 
     # ---- what tests do
@@ -116,10 +130,12 @@ class Chains:
         stored = self.tables[node_id].look(replica)
         return [stored.load(extent) for extent in stored.scan(0, 1 << 20)]
 
-    def reconfigured(self, goal: Goal | None = None) -> Projection:
+    def reconfigured(
+        self, goal: Goal | None = None, stop: Callable[[bool], Glsn] = lambda _: 0
+    ) -> Projection:
         """Begin an epoch with its sequencer; return its projection."""
         self._numbers += 1
-        ending = self.run(reconfigure(self.projection, goal or Goal(), self._numbers))
+        ending = self.run(reconfigure(self.projection, goal or Goal(), self._numbers, stop))
         assert isinstance(ending, Reconfigured), ending
         closed = ending.projection.closed
         self.sequencer = None if closed else Sequencer(ending.projection, self.remembered)
@@ -128,3 +144,12 @@ class Chains:
 
 def batch(ticket: Ticket, sequence: int = 1) -> Block:
     return Block(ticket.first, ticket.count, 9, sequence, b"batch")
+
+
+def newcomer(log: Chains, node_id: int = 4, birth: int = 77) -> Newcomer:
+    """Return a replica of the first chain that was filled."""
+    made = log.run(create(log.projection, Replica(node_id, 1, 0, birth)))
+    assert isinstance(made, Newcomer)
+    admission = Admission(made)
+    assert log.run(admission.catch_up(log.projection)) is None
+    return admission.newcomer

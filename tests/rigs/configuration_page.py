@@ -16,8 +16,13 @@ from typing import Any, Final
 import typer.main
 
 from loomlog import config
-from loomlog.cli import vmr, vsn
+from loomlog.cli import loom, vmr, vsn
 
+SERVERS: Final = (
+    ("vmr start", vmr.app, "start"),
+    ("vsn start", vsn.app, "start"),
+    ("loom console", loom.app, "console"),
+)
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 HEAD: Final = """\
@@ -28,7 +33,7 @@ This page is made by `make reference` from the code.
 A server takes its options from the command line, from environment variables, and from a file in
 TOML (`--config FILE.toml`). The command line counts more than a variable, and a variable more
 than the file. Keys of the file are the names of the options. Those at the top are for every
-server that reads the file, those in a table `[vmr]` or `[vsn]` for that kind alone:
+server that reads the file, those in a table `[vmr]`, `[vsn]` or `[console]` for that kind alone:
 
 ```toml
 cluster-id = "prod"
@@ -44,13 +49,18 @@ volumes = ["/disk1/loomlog", "/disk2/loomlog"]
 mr = "10.0.0.1:7400"
 listen = "10.0.0.1:7401"
 http = "10.0.0.1:7481"
+
+[console]
+cluster = "10.0.0.1:7400"
+listen = "10.0.0.1:7490"
+certificate = "/etc/loomlog/console.pem"
 ```
 
 A key that is not known, or a value that does not fit, is refused at the start, in one line that
 names it. Options that can be given several times are lists in the file, and words with spaces
 between them in a variable.
 
-`loom` has contexts instead: [named clusters](#loom).
+Other commands of `loom` have contexts instead: [named clusters](#loom).
 """
 
 LOOM: Final = """\
@@ -76,16 +86,18 @@ obeyed).
 
 def page() -> str:
     parts = [HEAD]
-    parts += ["## vmr start\n", *_server(vmr.app), "\n## vsn start\n", *_server(vsn.app)]
+    for name, app, command in SERVERS:
+        group: Any = typer.main.get_command(app)
+        parts += [f"## {name}\n", *_server(group.commands[command]), ""]
+    parts.pop()
     parts += ["\n## Client\n", *_client(), "", LOOM.rstrip()]
     return "\n".join(parts) + "\n"
 
 
-def _server(app: typer.Typer) -> Iterator[str]:
-    group: Any = typer.main.get_command(app)
+def _server(command: Any) -> Iterator[str]:
     yield "| option, key | variable | default | meaning |"
     yield "|---|---|---|---|"
-    for option in group.commands["start"].params:
+    for option in command.params:
         if option.hidden:
             continue
         name = max(option.opts, key=len).removeprefix("--")

@@ -108,11 +108,14 @@ class ReaderRig:
         lost_through: Epoch = 0,
         damaged: tuple[tuple[Lsn, Lsn], ...] = (),
         ask: AskShard | None = None,
+        released: Lsn | None = None,
+        life: int = 0,
     ) -> None:
         """Answer with these records and nothing more up to `up_to`; a small number is an offset of
-        epoch 1."""
+        epoch 1. All of it is released unless `released` says how far."""
         last = up_to if up_to > OFFSET_MAX else make(1, up_to)
-        answer = Delivered(records, last + 1, trimmed, last, lost_through, damaged)
+        shown = last if released is None else released
+        answer = Delivered(records, last + 1, trimmed, shown, lost_through, damaged, life)
         question = ask or self.asks.pop(node)
         self.do(self.reader.answered(node, question.question, answer, self.now))
 

@@ -8,15 +8,18 @@ from typing import TypeVar
 
 from copyset_node import CopysetNode
 
-from loomlog.core.copyset.log_state import set_clean
+from loomlog.core.copyset.log_state import miss, presume, set_clean
 from loomlog.core.copyset.messages import (
     EpochStoreRequest,
     LogState,
+    Miss,
     NodeRequest,
+    SealedAt,
     SetClean,
     Store,
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.presumption import Presume
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.copyset.recovery import Ending, Recovery
@@ -44,6 +47,7 @@ class RecoveryRig:
         self.metadata = EpochMetadata(1, members, replication)
         self.state = LogState(epoch, 1, (self.metadata,), 0, 0)
         self.down: set[NodeId] = set()
+        self.lives: dict[NodeId, int] = {}
         self.asked: list[CopysetAsk] = []
 
     # ---- what is stored
@@ -99,11 +103,18 @@ class RecoveryRig:
             assert not isinstance(request, NodeRequest)
             return self._serve(request)
         assert isinstance(request, NodeRequest)
-        return Lost() if target in self.down else self.nodes[target].answer(request)
+        answer = Lost() if target in self.down else self.nodes[target].answer(request)
+        if isinstance(answer, SealedAt):
+            answer = replace(answer, life=self.lives.get(target, 0))
+        return answer
 
     def _serve(self, request: EpochStoreRequest) -> LogState:
         if isinstance(request, SetClean):
             self.state = set_clean(self.state, request)
+        if isinstance(request, Presume):
+            self.state = presume(self.state, request)
+        if isinstance(request, Miss):
+            self.state = miss(self.state, request)
         return self.state
 
     def next_sequencer(self) -> None:

@@ -26,9 +26,10 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, ranked
 from loomlog.core.copyset.record import LSN_MAX, Epoch, Kind, Lsn, Record
-from loomlog.errors import LoomError, RolledBack
+from loomlog.errors import LoomError, NotLeader, RolledBack, Sealed
 from loomlog.net.endpoints import connect
 from loomlog.node import StorageNode
+from loomlog.testing.ports import free_address
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.copyset import (
@@ -124,7 +125,7 @@ class CopysetRig:
         self.nodes: dict[int, StorageNode] = {}
 
     async def __aenter__(self) -> Self:
-        await self.epochs.server.start("127.0.0.1:0")
+        await self.epochs.server.start(free_address())
         for node in self.epochs.state.history[0].shards:
             await self.start(node)
         return self
@@ -151,7 +152,7 @@ class CopysetRig:
                 cluster_id="test",
                 volumes=(str(self.path(node)),),
                 metadata=(self.epochs.server.address,),
-                listen=self.epochs.addresses.get(node, "127.0.0.1:0"),
+                listen=self.epochs.addresses.get(node) or free_address(),
             )
         )
         await started.start()
@@ -203,6 +204,14 @@ class CopysetRig:
         answer = await self.ask(target, pb.Frame(copyset_append=order), batch)
         assert answer.appended.first_glsn == answer.appended.first_llsn
         return int(answer.appended.first_glsn)
+
+    async def is_refused(self, node: int) -> bool:
+        """Return whether a sequencer that was replaced takes nothing. On a busy machine it may have
+        noticed by now that it was, and then it says so instead."""
+        try:
+            return not await self.append(node)
+        except (NotLeader, Sealed):
+            return True
 
     async def tail(self, node: int) -> pb.CopysetTail:
         order = pb.Frame(find_copyset_tail=pb.FindCopysetTail(loglet_id=LOG))

@@ -13,6 +13,7 @@ from typing import Self
 
 from loomlog import batch
 from loomlog.errors import AlreadyExists, LoomError, NotFound, Sealed, Trimmed, Unavailable
+from loomlog.testing.ports import free_address
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
@@ -139,7 +140,7 @@ class FakeCluster:
 
     async def __aenter__(self) -> Self:
         for server in (self.vmr, *self.nodes):
-            await server.start("127.0.0.1:0")
+            await server.start(free_address())
         return self
 
     async def __aexit__(self, *_: object) -> None:

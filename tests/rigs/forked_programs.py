@@ -3,8 +3,8 @@
 Importing takes half a second of CPU, and tests start hundreds. `install` lets `subprocess` (and
 asyncio, which uses it) ask that process, the nursery, for `python -m loomlog.cli.…`; the new
 process is a child of the caller as usual, with files, environment and directory as they were asked
-for. What `loom up` starts, and whatever is started with other PYTHON… variables, is executed as
-ever.
+for. `loom up` has a nursery of its own, and runs without uvloop, which would not ask it. Whatever
+is started with other PYTHON… variables is executed as ever.
 
 Run as a program, this is the nursery.
 """
@@ -25,12 +25,17 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from loomlog.cli.loom import COMMANDS
+
 PROGRAMS = tuple(f"loomlog.cli.{name}" for name in ("loom", "vmr", "vsn"))
-# What programs import when they run; without what starts threads, such as pyarrow.
+# What programs import when they run.
 LATER = (
     *("loomlog.client.blocking", "loomlog.client.cluster", "loomlog.metadata", "loomlog.node"),
-    *("rich.console", "typer._adapters", "uvloop"),
+    *("loomlog.columns", "rich.console", "typer._adapters", "uvloop"),
+    *(f"loomlog.cli.commands.{name}" for name in COMMANDS),
 )
+# Libraries that are loaded with these start no threads, which a fork would not have.
+ONE_THREAD = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OPENBLAS_NUM_THREADS": "1"}
 REQUEST_BYTES_MAX = 128 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -42,8 +47,8 @@ _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 class Nursery:
     """The process that forks, started by the first who needs it; it ends with this one."""
 
-    def __init__(self) -> None:
-        self._requests: socket.socket | None = None
+    def __init__(self, requests: socket.socket | None = None) -> None:
+        self._requests = requests  # to one that runs already
         self._environment = _python_environment(os.environ)
         self._lock = threading.Lock()
 
@@ -72,6 +77,7 @@ class Nursery:
                     [sys.executable, __file__, str(theirs.fileno())],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
+                    env=os.environ | ONE_THREAD,
                     pass_fds=[theirs.fileno()],
                 )
             atexit.register(self._close, self._requests, process)
@@ -86,11 +92,11 @@ def _python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in environment if name.startswith("PYTHON")}
 
 
-def install() -> None:
+def install(requests: socket.socket | None = None) -> None:
     """Start programs by forking from now on, where the system can do that."""
     if _prctl is None:
         return
-    nursery = Nursery()
+    nursery = Nursery(requests)
     execute: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def start(
@@ -167,6 +173,35 @@ def _become(request: dict[str, Any], files: list[int]) -> list[str]:
     return list(request["command"])
 
 
+def _fork_children(program: list[str]) -> list[str] | None:
+    """Return in the program that has children, and in each of those; None in its nursery, when the
+    program has ended."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        sys.modules["uvloop"] = None  # type: ignore[assignment]
+        install(ours)
+        return program
+    ours.close()
+    os.setsid()  # signals are for the program
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for own in range(3):
+        os.dup2(nothing, own)
+    return _next_program(theirs)
+
+
+def _end(code: int) -> None:
+    """End as programs do, but for freeing all that they have imported: in a process that was forked
+    that copies each of its pages first, which takes longer than most commands."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
 if __name__ == "__main__":
     for name in (*PROGRAMS, *LATER):
         importlib.import_module(name)
@@ -174,7 +209,14 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     asked = _next_program(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None and ("up" in asked[1:2] or "bench" in asked[1:2]):
+        asked = _fork_children(asked)
     if asked is not None:
         program = importlib.import_module(asked[0])
         sys.argv = [str(program.__file__), *asked[1:]]
-        program.main()
+        try:
+            program.main()
+        except SystemExit as end:
+            if not isinstance(end.code, str):
+                _end(end.code or 0)
+            raise

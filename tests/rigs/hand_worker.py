@@ -12,7 +12,8 @@ from loomlog.storage.files import Finished, Step
 class HandWorker:
     def __init__(self) -> None:
         self.jobs: deque[tuple[Sequence[Step], Finished]] = deque()
-        self.count = 0  # of all jobs so far
+        self.count = 0  # of all jobs so far,
+        self.short = 0  # and of the short ones
         self.arrived = asyncio.Event()
         self.by_itself = False
 
@@ -22,6 +23,10 @@ class HandWorker:
         self.arrived.set()
         if self.by_itself:
             asyncio.get_running_loop().call_soon(self.work)
+
+    def run_short(self, steps: Sequence[Step], finished: Finished) -> None:
+        self.short += 1
+        self.run(steps, finished)
 
     def work(self) -> None:
         """Do the oldest job."""

@@ -6,7 +6,7 @@ from scripted_node import PATIENCE_S
 
 import loomlog
 from loomlog.client.cluster import Cluster
-from loomlog.types import Glsn
+from loomlog.types import Gap, Glsn
 
 HOLE_S = 0.1  # in a test, a writer that does not write at once is gone
 
@@ -38,6 +38,21 @@ class LogUser:
         if tail < await log.head():
             return {}
         return {entry.position: entry.value async for entry in log.subscribe("earliest", tail)}
+
+    async def lost(self) -> set[Glsn]:
+        """The acknowledged positions that are said to be lost; all others must be read."""
+        log = (await self._connected()).log(self._name)
+        found: dict[Glsn, bytes] = {}
+        gaps: list[Gap] = []
+        async for item in log.subscribe("earliest", max(self.acknowledged), gaps=True):
+            if not isinstance(item, Gap):
+                found[item.position] = item.value
+            elif item.kind == "dataloss":
+                gaps.append(item)
+        assert found.items() <= self.acknowledged.items()
+        assert not any(gap.first <= position <= gap.last for gap in gaps for position in found)
+        missing = self.acknowledged.keys() - found.keys()
+        return {p for p in missing if any(gap.first <= p <= gap.last for gap in gaps)}
 
     async def _connected(self) -> Cluster:
         if self._client is None:

@@ -58,6 +58,8 @@ class AnyWorker:
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
         self.jobs.append((steps, finished))
 
+    run_short = run
+
     def work(self) -> None:
         """Do the oldest job."""
         steps, finished = self.jobs.popleft()
@@ -101,6 +103,10 @@ class LogsRig:
 
     def amend(self, amended: Record, log: int = LOG) -> NodeAnswer:
         return self.ask(Amend(log, amended._replace(batch=b"")))
+
+    def settle(self) -> None:
+        self.store.settle()
+        self.work()
 
     def tend(self, at_s: float) -> None:
         self.store.tend(int(at_s * SECOND))

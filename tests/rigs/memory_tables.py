@@ -77,6 +77,10 @@ class MemoryTable:
         if self._durable is not None:
             self._replicas, self._durable = self._durable, None
 
+    def take_over(self, other: MemoryTable) -> None:
+        """Take what another table has: its directory was moved to this one."""
+        self._replicas = {**other._replicas, **self._replicas}
+
     def stored_bytes(self) -> int:
         return sum(kept.stored_bytes for kept in self._replicas.values())
 

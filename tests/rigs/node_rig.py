@@ -13,6 +13,7 @@ from loomlog.errors import Corrupt, LoomError
 from loomlog.limits import KIB
 from loomlog.net.endpoints import connect
 from loomlog.node import StorageNode
+from loomlog.testing.ports import free_address
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Server, Service
@@ -34,6 +35,7 @@ class PlayedMetadata(Service):
                 "register": self._register,
                 "report": self._report,
                 "report_chain": self._report_chain,
+                "hold_log": self._hold_log,
             },
         )
         self.server = Server(codec, self)
@@ -44,6 +46,7 @@ class PlayedMetadata(Service):
         self.high_watermark = 0
         self.loglet_bytes = 0  # as reported last
         self.chains_reported: list[pb.ReportChain] = []
+        self.holds: list[asyncio.Future[None]] = []  # asked for; the test answers them
         self._happened = asyncio.Event()
 
     async def _register(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
@@ -62,6 +65,13 @@ class PlayedMetadata(Service):
     ) -> Frame:
         self.chains_reported.append(frame.report_chain)
         self._happened.set()
+        return pb.Frame(done=pb.Done())
+
+    async def _hold_log(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.holds.append(answered)
+        self._happened.set()
+        await answered
         return pb.Frame(done=pb.Done())
 
     def _take(self, node: int, reports: Any) -> None:
@@ -117,7 +127,7 @@ class Nodes:
         self._directory = directory
         self._count = count
         self._storage = storage
-        self._volumes = volumes
+        self.volumes = volumes
         self._listen: dict[int, str] = {}
         self._client = Codec("client")
         self._clients: dict[int, Connection] = {}
@@ -126,7 +136,7 @@ class Nodes:
         self.nodes: dict[int, StorageNode] = {}
 
     async def __aenter__(self) -> Self:
-        await self.metadata.server.start("127.0.0.1:0")
+        await self.metadata.server.start(free_address())
         for node in range(1, self._count + 1):
             await self.start(node)
         return self
@@ -138,7 +148,7 @@ class Nodes:
         await self.metadata.stop()
 
     async def start(self, node: int) -> None:
-        volumes = [self._directory / f"vsn-{node}{'+' * more}" for more in range(self._volumes)]
+        volumes = [self._directory / f"vsn-{node}{'+' * more}" for more in range(self.volumes)]
         for volume in volumes:
             volume.mkdir(exist_ok=True)
         self.nodes[node] = StorageNode(
@@ -147,7 +157,7 @@ class Nodes:
                 cluster_id="test",
                 volumes=tuple(map(str, volumes)),
                 metadata=(self.metadata.server.address,),
-                listen=self._listen.get(node, "127.0.0.1:0"),
+                listen=self._listen.get(node) or free_address(),
                 storage=self._storage,
             )
         )

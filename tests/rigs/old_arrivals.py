@@ -15,3 +15,6 @@ class LongAgo(Arrivals):
 
     async def arrived_by(self, log: LogRecord, time_us: int) -> Glsn:
         return 1 << 62
+
+    async def note(self) -> None:
+        pass

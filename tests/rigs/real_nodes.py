@@ -11,8 +11,12 @@ from node_services import chained_on
 from poll import until
 
 from loomlog.config import NodeSettings
+from loomlog.core.generation import Generation
 from loomlog.node import StorageNode
+from loomlog.storage.age_marks import load_generation, save_generation
 from loomlog.storage.chained.block_table import BlockTable
+from loomlog.storage.disk import RealFiles
+from loomlog.storage.volumes import node_path
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -45,6 +49,17 @@ class RealNodes:
 
     async def stop_node(self, node_id: int) -> None:
         await self.storage.pop(node_id).stop()
+
+    async def crash_node(self, node_id: int) -> None:
+        """Leave what a power failure leaves, if the disk has forgotten nothing."""
+        await self.stop_node(node_id)
+        path, files = (
+            node_path(str(self._directory / f"vsn-{node_id}"), "test", node_id),
+            RealFiles(),
+        )
+        mark = load_generation(files, path)
+        assert mark is not None
+        save_generation(files, path, Generation(mark.number))
 
     def lose_disk(self, node_id: int) -> None:
         """Delete the data of a node that does not run."""

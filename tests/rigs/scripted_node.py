@@ -19,6 +19,7 @@ from loomlog.errors import (
     Unavailable,
 )
 from loomlog.net.endpoints import connect
+from loomlog.testing.ports import free_address
 from loomlog.types import CommitContext, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -111,7 +112,7 @@ class ScriptedNode(Peer):
     async def join(self, address: str) -> pb.Registered:
         """Connect and register."""
         listener = Server(self._codec, self)
-        await listener.start(self.address or "127.0.0.1:0")
+        await listener.start(self.address or free_address())
         self.address = listener.address
         try:
             await self.connect(address)

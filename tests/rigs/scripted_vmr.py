@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from loomlog.errors import LoomError
+from loomlog.testing.ports import free_address
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
@@ -57,7 +58,7 @@ class ScriptedVmr:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._run(self._server.start("127.0.0.1:0"))
+        self._run(self._server.start(free_address()))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,7 +18,9 @@ from scripted_node import PATIENCE_S, ScriptedNode
 
 from loomlog.config import MetadataSettings
 from loomlog.core.chained.messages import LIST_MAX, List, Listed
-from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.reconfigure import (
+    Goal,
+)
 from loomlog.core.copyset.record import Lsn
 from loomlog.errors import Unavailable
 from loomlog.metadata import MetadataRepository
@@ -27,6 +29,7 @@ from loomlog.metadata.chained.keeper import ChainedKeeper
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import Worker
+from loomlog.testing.ports import free_address
 from loomlog.types import ReplicaState
 
 
@@ -64,7 +67,7 @@ class SmallCluster(ClusterRequests, RealNodes):
         self.settings = MetadataSettings(
             cluster_id="test",
             directory=str(directory / "vmr"),
-            listen="127.0.0.1:0",
+            listen=free_address(),
             http=None,
             failure_detection_s=failure_detection_s,
             heartbeat_s=heartbeat_s,
@@ -155,7 +158,8 @@ class SmallCluster(ClusterRequests, RealNodes):
             await self.keeper.upkeep.epochs.next(loglet, Goal(), "a test wants it")
 
     async def replicas_agree(self) -> None:
-        """When all entries were read: every replica has all blocks of its chain."""
+        """Check that all replicas of a chain have the same blocks. Call it when all entries were
+        read."""
         for record in self.keeper.records:
             projection = record.projection
             request = List(projection.epoch, 1, LIST_MAX)

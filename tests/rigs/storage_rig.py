@@ -154,6 +154,9 @@ class StorageRig:
             meta = StreamMeta(log_id=1, stream_id=STREAM)
             self.store = StreamStore.create(self.files, path, meta, self.journal, settings)
 
+    def data_files(self) -> list[str]:
+        return [name for name in self.files.list(f"{self.path}/data") if name.endswith(".seg")]
+
     @property
     def next_llsn(self) -> int:
         return self.store.last_llsn + 1

@@ -19,7 +19,9 @@ from loomlog.client.loglets.chained.requests import Answered, PendingRequest
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Answer, ChainedAsk, Refused, Renew, Write
 from loomlog.core.chained.read import decide_at
-from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.reconfigure import (
+    Goal,
+)
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Lost, Service
 from loomlog.protocol_names import CHAINED
@@ -101,6 +103,10 @@ class ChainedWorld(DeliveryWorld):
         return ChainView(1, self.rig.projection, {})
 
     # ---- in place of the client's chains
+
+    @property
+    def requests(self) -> ChainedWorld:
+        return self
 
     def view(self, stream: StreamId) -> ChainView:
         return self.known

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from violation import Violation
 
-from loomlog.core.chained.chain import Block, Projection
+from loomlog.core.chained.chain import Block, Projection, Replica
 from loomlog.types import Glsn
 
 
@@ -36,6 +36,8 @@ class ChainedJudge:
         self._lost: set[tuple[Value, Glsn]] = set()
         self._projections: dict[int, Projection] = {}
         self.newest: Projection | None = None  # that came into force
+        self.fresh: set[Replica] = set()  # with which lost chains are to begin again
+        self.begun_again: dict[int, Glsn] = {}  # below which position chains may have lost blocks
         self.losses = 0  # of acknowledged blocks, all of them reported
 
     def now(self) -> int:
@@ -43,8 +45,18 @@ class ChainedJudge:
         return self.moment
 
     def is_lost(self, block: Block) -> bool:
-        """Return whether the chain of a block lost what it had there, and says so."""
-        return self.newest is not None and block.first < self.newest.lost_end(block.first)
+        """Return whether the chain of a block began again since, without all that it had."""
+        if self.newest is None:
+            return False
+        return block.first < self.begun_again.get(block.first % len(self.newest.chains), 0)
+
+    def in_force_now(self, projection: Projection) -> None:
+        """Called when a projection comes into force."""
+        self.newest = projection
+        for index, chain in enumerate(projection.chains):
+            if self.fresh.intersection(chain):
+                self.fresh.difference_update(chain)
+                self.begun_again[index] = projection.start
 
     # ---- what was seen
 
@@ -131,8 +143,16 @@ class ChainedJudge:
         found = {block.first: block for block in blocks}
         for block in found.values():
             self.seen(block)
+        reported = {
+            position
+            for block in found.values()
+            if self.newest is not None and self.newest.is_lost(block)
+            for position in range(block.first, block.end)
+        }
         for block in self.acknowledged.values():
             if block.last > self.trimmed and block.first not in found:
                 if not self.is_lost(block):
                     raise Violation(f"{block} was acknowledged and is gone")
+                if max(block.first, self.trimmed + 1) not in reported:
+                    raise Violation(f"{block} was acknowledged and lost, and nobody says so")
                 self.losses += 1

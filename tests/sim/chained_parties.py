@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -20,6 +21,7 @@ from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import (
     Answer,
     Current,
+    Done,
     Found,
     HandedOut,
     InForce,
@@ -27,18 +29,19 @@ from loomlog.core.chained.messages import (
     Next,
     NotWritten,
     Reading,
+    Remove,
     Request,
     Steps,
     Ticket,
     Trimmed,
 )
+from loomlog.core.chained.newcomer import create
 from loomlog.core.chained.read import decide_at, fill, find_end, find_tail, read, read_at
 from loomlog.core.chained.reconfigure import (
     Admission,
     Adopted,
     Goal,
     Reconfigured,
-    create,
     least_start,
     reconfigure,
 )
@@ -64,6 +67,8 @@ class SimulatedWorker:
 
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
         self.jobs.append((steps, finished))
+
+    run_short = run
 
     def work(self) -> None:
         steps, finished = self.jobs.popleft()
@@ -292,6 +297,7 @@ class Records:
 
     def __init__(self, record: ChainedRecord) -> None:
         self.record = record
+        self.may_be_short: set[int] = set()  # sequencers of epochs that may leave chains short
         self.births = count(record.projection.sequencer + 1)
 
 
@@ -303,17 +309,19 @@ class Repository(Party):
         self._records = records
         self.sequencers: dict[int, Sequencer] = {}  # by the number in their projections
 
-    def reconfigure(self, goal: Goal) -> Steps[None]:
+    def reconfigure(self, goal: Goal, *, may_be_short: bool = False) -> Steps[None]:
+        """Begin an epoch. `may_be_short`: the rules let it leave chains short."""
         projection = yield from self.refresh()
         if projection is not None:
-            yield from self._reconfigure(projection, goal)
+            yield from self._reconfigure(projection, goal, may_be_short=may_be_short)
 
     def begin_epoch(self, wanted: NewEpoch) -> Steps[None]:
         """Begin the epoch that the upkeep wants; lost chains get a fresh replica."""
         log_id = self._records.record.loglet
         fresh = [Replica(n, log_id, chain, next(self._records.births)) for chain, n in wanted.fresh]
         self._records.record = self._records.record.admit(*fresh)
-        yield from self.reconfigure(wanted.goal(*fresh))
+        self.judge.fresh.update(fresh)
+        yield from self.reconfigure(wanted.goal(*fresh), may_be_short=wanted.short)
         self._records.record = self._records.record.give_up(*fresh)
 
     def join(self, chain: int, node_id: NodeId) -> Steps[None]:
@@ -323,6 +331,12 @@ class Repository(Party):
         self._records.record = self._records.record.admit(replica)
         yield from self._admit(replica)
         self._records.record = self._records.record.give_up(replica)
+
+    def remove(self, replica: Replica) -> Steps[None]:
+        """Remove a replica that is not needed any more from its node."""
+        [answer] = yield [Ask(replica, Remove())]
+        if isinstance(answer, Done):
+            self._records.record = self._records.record.forget(replica)
 
     def _admit(self, replica: Replica) -> Steps[None]:
         projection = yield from self.refresh()
@@ -342,22 +356,26 @@ class Repository(Party):
             if admission.retry_delay_s() is None:
                 return
 
-    def _stop(self, projection: Projection, goal: Goal) -> Glsn:
+    def _stop(self, projection: Projection, goal: Goal, did_without: bool) -> Glsn:
         """Return where the next epoch may start. Half of the time what was handed out is unknown,
         as if another leader had done that, and is doing it still."""
         handed_out = 0
         if self.random.random() < 0.5:
             sequencer = self.sequencers.pop(projection.sequencer, None)
             handed_out = 0 if sequencer is None else sequencer.end
-        start = least_start(projection, goal, handed_out, self._records.record.trimmed)
+        trimmed = self._records.record.trimmed
+        start = least_start(projection, goal, handed_out, trimmed, did_without=did_without)
         return min(start, projection.start + POSITIONS_MAX)
 
-    def _reconfigure(self, projection: Projection, goal: Goal) -> Steps[bool]:
+    def _reconfigure(
+        self, projection: Projection, goal: Goal, *, may_be_short: bool = False
+    ) -> Steps[bool]:
         """Return whether it came into force."""
         name = next(self._records.births)
-        ending = yield from reconfigure(
-            projection, goal, name, lambda: self._stop(projection, goal)
-        )
+        if may_be_short:
+            self._records.may_be_short.add(name)
+        stop = partial(self._stop, projection, goal)
+        ending = yield from reconfigure(projection, goal, name, stop)
         match ending:
             case Reconfigured(new):
                 self.judge.in_force(new)

@@ -42,8 +42,11 @@ from loomlog.core.chained.messages import (
     Swapped,
     Trimmed,
 )
+from loomlog.core.chained.newcomer import pull
 from loomlog.core.chained.read import decide_at, find_end, find_tail
-from loomlog.core.chained.reconfigure import Goal, pull
+from loomlog.core.chained.reconfigure import (
+    Goal,
+)
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.upkeep import Action, ChainsStanding, Join, NewEpoch, Wait, decide
 from loomlog.core.requests import Lost, Service
@@ -60,17 +63,21 @@ class ChainedWorld:
     """A chained log, its parties, and the messages between them."""
 
     uses = (40, 25, 20, 10, 2)  # how often clients append, follow, look, measure and trim
+    replicas: tuple[int, ...] = (1, 2, 3, 3)  # of each chain; a seed chooses
+    leasts: tuple[int, ...] = (1, 2, 2, 3)  # replicas that appends need
+    steps = STEPS
+    spares = 2  # nodes besides those that a chain needs
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self._harms = [weight * random.choice((0, 1, 1, 4)) for weight in HARMS]
         self.judge = ChainedJudge()
-        self.replicas_wanted = random.choice((1, 2, 3, 3))
-        self.judge.least = min(self.replicas_wanted, random.choice((1, 2, 2, 3)))
+        self.replicas_wanted = random.choice(self.replicas)
+        self.judge.least = min(self.replicas_wanted, random.choice(self.leasts))
         self.judge.copies = self._count_copies
         self._disks_lost: dict[NodeId, int] = {}  # the last moment
         self._loses_chains = random.random() < 0.3
-        self.nodes = {n: Node(n) for n in range(1, self.replicas_wanted + 3)}
+        self.nodes = {n: Node(n) for n in range(1, self.replicas_wanted + self.spares + 1)}
         self.calls: list[Call] = []
         self.questions: list[Question] = []
         self.late: list[Question] = []  # given up by those who asked
@@ -117,7 +124,7 @@ class ChainedWorld:
     # ---- the run
 
     def run(self) -> None:
-        for _ in range(STEPS):
+        for _ in range(self.steps):
             self._step(faults=True)
         if self.random.random() < 0.3:
             repository = self.repositories[-1]
@@ -204,16 +211,17 @@ class ChainedWorld:
         match request:
             case Current():
                 return InForce(self.projection)
-            case Swap(new):
+            case Swap(new, unheard):
                 before = self.records.record
                 # Newcomers of a leader that was replaced were given up: the MetaStore fences it.
                 if not {*before.projection.replicas, *before.joining}.issuperset(new.replicas):
                     return Lost()
-                self.records.record = before.swap(new)
+                self.records.record = before.swap(new, unheard)
                 if self.records.record == before:
                     return InForce(self.projection)
                 self.reconfigurations += 1
-                self.judge.newest = new
+                self._swapped(before, new)
+                self.judge.in_force_now(new)
                 self._check_replicas()
                 return Swapped()
         known = party.projection or self.projection
@@ -221,6 +229,9 @@ class ChainedWorld:
             if (sequencer := repository.sequencers.get(known.sequencer)) is not None:
                 return sequencer.answer(request)
         return Refused("the sequencer is gone")
+
+    def _swapped(self, before: ChainedRecord, new: Projection) -> None:
+        """Called when a projection comes into force."""
 
     # ---- what parties do
 
@@ -345,14 +356,16 @@ class ChainedWorld:
                 self._call(repository, repository.join(chain, node))
 
     def _wanted(self) -> Action:
+        return decide(self._standing(), self)
+
+    def _standing(self) -> ChainsStanding:
         record = self.records.record
         needs_epoch = "not all is of the epoch" if self._must_reconfigure() else ""
         lost = {r for r in record.replicas if self.reachable(r.node_id) and not self._is_sound(r)}
         unfit = lost.intersection(record.projection.replicas)
-        standing = ChainsStanding(
+        return ChainsStanding(
             record, self.replicas_wanted, needs_epoch, frozenset(unfit), frozenset(lost)
         )
-        return decide(standing, self)
 
     # ---- the nodes, as the upkeep sees them
 
@@ -361,6 +374,9 @@ class ChainedWorld:
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
         return not self.reachable(node)
+
+    def life(self, node: NodeId) -> int:
+        return 0  # these disks forget nothing
 
     def replaced(self, node: NodeId) -> bool:
         return True

@@ -1,7 +1,7 @@
 """The `copyset` carrier and a model of its sequencers.
 
 The carrier and its choice of sequencers are the real ones. The model of a sequencer follows the
-rules of node/copyset/sequencer_slot.py: an append names the epoch that it is for, and a repeated
+rules of node/copyset/sequencers.py: an append names the epoch that it is for, and a repeated
 one is looked for in earlier epochs. When an epoch ends, what was under way is kept or dropped.
 """
 
@@ -20,7 +20,15 @@ from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
 from loomlog.core.copyset.log_state import first_state
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.copyset.record import make
-from loomlog.errors import AppendUnknown, LoomError, NotLeader, Sealed, Timeout, Unavailable
+from loomlog.errors import (
+    AppendUnknown,
+    Conflict,
+    LoomError,
+    NotLeader,
+    Sealed,
+    Timeout,
+    Unavailable,
+)
 from loomlog.protocol_names import COPYSET
 from loomlog.types import Glsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -45,12 +53,17 @@ class Call:
         self.address = address
         self.epoch: int = request.epoch
         self.repeated: bool = request.repeated
+        self.conditional = request.HasField("expected_tail")
         self.sent = Sent(*map(int, payload.split()))
         self.arrived = False
         self.answer: pb.Frame | LoomError | None = None
 
     def __await__(self) -> Generator[Call, Any, Any]:
-        return (yield self)
+        answer = yield self
+        return answer, b""
+
+    def done(self) -> bool:
+        return False  # whoever asks still waits
 
     @property
     def print(self) -> object:
@@ -78,12 +91,10 @@ class ModelConnection:
         self.closed = False
         self._world = world
 
-    async def request(
-        self, frame: pb.Frame, payload: tuple[bytes], timeout_s: float
-    ) -> tuple[pb.Frame, bytes]:
+    def request(self, frame: pb.Frame, payload: tuple[bytes], timeout_s: float) -> Call:
         call = Call(self.peer, frame.copyset_append, payload[0])
         self._world.calls.append(call)
-        return await call, b""
+        return call
 
 
 class Kept(NamedTuple):
@@ -173,7 +184,10 @@ class CopysetWorld(DeliveryWorld):
         if not isinstance(call, Call):
             yield f"go on {index}", lambda: task.go_on(True)
             if self._down and self.left["refuse"]:
-                yield f"unreachable {index}", lambda: self._fail(task, "refuse", REFUSALS["refuse"])
+                yield (
+                    f"unreachable {index}",
+                    lambda: self._fail(task, "refuse", REFUSALS["refuse"]()),
+                )
             return
         if call.answer is not None:
             yield f"answer {index}", lambda: self._answer(task, call)
@@ -183,7 +197,7 @@ class CopysetWorld(DeliveryWorld):
             yield f"silence of {index}", lambda: self._fail(task, "cut", Timeout("no answer"))
         for how, error in REFUSALS.items():
             if self.left[how] and not call.arrived:
-                yield f"{how} {index}", lambda h=how, e=error: self._refuse(task, call, h, e)  # type: ignore[misc]
+                yield f"{how} {index}", lambda h=how, e=error: self._refuse(task, call, h, e())  # type: ignore[misc]
         if self.left["forget"] and call.repeated and not call.arrived:
             yield f"forget {index}", lambda: self._refuse(task, call, "forget", AppendUnknown("?"))
 
@@ -231,6 +245,8 @@ class CopysetWorld(DeliveryWorld):
             call.answer = _appended(known[0])
         elif known:
             self.waiting.append((known[0], call))
+        elif call.conditional and (self.kept or self.under_way):
+            call.answer = Conflict("it would not be the first one")
         else:
             kept = Kept(call.sent, make(self.epoch, len(now) + 1), self.epoch)
             self.under_way.append(kept)

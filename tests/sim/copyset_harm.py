@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final
 from copyset_parties import LOG, Message, Node, ignore
 
 from loomlog.core.copyset.messages import Amend, Clean, Store, Trim
-from loomlog.core.copyset.nodeset import Trouble
+from loomlog.core.copyset.nodeset import Trouble, node_of
 from loomlog.core.copyset.record import Epoch, Kind
-from loomlog.core.copyset.shards import node_of
 from loomlog.core.copyset.storage import Put
 
 if TYPE_CHECKING:
     from copyset_world import CopysetWorld
 
+LOSE_DISK: Final = 3
+COPY_AGAIN: Final = 16
 OFTEN: Final = (10, 6, 8, 2, 5, 5, 6, 3, 3, 4, 3, 2, 3, 2, 2, 3, 1)  # how often each is done
 
 
@@ -22,15 +23,15 @@ class Harm:
     def __init__(self, world: CopysetWorld) -> None:
         """Choose a mixture of faults, by the seed."""
         self._world = world
-        self._often = [weight * world.random.choice((0, 1, 1, 4)) for weight in OFTEN]
-        self._often[0] += 1
+        self.often = [weight * world.random.choice((0, 1, 1, 4)) for weight in OFTEN]
+        self.often[0] += 1
         self._strikes = world.random.choice((0.0, 0.02, 0.1))
 
     def do(self) -> None:
         world, random = self._world, self._world.random
         up = [node for node in world.nodes.values() if node.up]
         down = [node for node in world.nodes.values() if not (node.up or node.gone)]
-        match random.choices(range(len(OFTEN)), self._often)[0]:
+        match random.choices(range(len(OFTEN)), self.often)[0]:
             case 0:
                 world.activate()
             case 1 if up:

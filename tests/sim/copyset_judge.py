@@ -334,6 +334,14 @@ class CopysetJudge(WriteJudge):
         nodes = [node for node in self._world.nodes.values() if not node.gone]
         return {record.first for node in nodes for record in node.readable()}
 
+    def purged(self, node: Node, before: Collection[Lsn]) -> None:
+        """Called when a node has purged an epoch, with the records that had a copy before."""
+        for lsn in set(before) - self.there():
+            record = self._data.get(lsn) or self.acknowledged.get(lsn)
+            if record is not None and record.last > self.trimmed:
+                name = lsn_words(lsn)
+                raise Violation(f"node {node.node_id} purged the last copy of {name}, a record")
+
     # ---- looking into all nodes at once
 
     def peek(self) -> None:

@@ -29,6 +29,7 @@ from loomlog.core.copyset.messages import (
     Finish,
     GetState,
     LogState,
+    Miss,
     NodeAnswer,
     NodeRequest,
     Read,
@@ -48,7 +49,9 @@ from loomlog.core.copyset.nodeset import (
     Member,
     Trouble,
     choose_short,
+    node_of,
 )
+from loomlog.core.copyset.presumption import Presume
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.reader_sources import ReadSettings
@@ -56,7 +59,6 @@ from loomlog.core.copyset.rebuild import restore
 from loomlog.core.copyset.record import Epoch, Lsn, Record, skip_zero
 from loomlog.core.copyset.recovery import Recovery
 from loomlog.core.copyset.sequencer import EpochSequencer
-from loomlog.core.copyset.shards import node_of
 from loomlog.core.requests import Lost, Service
 from loomlog.types import NodeId
 
@@ -227,8 +229,8 @@ class Node:
         self._copy = deepcopy(self._disk)
 
     def roll_back(self, newest: Epoch) -> None:
-        """Replace its disk by the copy."""
-        self._disk = deepcopy(self._copy)
+        """Replace its disk by the copy, which is the disk from before the next time."""
+        self._disk, self._copy = self._copy, self._disk
         self._forget(newest)
 
     def _forget(self, newest: Epoch) -> None:
@@ -282,6 +284,10 @@ class EpochStore:
                 self.state = log_state.set_clean(state, request)
             case UseShort():
                 self.state = log_state.use_short(state, request)
+            case Presume():
+                self.state = log_state.presume(state, request)
+            case Miss():
+                self.state = log_state.miss(state, request)
             case Finish():
                 self.state = log_state.finish(state, request)
             case GetState() | Activate():

@@ -40,13 +40,21 @@ from loomlog.core.copyset.messages import (
     NodeAnswer,
     NodeRequest,
     Preempted,
+    Purge,
     Read,
     Release,
     SetClean,
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import Authority, Exclusions, Member, choose_short
+from loomlog.core.copyset.nodeset import (
+    Authority,
+    Exclusions,
+    Member,
+    choose_short,
+    node_of,
+    shard_of,
+)
 from loomlog.core.copyset.procedures import Answer, fence, purge
 from loomlog.core.copyset.rebuild.donor import (
     DonorAnswer,
@@ -58,7 +66,6 @@ from loomlog.core.copyset.rebuild.donor import (
 from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, make, offset_of
 from loomlog.core.copyset.recovery import Ending, NotRecovered, Recovered, Recovery
 from loomlog.core.copyset.sequencer import EpochSequencer, SequencerSettings, SequencerState
-from loomlog.core.copyset.shards import node_of, shard_of
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.core.requests import Lost, Service
 from loomlog.types import NodeId, ShardId
@@ -320,6 +327,11 @@ class CopysetWorld:
             self._answer(message, answer)
 
     def _ask(self, node: Node, request: NodeRequest) -> NodeAnswer:
+        if isinstance(request, Purge):
+            there = self.judge.there()
+            answer = node.answer(request)
+            self.judge.purged(node, there)
+            return answer
         if not isinstance(request, Store | Amend):
             return node.answer(request)
         sealed = node.records.standing.seal
@@ -515,7 +527,8 @@ class CopysetWorld:
         if epoch is None or node.purging:
             return
         node.purging = True
-        steps = purge(LOG, epoch, node.node_id)
+        lng = node.records.standing.released_in(epoch)
+        steps = purge(LOG, epoch, node.node_id, lng)
         Call(self, node.process, steps, partial(self._purge_ended, node))
 
     def _purge_ended(self, node: Node, problem: str) -> None:

@@ -19,19 +19,24 @@ from violation import Violation
 
 from loomlog.client.append.appender import CallerBatch, Producer
 from loomlog.client.append.carriers import Carrier, Outcomes
-from loomlog.client.append.delivery import SILENT_S, Delivery, Stream
+from loomlog.client.append.delivery import Delivery
+from loomlog.client.append.stream import SILENT_S, Stream
 from loomlog.client.context import Client
 from loomlog.client.servers import CachedLog
 from loomlog.config import ClientSettings
 from loomlog.core import delivery as table
 from loomlog.core.delivery import AT_ONCE, SETTLED, Rules
-from loomlog.errors import AppendUnknown, InvalidArgument, NotFound, Unavailable
+from loomlog.errors import AppendUnknown, InvalidArgument, LoomError, NotFound, Unavailable
 from loomlog.types import Glsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 DEADLINE_S = 30.0
 IN_FLIGHT_MAX = 2
-REFUSALS = {"refuse": Unavailable("not now"), "reject": InvalidArgument("not such a batch")}
+# Functions: an exception that is raised again keeps all that it was raised through before.
+REFUSALS: dict[str, Callable[[], LoomError]] = {
+    "refuse": lambda: Unavailable("not now"),
+    "reject": lambda: InvalidArgument("not such a batch"),
+}
 
 Step: TypeAlias = tuple[str, Callable[[], None]]
 
@@ -52,6 +57,7 @@ class Shape(NamedTuple):
     ends: int = 0  # segments that end
     trims: int = 0
     twice: bool = False  # batches may be stored twice: with retry="at-once"
+    conditional: bool = False  # each batch has to be the first one of the log
     disconnected: bool = False  # the first connection is made only after a while
 
 
@@ -190,6 +196,7 @@ class DeliveryWorld(ABC):
             return self.encode(index, sequence)
 
         batch = CallerBatch(lane, 1, DEADLINE_S, 0, encode, 1, future)
+        batch.expected_tail = 0 if self.shape.conditional else None
         self.futures.append(future)
         self.batches.append(batch)
         self.delivery.enqueue(batch)
@@ -360,6 +367,11 @@ class DeliveryWorld(ABC):
                     raise Violation(f"batch {index} was acknowledged at {place}, is at {stored}")
             elif not isinstance(error, AppendUnknown) and stored:
                 raise Violation(f"batch {index} failed, and is stored: {error}")
+        if (
+            self.shape.conditional
+            and sum(bool(self.stored(i)) for i in range(len(self.batches))) > 1
+        ):
+            raise Violation("two batches are stored, each as the first one")
         self._check_books()
 
     def _check_books(self) -> None:

@@ -219,7 +219,7 @@ class CountedPieces:
         return piece
 
     def next_ready(self) -> Archived | None:
-        last = min(self._world.tail, self._next + self._world.random.randint(0, 20))
+        last = min(self._last(), self._next + self._world.random.randint(0, 20))
         if self._closed or last < self._next:
             return None
         positions = range(self._next, last + 1)
@@ -234,6 +234,10 @@ class CountedPieces:
             pa.nulls(len(positions), pa.binary()),
         ]
         return Archived(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+
+    def _last(self) -> Glsn:
+        """Return the last position that may be in the next piece."""
+        return self._world.tail
 
     def close(self) -> None:
         self._closed = True
@@ -376,9 +380,12 @@ class GroupWorld:
             name=LOG,
             cached=SimpleNamespace(fetch=_returning(SimpleNamespace(log_id=LOG_ID))),
             archived=SimpleNamespace(earliest=_returning(1)),
-            pieces=SimpleNamespace(rows=lambda start, stop: CountedPieces(self, start)),
+            pieces=SimpleNamespace(rows=self._rows),
             read=read,
         )
+
+    def _rows(self, start: Glsn, stop: None) -> CountedPieces:
+        return CountedPieces(self, start)
 
     def _joiner(self, process: Process) -> Any:
         """Return the group that a program joins."""
@@ -392,8 +399,8 @@ class GroupWorld:
         return Groups(self._parts(), self._client()).group("g", options)
 
 
-def _returning(value: Any) -> Callable[[], Awaitable[Any]]:
-    async def answer() -> Any:
+def _returning(value: Any) -> Callable[..., Awaitable[Any]]:
+    async def answer(*_: object) -> Any:
         return value
 
     return answer

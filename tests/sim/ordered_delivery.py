@@ -10,10 +10,10 @@ from delivery_world import IN_FLIGHT_MAX, REFUSALS, DeliveryWorld, ManualTask, S
 from violation import Violation
 
 from loomlog.client.append.carriers import Outcomes
-from loomlog.client.append.delivery import Stream
+from loomlog.client.append.stream import Stream
 from loomlog.client.loglets.ordered.carrier import OrderedAttempt, OrderedCarrier
 from loomlog.client.loglets.ordered.resolver import Resolver
-from loomlog.errors import AppendUnknown, LoomError, Sealed, Unavailable
+from loomlog.errors import AppendUnknown, Conflict, LoomError, Sealed, Unavailable
 from loomlog.protocol_names import ORDERED
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -24,6 +24,7 @@ class Sent(NamedTuple):
     batch: int
     sequence: int
     epoch: int
+    conditional: bool = False
 
 
 class Pause:
@@ -49,7 +50,9 @@ class ModelConnection:
     def call(self, frame: pb.Frame, payload: tuple[bytes], on_reply: Callable[..., None]) -> int:
         self._last_id += 1
         batch, sequence = map(int, payload[0].split())
-        self.requests.append((self._last_id, Sent(batch, sequence, frame.append.seal_epoch)))
+        append = frame.append
+        sent = Sent(batch, sequence, append.seal_epoch, append.HasField("expected_tail"))
+        self.requests.append((self._last_id, sent))
         self.open[self._last_id] = on_reply
         return self._last_id
 
@@ -100,6 +103,8 @@ class ModelStream:
         elif sent.sequence <= self._dropped():
             if not connection.closed:
                 raise Violation(f"{sent} is too old for its stream to tell what became of it")
+        elif sent.conditional and (self.stored or self.taken):
+            connection.answer(request_id, Conflict("it would not be the first one"))
         else:
             self.taken.append((sent, connection, request_id))
 
@@ -218,7 +223,7 @@ class OrderedWorld(DeliveryWorld):
         self.spend(how)
         request_id, sent = connection.requests.pop(0)
         self._refused.add(sent.batch)
-        connection.answer(request_id, REFUSALS[how])
+        connection.answer(request_id, REFUSALS[how]())
 
     def _cut(self, connection: ModelConnection) -> None:
         self.spend("cut")
@@ -256,7 +261,7 @@ class OrderedWorld(DeliveryWorld):
     def _connect(self, task: ManualTask, failure: str = "") -> None:
         if failure:
             self.spend(failure)
-            task.go_on(error=REFUSALS[failure])
+            task.go_on(error=REFUSALS[failure]())
         else:
             task.go_on()
         if task in self.loop.tasks:

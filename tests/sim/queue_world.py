@@ -4,7 +4,7 @@ late or never, clocks jump, and requests are lost or late. The judge sees every 
 - a job is handed out only to the member that has taken it, and never after it was recorded as done;
 - every time a job is handed out, its number of attempts is higher, and not above the limit;
 - nothing is done or buried that was not handed out before, and only by the member that has it;
-- when the faults are over, every entry is done or buried.
+- when the faults are over, every entry is done or buried. Lost ones are passed, and no others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from group_world import SESSION_S, GroupWorld
+from group_world import SESSION_S, CountedPieces, GroupWorld
 from violation import Violation
 
 from loomlog.client.groups.membership import MemberLeases
@@ -21,9 +21,9 @@ from loomlog.client.groups.store import StateStore
 from loomlog.client.kv.registers import Register
 from loomlog.client.queues.queue import Job, Queue, QueueOptions
 from loomlog.core.queues.state import QueueState
-from loomlog.errors import Fenced, Retryable, SwapUnknown
+from loomlog.errors import DataLoss, Fenced, Retryable, SwapUnknown
 from loomlog.testing.sim import Process
-from loomlog.types import Entry, Glsn
+from loomlog.types import Entry, Gap, Glsn
 
 ATTEMPTS_MAX = 4
 
@@ -59,8 +59,8 @@ class QueueJudge:
         if self.state.position < before.position:
             raise Violation(f"back from {before.position} to {self.state.position}")
         for position in range(before.position + 1, self.state.position + 1):
-            if position not in self.state.jobs:
-                raise Violation(f"{position} is done without having been a job")
+            if (position in self.state.jobs) == is_lost(position):
+                raise Violation(f"{position} is done without having been a job, or it is lost")
         for position in before.jobs.keys() - self.state.jobs.keys():
             owner = before.jobs[position].owner
             if position not in self.buried and self.holders.get(position) != owner:
@@ -72,6 +72,29 @@ class QueueJudge:
             raise Violation(f"{position} is buried untried")
         self.buried.add(position)
         self.counts["buried"] += 1
+
+
+def is_lost(position: Glsn) -> bool:
+    return position % 40 in (17, 18, 39)
+
+
+class LossyPieces(CountedPieces):
+    """The entries of the log from a position on, with gaps where some are lost."""
+
+    def next_ready(self) -> Any:
+        last = self._next
+        while last <= self._world.tail and is_lost(last):
+            last += 1
+        if last == self._next or self._closed:
+            return super().next_ready()
+        first, self._next = self._next, last
+        return Gap(first, last - 1, "dataloss")
+
+    def _last(self) -> Glsn:
+        last = self._next
+        while last < self._world.tail and not is_lost(last + 1):
+            last += 1
+        return min(last, self._world.tail)
 
 
 class QueueWorld(GroupWorld):
@@ -86,7 +109,23 @@ class QueueWorld(GroupWorld):
             return False
         return min(state.jobs, default=self.tail) >= self.calm_tail
 
+    def _rows(
+        self, start: Glsn, stop: None, *, gaps: bool = False, passes_lost_files: bool | None = None
+    ) -> CountedPieces:
+        assert gaps
+        assert passes_lost_files is False, "files of an archive may come back"
+        return LossyPieces(self, start)
+
     async def _consume(self, group: Any) -> None:
+        """Consume jobs until it is time to leave, also after losses."""
+        while True:
+            try:
+                await self._work(group)
+                return
+            except DataLoss:
+                self.judge.counts["lost"] += 1
+
+    async def _work(self, group: Any) -> None:
         left = self.random.randint(1, 100)
         async for job in group:
             self.judge.hand_out(group._joined().member, job)

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from violation import Violation
@@ -22,7 +24,7 @@ from loomlog.core.copyset.effects import (
     ReadGap,
     SetTimer,
 )
-from loomlog.core.copyset.log_state import is_lossy
+from loomlog.core.copyset.log_state import still_lossy
 from loomlog.core.copyset.messages import Delivered, LogState
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.rebuild import events
@@ -60,12 +62,14 @@ class RebuildJudge:
 
     def _check_names(self, shard: ShardId, through: Epoch, *, is_refilled: bool) -> None:
         """Check that no copy still names a shard that counts as rebuilt, unless it was refilled and
-        has that copy: a later donor would rely on it."""
+        has that copy, or left the nodeset: a later donor would rely on it."""
+        if is_refilled and self._world.nodes[shard].lost:
+            return  # its disk is lost again, which starts a new rebuild when it returns
         there = self._world.nodes[shard].records.by_first if is_refilled else {}
         for n in self._world.donors():
             for copy in self._world.nodes[n].records.all():
                 is_due = copy.epoch <= through and copy.last > self._world.trimmed
-                is_due &= n in self._world.state.metadata_of(copy.epoch).shards
+                is_due &= {n, shard} <= {*self._world.state.metadata_of(copy.epoch).shards}
                 if n != shard and is_due and shard in copy.copyset and copy.first not in there:
                     raise Violation(f"shard {shard} is rebuilt, and node {n} has {copy}")
 
@@ -81,11 +85,12 @@ class RebuildJudge:
             return
         holders = self._holders()
         state = self._world.state
+        unnoticed = {n for n, node in self._world.nodes.items() if node.lost}
         for first, record in self.truth.items():
             metadata = state.metadata_of(epoch_of(first))
             if record.last <= self._world.trimmed or epoch_of(first) > state.last_clean:
                 continue
-            if not metadata.can_hold_a_copyset(holders.get(first, set())):
+            if not metadata.can_hold_a_copyset(holders.get(first, set()) | unnoticed):
                 raise Violation(
                     f"{when}, and {lsn_words(first)} of {metadata} is only on {holders.get(first)}"
                 )
@@ -108,22 +113,22 @@ class RebuildJudge:
                     raise Violation(f"node {n} has {copy}, which it trimmed")
 
     def _check_copysets(self) -> None:
-        """Check that each copy that is needed is named by another: if its shard is lost, nobody
-        else would know."""
+        """Check that, whichever copies are lost, one that is left names one of them, as long as
+        fewer are lost than a record has: nobody else would know. Not where operators know that
+        entries may be lost: all that is left may be what interrupted donors stored."""
         holders = self._holders()
+        lossy = still_lossy(self._world.state, self._world.lossy)
         for first, record in self.truth.items():
+            if record.last <= self._world.trimmed or epoch_of(first) in lossy:
+                continue
             held = holders.get(first, set())
             metadata = self._world.state.metadata_of(epoch_of(first))
-            for shard in held if record.last > self._world.trimmed else ():
-                others = held - {shard}
-                named = {n for o in others for n in self._copy(o, first).copyset}
-                if not others or metadata.can_hold_a_copyset(others):
-                    continue
-                if shard not in named:
-                    raise Violation(f"{others} do not name {shard}, which has {lsn_words(first)}")
-                lacking = set(self._copy(shard, first).copyset) - held
-                if lacking and self._copy(shard, first).precedence == record.precedence:
-                    raise Violation(f"{shard} names {lacking} without {lsn_words(first)}")
+            for gone in _parts_of(held):
+                left = held - gone
+                is_harm = not metadata.can_hold_a_copyset(left)
+                named = {n for other in left for n in self._copy(other, first).copyset}
+                if is_harm and named.isdisjoint(gone) and not metadata.can_hold_a_copyset(gone):
+                    raise Violation(f"{left} do not name {gone}, which have {lsn_words(first)}")
 
     def _copy(self, shard: ShardId, first: Lsn) -> Record:
         return self._world.nodes[shard].records.by_first[first]
@@ -191,7 +196,7 @@ class RebuildJudge:
 
     def _check_told(self, gap: ReadGap) -> None:
         state, lossy = self._world.state, self._world.lossy
-        if not (is_lossy(state, lossy) and epoch_of(gap.first) <= lossy):
+        if epoch_of(gap.first) not in still_lossy(state, lossy):
             raise Violation(f"operators are not told that {lsn_words(gap.first)} is lost")
 
     def _is_lost(self, gap: ReadGap) -> bool:
@@ -203,3 +208,9 @@ class RebuildJudge:
             is_due = record.kind is Kind.DATA and record.last > self._world.trimmed
             if is_due and first not in seen and first not in self.lost:
                 raise Violation(f"{lsn_words(first)} is not shown")
+
+
+def _parts_of(shards: Collection[ShardId]) -> Iterator[set[ShardId]]:
+    """Yield all sets of some of the shards, but not of all."""
+    for size in range(1, len(shards)):
+        yield from map(set, combinations(sorted(shards), size))

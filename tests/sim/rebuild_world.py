@@ -143,7 +143,8 @@ class Message:
 
 
 class RebuildWorld:
-    def __init__(self, seed: int, *, disaster: bool = False) -> None:
+    def __init__(self, seed: int, *, disaster: bool = False, late: bool = False) -> None:
+        """`late`: many messages are lost, and arrive long after their senders gave them up."""
         self.random = random = Random(seed)
         self.disaster = disaster
         self._message_loss = random.choice((0.0, 0.02, 0.1, 0.2))
@@ -152,6 +153,8 @@ class RebuildWorld:
         self._lulls = random.random() < 0.5  # long enough for work to end, with nodes still away
         self._lull = 0
         self._haste = random.choice((0.1, 0.02, 0.0))  # of messages that nobody waits for
+        if late:
+            self._message_loss, self._haste, self._turmoil = 0.3, 0.02, 0.1
         self.replication = random.choice((2, 2, 3, 3))
         count = self.replication + random.randint(2, 4)
         racks = random.choice((0, 0, 0, 2, 3))
@@ -175,7 +178,7 @@ class RebuildWorld:
         self._processes = 0
         self._appended = 0
         self.trimmed: Lsn = 0
-        self.lossy: Epoch = 0  # as the vmr notes it
+        self.lossy: set[Epoch] = set()  # as the vmr notes them
         first = EpochMetadata(1, self._choose_nodeset(), self.replication)
         self.state = LogState(1, 0, (first,), last_clean=0, tail=0)
         for node in self.nodes.values():
@@ -192,7 +195,8 @@ class RebuildWorld:
 
     def holding(self) -> list[Node]:
         """Return the nodes whose copies count."""
-        return [self.nodes[n] for n in events.targets(self.replica.state, self.nodes)]
+        counting = (Status.INTACT, Status.REFILLING)
+        return [node for n, node in self.nodes.items() if self.status(n) in counting]
 
     # ---- the run
 
@@ -295,7 +299,7 @@ class RebuildWorld:
             for shard in events.absent(state)
             if state.status(shard) is not Status.RESTORING or self.nodes[shard].lost_through
         }
-        self.lossy = max(self.lossy, log_state.lossy_through(self.state, lost))
+        self.lossy |= set(log_state.lossy_epochs(self.state, lost))
 
     def _keep(self) -> None:
         """Do one thing that vmr and nodes do on their own."""
@@ -506,7 +510,7 @@ class RebuildWorld:
                 self.append(NeedsRebuild(shard, Mode.RESTORE))
                 if node.lost and random.random() < 0.3:
                     self.append(Unrecoverable(shard))
-            case 3 if self._is_spare(shard) or shard in self._endangered():
+            case 3 if self._is_spare(shard) or self._is_gone(shard):
                 self.crash(node)
                 node.lose_disk()
                 self.judge.lost_disk()
@@ -548,8 +552,14 @@ class RebuildWorld:
         gone = self._endangered() | {shard}
         usable = set(self.members) - gone
         whole = EpochMetadata(1, tuple(self.members.values()), self.replication)
-        if not whole.can_hold_a_copyset(usable):
-            return False
+        return whole.can_hold_a_copyset(usable) and self._can_lose(gone)
+
+    def _is_gone(self, shard: ShardId) -> bool:
+        """Return whether nothing depends on the node. One that is refilled takes new records."""
+        endangered = self._endangered()
+        return shard in endangered and self._can_lose(endangered)
+
+    def _can_lose(self, gone: set[ShardId]) -> bool:
         return self.disaster or not any(
             metadata.can_hold_a_copyset(gone) for metadata in self.state.history
         )

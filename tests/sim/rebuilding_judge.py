@@ -3,6 +3,7 @@
 - What was acknowledged is read at its position, once, or said to be lost; only that is said to be
   lost whose copies were all on disks that are lost.
 - If the status shows no condition, every entry has all its copies, and nothing is lost.
+- No node is certain that it never got a batch of which it has a copy: it would be appended again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from copies_judge import CopiesJudge
 from memory_tables import MemoryLogs
+from node_services import shard_on
 from sim_cluster import SimCluster
 
+from loomlog.batch import read_header
 from loomlog.core.conditions import Condition
 from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import shard_of
 from loomlog.core.copyset.record import Kind, Lsn, Record, epoch_of
-from loomlog.core.copyset.shards import shard_of
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.metadata.nodes.connected_nodes import RECONNECT_GRACE_S
 from loomlog.metadata.term import Term
@@ -114,28 +117,44 @@ class RebuildingJudge(CopiesJudge):
     def __init__(self, servers: SimCluster, logs: Sequence[LogJudge]) -> None:
         super().__init__(servers, servers.shape.replicas)
         self._logs = logs
-        self._known: dict[str, tuple[LogId, LogState]] = {}
+        self._known: dict[str, dict[LogId, LogState]] = {}
+        self._starts: dict[LogId, Glsn] = {}
         self._last_term: tuple[Term | None, float] = None, 0.0  # and since when
 
     def look(self) -> list[Condition] | None:
         """Look unless the metadata repository is new: it has yet to learn which nodes are away."""
+        self.verdict = self.verdict or self._forgotten()
         now, shape = self._servers.sim.world.now, self._servers.shape
         if self._term is not self._last_term[0]:
             self._last_term = self._term, now
         known_after_s = 2 * (shape.failure_detection_s + RECONNECT_GRACE_S)
         return super().look() if now > self._last_term[1] + known_after_s else None
 
+    def knows_all_logs(self) -> bool:
+        """Return whether the loglets of all logs are known: until then no disk may be lost."""
+        return {log.name for log in self._logs} <= {*self._states()}
+
     def disk_is_lost(self, name: str) -> None:
         """Called just before a disk is emptied."""
-        state = self._states()
-        shard = _shard(name)
+        states = self._states()
         for log in self._logs:
-            if log.name not in state:
-                continue
-            for copies in self._copies(state[log.name][0]).values():
-                newest = max(copy.precedence for copy in copies.values())
-                if {s for s, copy in copies.items() if copy.precedence == newest} == {shard}:
-                    log.lost.update(v for v in log._values if v in bytes(copies[shard].batch))
+            for loglet, state in states[log.name].items():
+                log.lost |= self._only_on(_shard(name), loglet, state, log._values)
+
+    def _only_on(
+        self, shard: ShardId, loglet: LogId, state: LogState, values: set[bytes]
+    ) -> set[bytes]:
+        """Return the values of which only this shard has the newest copy."""
+        found: set[bytes] = set()
+        for first, every in self._copies(loglet).items():
+            if epoch_of(first) < state.history[0].since:
+                continue  # trimmed
+            counted = state.metadata_of(epoch_of(first)).shards  # others were emptied
+            copies = {s: copy for s, copy in every.items() if s in counted}
+            newest = max((copy.precedence for copy in copies.values()), default=(0, 0))
+            if {s for s, copy in copies.items() if copy.precedence == newest} == {shard}:
+                found.update(v for v in values if v in bytes(copies[shard].batch))
+        return found
 
     def _count(self, logs: list[pb.Log]) -> None:
         if complaint := self.missing():
@@ -145,36 +164,63 @@ class RebuildingJudge(CopiesJudge):
     def missing(self, *, lost: bool = True) -> str:
         """Return which entry lacks copies; "": none. Without `lost` only of those that are left."""
         for log in self._logs:
-            entries, found = log.untrimmed(), self._states().get(log.name)
-            if found is None or not entries:
+            entries, states = log.untrimmed(), self._states().get(log.name)
+            if not states or not entries:
                 continue
-            copies = self._copies(found[0])
-            firsts = sorted(copies)
+            copies = {loglet: self._copies(loglet) for loglet in states}
+            firsts = {loglet: sorted(found) for loglet, found in copies.items()}
             for value, at in entries:
-                first = next((f for f in reversed(firsts) if f <= at), 0)
+                loglet = max(each for each in states if self._starts[each] <= at)
+                first = next((f for f in reversed(firsts[loglet]) if f <= at), 0)
+                metadata = states[loglet].metadata_of(epoch_of(at))
                 held = {
-                    s for s, copy in copies.get(first, {}).items() if value in bytes(copy.batch)
+                    s
+                    for s, copy in copies[loglet].get(first, {}).items()
+                    if value in bytes(copy.batch) and s in metadata.shards
                 }
-                metadata = found[1].metadata_of(epoch_of(at))
                 is_complete = metadata.can_replicate(held)
-                if not is_complete and (held or lost or value not in log.lost):
+                # Of a lost one, an older copy that was not complete may be left somewhere.
+                if not is_complete and (lost or value not in log.lost):
                     return f"{value!r} at {at} is only on {sorted(held)} of {metadata}"
         return ""
 
-    def _states(self) -> dict[str, tuple[LogId, LogState]]:
-        """Return the loglet and the state of each log, as the metadata repository knows them; as it
-        knew them last, if none leads."""
+    def _forgotten(self) -> str:
+        """Return which copy its node is certain not to have; "": none."""
+        for name, node in self._servers.nodes.items():
+            if not node.failed.get_loop().is_running():
+                continue  # that of a process that ended
+            copies, marks = shard_on(node).copies, shard_on(node).copies.marks
+            for log, loglet in [(log, each) for log, of in self._states().items() for each in of]:
+                is_old = marks._older is None or loglet in marks._older
+                is_unsearched = is_old and loglet not in marks._searched
+                if is_unsearched or copies.may_miss(loglet) or copies.volume.is_closed:
+                    continue  # it is not certain, or clients have given up all that it had before
+                for table in self._tables(name):
+                    for record in table.look(loglet).by_first.values():
+                        if record.kind is not Kind.DATA:
+                            continue
+                        header = read_header(record.batch)
+                        found = marks.find(loglet, header.producer_id, header.sequence)
+                        if found.certain and record.first not in found.lsns:
+                            return f"{name} is certain that it never got {record.first} of {log}"
+        return ""
+
+    def _states(self) -> dict[str, dict[LogId, LogState]]:
+        """Return the loglets of each log with their states, as the metadata repository knows them,
+        or knew them last if none leads."""
         term = self._term
         if term is None:
             return self._known
         keeper = term.keepers["copyset"]
         assert isinstance(keeper, CopysetKeeper)
-        found = self._known
+        found: dict[str, dict[LogId, LogState]] = {}
         for record in keeper.records:
-            log = term.catalog.log_of(record)
-            if log is not None:
-                found[log.name] = record.loglet, record.state
-        return found
+            log, segment = term.catalog.log_of(record), term.catalog.segment_of(record)
+            if log is not None and segment is not None and segment.start:
+                found.setdefault(log.name, {})[record.loglet] = record.state
+                self._starts[record.loglet] = segment.start
+        self._known |= found
+        return self._known
 
     def _copies(self, loglet: LogId) -> dict[Lsn, dict[ShardId, Record]]:
         """Return the copies of all batches of a loglet, on all disks."""

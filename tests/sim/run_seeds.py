@@ -1,7 +1,7 @@
 """Run many seeds: each is one workload (the cluster) under a plan of faults chosen by the seed.
 
     export PYTHONPATH=tests/rigs
-    python tests/sim/run_seeds.py --seed 1 --runs 500 [--workload W] [--faults F] [--jobs N]
+    python tests/sim/run_seeds.py --seed 1 --runs 500 [--workload W] [--faults F] [--certificates]
     python tests/sim/run_seeds.py --seed 1 --minutes 60    (0: until Ctrl-C)
 
 A failing seed prints why and the one line that replays it; the exit code is then 1.
@@ -18,10 +18,12 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+import certificates
 from workloads import WORKLOADS, Workload
 
 from loomlog.testing.history import History, check
@@ -45,11 +47,13 @@ class Choice:
     workload: str | None = None
     faults: str | None = None
     trace: bool = False
+    certificates: bool = False
 
     @property
     def replay(self) -> str:
         options = [("--workload", self.workload), ("--faults", self.faults)]
-        given = " ".join(f"{option} {value}" for option, value in options if value is not None)
+        words = [f"{option} {value}" for option, value in options if value is not None]
+        given = " ".join([*words, *(["--certificates"] if self.certificates else [])])
         return f"make sim SEED={self.seed} RUNS=1" + (f' ARGS="{given}"' if given else "")
 
 
@@ -75,7 +79,7 @@ def run_seed(choice: Choice, known: Mapping[str, Workload] | None = None) -> Out
     sim = Simulation(choice.seed, trace=trace)
     error = None
     try:
-        with sim:
+        with sim, certificates.in_force(sim) if choice.certificates else nullcontext():
             history = known[workload](sim, FAULTS[faults])
         error = _judge(history)
     except Exception:
@@ -126,6 +130,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workload", choices=list(WORKLOADS), help="default: the first")
     parser.add_argument("--faults", choices=list(FAULTS), help="default: by the seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run seeds in")
+    parser.add_argument("--certificates", action="store_true", help="as if all used TLS")
     parser.add_argument("--trace", action="store_true", help="print every event")
     return parser.parse_args(arguments)
 
@@ -135,7 +140,7 @@ def _chunks(options: argparse.Namespace) -> Iterator[list[Choice]]:
 
     def choices(first: int, count: int) -> list[Choice]:
         return [
-            Choice(seed, options.workload, options.faults, options.trace)
+            Choice(seed, options.workload, options.faults, options.trace, options.certificates)
             for seed in range(first, first + count)
         ]
 

@@ -52,6 +52,11 @@ class SharedStore(MemoryStore):
         self._away = False
         self._delay_max_s = DELAY_MAX_S
 
+    def look(self, prefix: str) -> dict[str, bytes]:
+        """Return what is stored under keys that begin so, at once."""
+        found = {key: self._item(key) for key in sorted(self._items) if key.startswith(prefix)}
+        return {key: item.value for key, item in found.items() if item is not None}
+
     def copy(self) -> Copy:
         return Copy(dict(self._items), self._version)
 

@@ -21,6 +21,7 @@ from random import Random
 from typing import Unpack
 from unittest.mock import patch
 
+import certificates
 from shared_store import SharedStore
 from sim_tables import SimLogs, SimTable
 
@@ -29,6 +30,7 @@ from loomlog.client.cluster import Cluster, connect
 from loomlog.client.settings import ClientOptions
 from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
 from loomlog.core.ordered import repair
+from loomlog.core.segments import Settings
 from loomlog.errors import AlreadyExists, LoomError, Retryable, RolledBack
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.ordered import relief
@@ -105,6 +107,13 @@ class Shape:
     spare_metadata: int = 0  # that are not started with the others, and no members yet
     leader_silence_s: float = 2.0
     retention_interval_s: float = limits.RETENTION_INTERVAL_S
+    min_replicas: int | None = None  # of logs that SimCluster.create_log creates; None: the default
+
+    @property
+    def replicas_least(self) -> int:
+        """The number of replicas that an acknowledged entry has if nodes are away."""
+        settings = Settings("", self.streams, self.replicas, min_replicas=self.min_replicas or 0)
+        return settings.replicas_least
 
     @classmethod
     def draw(cls, random: Random, *, power_losses: bool) -> Shape:
@@ -204,7 +213,11 @@ class SimCluster:
         while True:
             try:
                 await cluster.create_log(
-                    name, protocol=protocol, streams=streams, replicas=self.shape.replicas
+                    name,
+                    protocol=protocol,
+                    streams=streams,
+                    replicas=self.shape.replicas,
+                    min_replicas=self.shape.min_replicas,
                 )
                 return
             except LoomError:
@@ -229,6 +242,7 @@ class SimCluster:
                 peers=peers if self.shape.metadata > 1 else {},
                 leader_silence_s=self.shape.leader_silence_s,
                 retention_interval_s=self.shape.retention_interval_s,
+                tls=certificates.place(self.sim),
             ),
             files=process.files,
             worker=process.worker(),
@@ -250,6 +264,7 @@ class SimCluster:
                 metadata=tuple(self.metadata_addresses),
                 listen=f"{name}:{NODE_PORT}",
                 storage=self.shape.storage,
+                tls=certificates.place(self.sim),
             ),
             files=process.files,
             new_worker=process.worker,

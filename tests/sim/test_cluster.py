@@ -6,6 +6,8 @@ proves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from other_process import fingerprints
 from run_seeds import Choice, run_seed
@@ -13,12 +15,16 @@ from seed_chunks import chunks
 
 from loomlog.client.append.appender import Attempt
 from loomlog.client.append.delivery import Delivery
+from loomlog.core.ordered.columns import StreamColumns
 from loomlog.core.ordered.replica import Replica
 from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.packed import HeldReplica
 from loomlog.errors import Unavailable
+from loomlog.metadata.ordered import packed_reports
 from loomlog.metadata.rounds import Done
 from loomlog.metadata.rounds.round_files import FileRoundLog
-from loomlog.node.ordered.appends import WaitingAppends
+from loomlog.node.appends import WaitingAppends
+from loomlog.node.ordered import service
 from loomlog.storage.ordered import journal
 from loomlog.types import Llsn
 
@@ -31,6 +37,27 @@ def test_what_was_acknowledged_is_read_once_and_everything_heals(chunk: int) -> 
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed))
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_the_same_holds_if_all_reports_and_commits_are_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "LEAST", 1)
+    monkeypatch.setattr(packed_reports, "LEAST", 1)
+    entered = 0
+
+    def enter(self: StreamColumns, stream: StreamRounds, reports: Sequence[HeldReplica]) -> bool:
+        nonlocal entered
+        has_entered = plain_enter(self, stream, reports)
+        entered += has_entered
+        return has_entered
+
+    plain_enter = StreamColumns.enter
+    monkeypatch.setattr(StreamColumns, "enter", enter)
+    for seed in range(SEEDS_PER_CHUNK):
+        outcome = run_seed(Choice(seed))
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+    assert entered
 
 
 def test_the_same_seed_is_the_same_run_whatever_the_hash_seed() -> None:

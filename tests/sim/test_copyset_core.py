@@ -6,15 +6,15 @@ seed is a test of each. That enough of everything happened is checked, too."""
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 from copyset_world import CopysetWorld
 from seed_chunks import chunks
-from violation import Violation
+from violation import run_world
 
 from loomlog.core.copyset.effects import Acknowledge, GapKind, LeaveOpen, Reject
-from loomlog.core.copyset.shards import index_of
-from loomlog.errors import LoomError
+from loomlog.core.copyset.nodeset import index_of
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 130
@@ -27,13 +27,7 @@ SHARDED_PER_CHUNK = 40
 
 
 def run(seed: int, *, disaster: bool = False, shards: int = 1, short: bool = False) -> CopysetWorld:
-    world = CopysetWorld(seed, disaster=disaster, shards=shards, short=short)
-    try:
-        world.run()
-    except (Violation, LoomError) as violation:
-        violation.add_note(f"seed {seed}, disaster {disaster}, shards {shards}, short {short}")
-        raise
-    return world
+    return run_world(partial(CopysetWorld, disaster=disaster, shards=shards, short=short), seed)
 
 
 @pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=2))

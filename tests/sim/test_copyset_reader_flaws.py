@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+from copyset_copied_world import CopiedWorld
 from copyset_world import CopysetWorld
-from violation import Violation
+from violation import finds
 
 from loomlog.core.copyset.effects import GapKind
 from loomlog.core.copyset.messages import EpochEnd
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata
-from loomlog.core.copyset.reader import CopysetReader, Knowledge
+from loomlog.core.copyset.reader import CopysetReader
+from loomlog.core.copyset.reader_knowledge import Knowledge
 from loomlog.core.copyset.reader_sources import Finding, ReadSource, ReadSources
 from loomlog.core.copyset.reader_window import ReadWindow
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, epoch_of, last_of, make
@@ -27,20 +29,10 @@ Patch = pytest.MonkeyPatch
 
 
 def notices(complaint: str, *, disaster: bool = False, first: int = 0) -> bool:
-    """Return whether the judge complains in these words (a pattern), with some seed."""
-    return finds(complaint, disaster=disaster, first=first) is not None
-
-
-def finds(complaint: str, *, disaster: bool = False, first: int = 0) -> int | None:
-    """Return the first seed from `first` on with which the judge complains in these words (a
-    pattern), if any; `first` did when the test was written."""
-    for seed in range(first, first + SEEDS):
-        try:
-            CopysetWorld(seed, disaster=disaster).run()
-        except Violation as violation:
-            if re.search(complaint, str(violation)):
-                return seed
-    return None
+    """Return whether the judge complains in these words (a pattern), with a seed from `first` on;
+    that one did when the test was written."""
+    make = partial(CopysetWorld, disaster=disaster)
+    return finds(complaint, make, range(first, first + SEEDS)) is not None
 
 
 def test_what_single_copy_delivery_does_not_bring_is_thought_lost(monkeypatch: Patch) -> None:
@@ -103,9 +95,10 @@ def test_answers_from_before_records_were_copied_again_are_believed(monkeypatch:
 
     with monkeypatch.context() as broken:
         broken.setattr(ReadSources, "learn_authorities", told)
-        seed = finds("acknowledged and is shown as dataloss", disaster=True, first=877)
+        found = (62, 660, 766, 987, 1247, 1622, 2011, 2053)  # it is rare: any of these will do
+        seed = finds("acknowledged and is shown as dataloss", CopiedWorld, found)
     assert seed is not None
-    CopysetWorld(seed, disaster=True).run()  # with the rule, nobody complains
+    CopiedWorld(seed).run()  # with the rule, nobody complains
 
 
 def test_answers_to_older_questions_are_taken(monkeypatch: Patch) -> None:

@@ -305,7 +305,7 @@ def test_a_newcomer_that_takes_over_before_it_is_whole_is_found(
 def test_a_newcomer_that_takes_over_before_it_would_survive_a_power_loss_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    durable = "the newcomer is whole but not durable"
+    durable = "the newcomer has everything, or all that is left, but not durable"
     without = tuple(rule for rule in repair.SEALED_RULES if rule.when != durable)
     assert len(without) == len(repair.SEALED_RULES) - 1
     monkeypatch.setattr(repair, "SEALED_RULES", without)

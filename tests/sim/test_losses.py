@@ -1,13 +1,30 @@
-"""Whole clusters whose nodes lose their disks, or come back with older copies of them."""
+"""Whole clusters whose nodes lose their disks, come back with older copies of them, or with disks
+that forgot the last writes."""
 
 from __future__ import annotations
 
 import pytest
 from run_seeds import Choice, Outcome, run_seed
 
+from loomlog.core.chained import comparison, reconfigure
+from loomlog.core.chained.lost_blocks import Side
+from loomlog.core.chained.messages import Steps
+from loomlog.core.copyset import log_state, procedures
+from loomlog.metadata.nodes import registration
 from loomlog.metadata.nodes.registration import Registration
+from loomlog.testing.sim.disk import SimFiles
 
 SEEDS = 15
+FORGETFUL_SEEDS = 20
+FORGOTTEN_SEEDS = 5
+FORGETFUL_REGRESSIONS = (
+    *(53, 1231),  # a reader believed nodes that had forgotten the record
+    6075,  # a node was away, so appends went to two of three replicas, and both disks forgot them
+)
+GIVEN_UP_REGRESSIONS = (
+    44,  # nobody was left to say that a stream had no entries
+    227,  # a node came back that a newcomer, which had more, was to take the place of
+)
 REGRESSIONS = (34, 1050)  # a stream that lost its end kept readers of others waiting
 
 
@@ -25,5 +42,94 @@ def test_the_judge_notices_older_copies_that_nobody_recognises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Registration, "_older_shards", lambda self, request: ())
-    errors = (run(seed).error or "" for seed in range(470, 535))
+    errors = (run(seed).error or "" for seed in range(520, 585))
     assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+def test_the_same_holds_for_nodes_that_an_operator_gives_up() -> None:
+    for seed in (*range(SEEDS), *GIVEN_UP_REGRESSIONS):
+        outcome = run_seed(Choice(seed, "given-up", "none"))
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+# ---- disks that forget
+
+
+def run_forgetful(seed: int, workload: str = "forgetful") -> Outcome:
+    return run_seed(Choice(seed, workload, "none"))
+
+
+def test_what_some_disks_forgot_is_read_from_others() -> None:
+    for seed in (*range(1, FORGETFUL_SEEDS), *FORGETFUL_REGRESSIONS):
+        outcome = run_forgetful(seed)
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_the_same_holds_for_nodes_that_are_killed_after_the_crash() -> None:
+    for seed in range(1, FORGETFUL_SEEDS):
+        outcome = run_forgetful(seed, "forgetful-killed")
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_the_judge_notices_nodes_that_are_believed_after_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registration, "life_of", lambda claim, known: 1)
+    errors = (run_forgetful(seed).error or "" for seed in range(1, 60))
+    assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+def test_the_judge_notices_power_failures_that_are_taken_for_kills(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SimFiles, "stamp", lambda self, path: "on the same boot")
+    errors = (run_forgetful(seed).error or "" for seed in range(1, 60))
+    assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+# ---- disks that forget more
+
+
+def run_workload(workload: str, seed: int) -> Outcome:
+    return run_seed(Choice(seed, workload, "none"))
+
+
+@pytest.mark.parametrize("workload", ["absent", "absent-chained", "in-turn"])
+def test_what_disks_forget_is_made_again_or_said_to_be_lost(workload: str) -> None:
+    for seed in range(FORGOTTEN_SEEDS):
+        outcome = run_workload(workload, seed)
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_the_judge_notices_an_absent_node_that_keeps_a_loss_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(procedures, "knows_of_loss", lambda end, me, lng: False)
+    errors = (run_workload("absent", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
+    assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+def test_the_judge_notices_an_absent_node_of_a_chain_that_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find_nothing(witness: Side, head: Side) -> Steps[list[range]]:
+        yield from ()
+        return []
+
+    monkeypatch.setattr(comparison, "find_forgotten", find_nothing)
+    errors = (run_workload("absent-chained", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
+    assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+def test_the_judge_notices_losses_that_are_recorded_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconfigure, "with_losses", lambda projection, lost, first: projection)
+    errors = (run_workload("absent-chained", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
+    assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+def test_the_judge_notices_copies_that_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_state, "unchecked", lambda state, lives: {})
+    errors = (run_workload("in-turn", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
+    assert any("is said to be lost" in error for error in errors)

@@ -10,8 +10,8 @@ from run_seeds import Choice, run_seed
 from seed_chunks import chunks
 
 from loomlog.client.loglets.chained import part
-from loomlog.client.loglets.chained.chains import Chains, ChainView
-from loomlog.client.loglets.chained.requests import Answered, PendingRequest
+from loomlog.client.loglets.chained.chains import ChainView
+from loomlog.client.loglets.chained.requests import Answered, ChainRequests, PendingRequest
 from loomlog.client.loglets.contract import Fixed
 from loomlog.client.loglets.copyset.fixed_append import FixedAppend
 from loomlog.client.publish.writer import Writer
@@ -53,7 +53,8 @@ def test_rows_are_published_to_every_protocol_under_faults(protocol: str, chunk:
 
 
 def test_a_publication_that_forgets_its_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it any epoch accepts the publication, without knowing what another has accepted."""
+    """A publication that does not name its epoch is accepted by any epoch, which does not know what
+    another has accepted."""
 
     async def anywhere(self: FixedAppend, fixed: Fixed, batch: bytearray, confirm: Any) -> int:
         return await append(self, fixed._replace(place=0), batch, confirm)
@@ -122,17 +123,22 @@ def test_an_append_that_is_repeated_without_a_look_is_found(
 
 
 def test_a_reader_that_believes_a_head_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Chains.ask
+    ask = ChainRequests.ask
 
     def hasty(
-        self: Chains, view: ChainView, question: ChainedAsk, answered: Answered, *, wait_ms: int = 0
+        self: ChainRequests,
+        view: ChainView,
+        question: ChainedAsk,
+        answered: Answered,
+        *,
+        wait_ms: int = 0,
     ) -> PendingRequest:
         target, request = question
         if isinstance(target, Replica) and isinstance(request, Fetch | Read):
             question = Ask(view.projection.chains[target.chain][0], request)
         return ask(self, view, question, answered, wait_ms=wait_ms)
 
-    monkeypatch.setattr(Chains, "ask", hasty)
+    monkeypatch.setattr(ChainRequests, "ask", hasty)
     assert is_found(first=60)
 
 

@@ -10,7 +10,7 @@ from seed_chunks import chunks
 
 from loomlog.client.publish import publications
 from loomlog.client.publish.writer import Writer
-from loomlog.node.ordered.appends import ProducerTable
+from loomlog.node.appends import ProducerTable
 from loomlog.staging_logs import staging_name
 from loomlog.types import Llsn
 

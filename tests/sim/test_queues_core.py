@@ -28,7 +28,7 @@ def test_every_job_is_done_by_the_member_that_has_it(chunk: int) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
-    for what in ("handed out", "again", "done", "told"):
+    for what in ("handed out", "again", "done", "told", "lost"):
         assert counts[what], f"{what}: {counts}"
 
 
@@ -70,4 +70,14 @@ def test_attempts_that_are_not_counted_are_found(monkeypatch: pytest.MonkeyPatch
         return replace(self, jobs={**self.jobs, position: JobState(member, job.attempts)})
 
     monkeypatch.setattr(QueueState, "take_again", take_again)
+    assert is_found()
+
+
+def test_an_entry_that_is_passed_though_it_is_there_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def skip(self: QueueState, through: Glsn) -> QueueState:
+        return replace(self, position=max(self.position, through + 1))
+
+    monkeypatch.setattr(QueueState, "skip", skip)
     assert is_found()

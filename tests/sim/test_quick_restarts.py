@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 import pytest
+import stories
 from sim_cluster import Shape, SimCluster
 
 from loomlog import Log
@@ -18,11 +19,11 @@ from loomlog.core.presence import ANSWER_S, QUIET_S, Presence, Standing
 from loomlog.metadata import term
 from loomlog.metadata.nodes.connected_nodes import RECONNECT_GRACE_S
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
-from loomlog.testing.sim import Process, Simulation, SimulationError
+from loomlog.testing.sim import Process, Simulation
 
 SEEDS = 5
-WITHIN_S = 60.0
 NODES = 4
+LEAST = 3  # nodes: as many as replicas
 DETECTION_S = 3.0
 PROTOCOLS = [ORDERED, CHAINED, COPYSET]
 
@@ -30,11 +31,12 @@ PROTOCOLS = [ORDERED, CHAINED, COPYSET]
 class Stage:
     """Four nodes with the times of a real cluster, and a log of three replicas."""
 
-    def __init__(self, sim: Simulation, process: Process) -> None:
+    def __init__(self, sim: Simulation, process: Process, nodes: int = NODES) -> None:
         self.sim = sim
         self._process = process
+        self._nodes = nodes
         shape = Shape(
-            *(NODES, 1, 3, StorageSettings(), 4096),
+            *(nodes, 1, 3, StorageSettings(), 4096),
             failure_detection_s=DETECTION_S,
             heartbeat_s=1.0,
         )
@@ -43,7 +45,7 @@ class Stage:
     async def set_up(self, protocol: str) -> tuple[Cluster, Log]:
         self.servers.start()
         cluster = await self.servers.connect(self._process)
-        while sum(n.alive for n in (await cluster.status()).nodes) < NODES:  # noqa: ASYNC110
+        while sum(n.alive for n in (await cluster.status()).nodes) < self._nodes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         log = await cluster.create_log("log", protocol, replicas=3)
         await log.append(b"before")
@@ -67,18 +69,7 @@ Story: TypeAlias = Callable[[Stage], Awaitable[None]]
 
 
 def went_wrong(story: Story, seed: int) -> str | None:
-    """Tell a story; return what went wrong, if anything did."""
-    with Simulation(seed) as sim:
-
-        async def main(process: Process) -> None:
-            await story(Stage(sim, process))
-
-        process = sim.host("client").start(main)
-        try:
-            sim.run(lambda: process.finished, timeout_s=WITHIN_S)
-        except SimulationError as error:
-            return str(error.__cause__ or error)
-    return None
+    return stories.went_wrong(Stage, story, seed)
 
 
 # ---- a node ends
@@ -101,6 +92,15 @@ async def appends_continue(protocol: str, node: int, stage: Stage) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_appends_continue_at_once_when_a_process_ends(protocol: str, node: int, seed: int) -> None:
     assert went_wrong(partial(appends_continue, protocol, node), seed) is None
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("node", range(1, LEAST + 1))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_same_without_a_spare(protocol: str, node: int, seed: int) -> None:
+    """The cluster is that of `loom up` with its defaults: three nodes, three replicas."""
+    stage = partial(Stage, nodes=LEAST)
+    assert stories.went_wrong(stage, partial(appends_continue, protocol, node), seed) is None
 
 
 @pytest.mark.parametrize("protocol", [ORDERED, COPYSET])

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from quorum_world import QuorumWorld
-from violation import Violation
+from violation import run_world
 
 CHUNKS = 8
 SEEDS_PER_CHUNK = 150
 
 
 def run(seed: int, *, disks_get_lost: bool = False) -> QuorumWorld:
-    world = QuorumWorld(seed, disks_get_lost=disks_get_lost)
-    try:
-        world.run()
-    except Violation as violation:
-        violation.add_note(f"seed {seed}, disks_get_lost={disks_get_lost}")
-        raise
-    return world
+    return run_world(partial(QuorumWorld, disks_get_lost=disks_get_lost), seed)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

@@ -3,16 +3,17 @@ seeds, which is checked, too."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from rebuild_world import RebuildWorld
 from seed_chunks import chunks
-from violation import Violation
-
-from loomlog.errors import LoomError
+from violation import run_world
 
 CHUNKS = 5
 SEEDS_PER_CHUNK = 200
 DISASTERS = 150
+LATE = 90
 
 
 @pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
@@ -35,11 +36,26 @@ def test_only_what_has_no_copy_left_is_shown_as_lost() -> None:
     assert sum(world.judge.read_records for world in worlds) > 10 * DISASTERS
 
 
-def run(seed: int, *, disaster: bool = False) -> RebuildWorld:
-    world = RebuildWorld(seed, disaster=disaster)
-    try:
-        world.run()
-    except (Violation, LoomError) as violation:
-        violation.add_note(f"seed {seed}, disaster: {disaster}")
-        raise
-    return world
+def test_messages_may_arrive_long_after_they_were_sent() -> None:
+    worlds = [run(seed, late=True) for seed in range(LATE)]
+    assert sum(world.superseded for world in worlds) > LATE / 4
+
+
+def test_a_refilled_shard_may_be_lost_again_before_anybody_knows() -> None:
+    assert run(211354).refilled
+
+
+def test_what_interrupted_donors_stored_may_be_all_that_is_left_of_a_record() -> None:
+    assert run(301125, disaster=True).lossy
+
+
+def test_a_copy_may_name_a_shard_that_is_not_drained_any_more() -> None:
+    assert run(401165).aborts
+
+
+def test_a_copy_that_was_away_may_name_a_shard_that_left_its_nodeset() -> None:
+    assert run(308500, disaster=True).rebuilds
+
+
+def run(seed: int, *, disaster: bool = False, late: bool = False) -> RebuildWorld:
+    return run_world(partial(RebuildWorld, disaster=disaster, late=late), seed)

@@ -6,8 +6,15 @@ import pytest
 from run_seeds import Choice, Outcome, run_seed
 
 from loomlog.metadata.copyset.keeper import CopysetKeeper
+from loomlog.node.copyset.marks import Marks
 
 SEEDS = 3
+REGRESSIONS = (
+    1006,  # what one log left was forgotten if another one was scanned at the same time
+    1063,  # epochs after the loss of a shard, recovered without it, kept too few copies
+    5158,  # a repeated append was not recognised in a restored copy, and stood there twice
+    5240,  # a copy that was away named a shard that was drained and left the nodeset meanwhile
+)
 CHUNKS = 20
 SEEDS_PER_CHUNK = 50
 
@@ -16,10 +23,10 @@ def run(seed: int) -> Outcome:
     return run_seed(Choice(seed, "rebuilding"))
 
 
-def test_nothing_is_lost_and_all_copies_are_made_again() -> None:
-    for seed in range(1, SEEDS + 1):
-        outcome = run(seed)
-        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+@pytest.mark.parametrize("seed", [*range(1, SEEDS + 1), *REGRESSIONS])
+def test_nothing_is_lost_and_all_copies_are_made_again(seed: int) -> None:
+    outcome = run(seed)
+    assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
 
 @pytest.mark.long
@@ -35,3 +42,10 @@ def test_the_judge_notices_lost_copies_that_are_not_told(monkeypatch: pytest.Mon
     monkeypatch.setattr(CopysetKeeper, "conditions", lambda self, log: [])
     monkeypatch.setattr(CopysetKeeper, "node_conditions", lambda self, node: [])
     assert any("is only on" in (run(seed).error or "") for seed in range(1, 12))
+
+
+def test_the_judge_notices_restored_copies_that_are_not_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Marks, "note_restored", lambda self, log, record: None)
+    assert any("is certain that it never got" in (run(seed).error or "") for seed in range(7, 12))

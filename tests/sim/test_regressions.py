@@ -71,6 +71,13 @@ def test_seeds_that_failed_once(seed: int, faults: str) -> None:
     assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
 
+def test_a_newcomer_of_a_trimmed_segment_does_not_keep_the_metadata_repository_busy() -> None:
+    """The stream had no record any more that would have said that the newcomer was given up, so it
+    was given up again and again, without a pause."""
+    outcome = run_seed(Choice(5018, workload="switches"))
+    assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
 @pytest.fixture
 def sim() -> Iterator[Simulation]:
     with Simulation(seed=1) as simulation:
@@ -189,6 +196,12 @@ def test_a_newcomer_takes_over_when_a_power_loss_would_leave_it_whole() -> None:
 
         def spare(self, stream: StreamRounds) -> NodeId | None:
             return None
+
+        def given_up(self, node: NodeId) -> bool:
+            return False
+
+        def has_lost(self, stream: StreamRounds) -> bool:
+            return False
 
     def sealed(stored: Glsn) -> Report:
         return Report(1, 152, 0, 151, 3, ReplicaState.SEALED, stored, resend=False)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
+import stories
 from keepers import stream_records
 from sim_cluster import METADATA_PORT, Shape, SimCluster
 
@@ -20,12 +21,11 @@ from loomlog.metadata.leader.takeover import Takeover
 from loomlog.metadata.ordered.keeper import CREATE_TIMEOUT_S
 from loomlog.metadata.rounds.quorum_round_log import QuorumRoundLog
 from loomlog.metadata.term import Term
-from loomlog.testing.sim import Process, Simulation, SimulationError
+from loomlog.testing.sim import Process, Simulation
 from loomlog.wire.info import ClusterStatus
 
 LOG = "log"
 SEEDS = 5
-WITHIN_S = 60.0
 SILENCE_S = 0.5
 
 
@@ -111,18 +111,7 @@ Story: TypeAlias = Callable[[Stage], Awaitable[None]]
 
 
 def told(story: Story, seed: int) -> str | None:
-    """Run a story; return what went wrong, if anything did."""
-    with Simulation(seed) as sim:
-
-        async def main(process: Process) -> None:
-            await story(Stage(sim, process))
-
-        process = sim.host("clients").start(main)
-        try:
-            sim.run(lambda: process.finished, timeout_s=WITHIN_S)
-        except SimulationError as error:
-            return str(error.__cause__ or error)
-    return None
+    return stories.went_wrong(Stage, story, seed, "clients")
 
 
 # ---- the stories

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import virtual_log_use
-from violation import Violation
+from violation import Violation, run_world
 from virtual_log_use import UseSteps
 from virtual_log_world import VirtualLogWorld
 
@@ -23,13 +23,7 @@ CONTROL_SEEDS = 400
 
 
 def run(seed: int) -> VirtualLogWorld:
-    world = VirtualLogWorld(seed)
-    try:
-        world.run()
-    except Violation as violation:
-        violation.add_note(f"seed {seed}")
-        raise
-    return world
+    return run_world(VirtualLogWorld, seed)
 
 
 def run_many(seeds: int) -> None:

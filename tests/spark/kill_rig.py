@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +25,7 @@ from loomlog.errors import LoomError
 from loomlog.spark.pipelines import store
 from loomlog.spark.pipelines.store import register_name
 from loomlog.spark.pipelines.units import Progress
+from loomlog.testing.ports import free_port
 
 WAIT_S = 180.0  # for anything, on a machine that has more to do
 LOOK_S = 0.02
@@ -271,12 +271,6 @@ def kill(process: psutil.Process) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def free_port() -> int:
-    """Return a port for a server that must be found again after a restart."""
-    with socket.create_server((HOST, 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _named(processes: list[psutil.Process], text: str) -> Iterator[psutil.Process]:

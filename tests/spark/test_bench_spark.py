@@ -1,4 +1,4 @@
-"""`loom bench --spark` works and its JSON has the shape that programs rely on."""
+"""`loom bench spark` works and its JSON has the shape that programs rely on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long  # it starts Spark anew for each measurement
 
 
 def test_reading_copying_and_ages_are_measured(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "loomlog.cli.loom", "bench", "--spark", "--rows", "5000"]
+    command = [sys.executable, "-m", "loomlog.cli.loom", "bench", "spark", "--rows", "5000"]
     command += ["--seconds", "0.5", "--sync", "none", "--data", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,6 @@ from kill_rig import (
     SparkDriver,
     StandaloneSpark,
     cleared,
-    free_port,
     kill,
     numbers_in,
     pipeline_run,
@@ -36,6 +35,7 @@ from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses, r
 from loomlog.errors import NotFound
 from loomlog.spark import table_files
 from loomlog.spark.pipelines.units import UnitState
+from loomlog.testing.ports import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

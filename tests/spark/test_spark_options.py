@@ -28,6 +28,64 @@ def test_names_and_words_are_known_in_any_case() -> None:
     assert options.records_per_trigger_max == 5
 
 
+def test_starting_offsets_is_another_name_of_starting_position() -> None:
+    for text, start in {"earliest": "earliest", "Latest": "latest", "7": 7}.items():
+        assert read_options(PLACE | {"startingoffsets": text}, streaming=True).start == start
+
+
+def test_logs_are_named_or_match_a_pattern() -> None:
+    place = {"cluster": "127.0.0.1:7400"}
+    options = read_options(place | {"logs": "b, a"}, streaming=True)
+    assert (options.log, options.logs, options.log_pattern) == ("", ("a", "b"), "")
+    options = read_options(place | {"logpattern": "orders.*"}, streaming=False)
+    assert (options.log, options.logs, options.log_pattern) == ("", (), "orders.*")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"logs": "a,,b"}, "logs must be different names with commas"),
+        ({"logs": "a,b,a"}, "logs must be different names with commas"),
+        ({"logPattern": "a("}, r"logPattern 'a\(' is not a regular expression"),
+        ({"logPattern": ""}, "the option logPattern is missing"),
+        ({"logs": "a,b", "log": "a"}, "log and logs name the logs to read: give one of them"),
+        ({"logs": "a,b", "startingPosition": "5"}, "a position is one of a single log"),
+        ({"logPattern": "a.*", "endingPosition": "5"}, "a position is one of a single log"),
+    ],
+)
+def test_a_wrong_choice_of_logs_is_one_line(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said) as caught:
+        read_options({"cluster": "127.0.0.1:7400"} | given, streaming=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_limits_of_a_trigger() -> None:
+    given = {"minRecordsPerTrigger": "5", "maxTriggerDelay": "1.5m", "maxBytesPerTrigger": "2M"}
+    options = read_options(PLACE | given, streaming=True)
+    assert (options.records_per_trigger_min, options.trigger_delay_s) == (5, 90)
+    assert options.bytes_per_trigger_max == 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be a number of bytes such as 64M"),
+        ({"maxBytesPerTrigger": "many"}, "maxBytesPerTrigger must be a number of bytes"),
+        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay limits the wait for minRecordsPerTrigger"),
+        ({"minRecordsPerTrigger": "2", "maxTriggerDelay": "5"}, "maxTriggerDelay: '5' is not a"),
+        ({"minRecordsPerTrigger": "0"}, "minRecordsPerTrigger must be a number from 1 on"),
+        (
+            {"minRecordsPerTrigger": "6", "maxRecordsPerTrigger": "5"},
+            "minRecordsPerTrigger 6 is above maxRecordsPerTrigger 5",
+        ),
+    ],
+)
+def test_a_wrong_limit_of_a_trigger_is_one_line(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said) as caught:
+        read_options(PLACE | given, streaming=True)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "text",
     ["2026-01-31T12:00:00", "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "1769860800000"],
@@ -54,6 +112,8 @@ def test_times_are_utc_unless_they_say_otherwise(text: str) -> None:
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         ({"readTimeoutMs": "-1"}, "readTimeoutMs must be a number"),
         ({"maxRecordsPerTrigger": "5"}, "maxRecordsPerTrigger is for spark.readStream"),
+        ({"startingOffsets": "5", "startingPosition": "5"}, "startingOffsets is another name"),
+        ({"startingOffsets": "first"}, "startingOffsets must be earliest, latest, committed:"),
         ({"cluster": ""}, "the option cluster is missing"),
         ({"log": " "}, "the option log is missing"),
     ],

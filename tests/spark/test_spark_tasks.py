@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, Not
 from spark_rig import SparkRig
 
+from loomlog.client.transactions import transaction
 from loomlog.columns import SCHEMA
 from loomlog.errors import NotYetWritten, Timeout, Trimmed
 from loomlog.spark.filters import WantedRows, wanted_rows
@@ -142,3 +143,23 @@ def test_all_filters_are_left_to_spark_as_well(rig: SparkRig) -> None:
     assert list(reader.pushFilters(list(filters))) == filters
     ranges = [r for r in reader.partitions() if isinstance(r, TaskRange)]
     assert sum(r.count for r in ranges) == 10
+
+
+def test_what_failed_transactions_leave_is_passed_over_once(
+    rig: SparkRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(self: Any, cell: Any) -> bool:
+        raise ZeroDivisionError
+
+    rig.fill(30)
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction._Writer, "_write", dies)
+        failed = rig.cluster.transaction()
+        for _ in range(7):
+            failed.append(rig.log.name, b"half")
+        with pytest.raises(ZeroDivisionError):
+            failed.commit()
+    rig.log.append_many([b"more"] * 30)
+    options = options_of(rig)
+    found = rows_of(rig, options, list(plan(rig.log, options, 1, 67)))
+    assert found == [*range(1, 31), *range(38, 68)]

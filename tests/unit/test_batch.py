@@ -68,7 +68,9 @@ def test_a_batch_says_what_was_put_into_it() -> None:
 
 def test_the_bytes_of_version_1_never_change() -> None:
     built = make()
+    before = batch.read_header(built)
     batch.assign_llsn(built, stream_id=7, epoch=3, first_llsn=41)
+    assert batch.with_llsn(before, 7, 3, 41) == batch.read_header(built)
     batch.assign_position(built, 1001)
     assert built.hex(" ", 16).split(" ") == GOLDEN.read_text().split()
 

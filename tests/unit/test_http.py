@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Coroutine
 
 import pytest
 
@@ -235,3 +236,19 @@ async def test_a_client_that_leaves_ends_the_making_of_its_page() -> None:
     async with asyncio.timeout(10):
         await ended.wait()
     await server.stop()
+
+
+async def test_a_page_that_is_given_up_at_once_leaves_nothing_behind() -> None:
+    async def slow() -> tuple[str, bytes]:
+        raise AssertionError("it never begins")
+
+    def page() -> Coroutine[None, None, tuple[str, bytes]]:
+        [connection] = slow_server._connections
+        connection.abort()
+        return slow()
+
+    slow_server = HttpServer({"/slow": page})
+    await slow_server.start("127.0.0.1:0")
+    assert await exchange(slow_server, get("/slow")) == b""
+    await slow_server.stop()
+    gc.collect()  # a coroutine that never began would warn

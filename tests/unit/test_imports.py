@@ -14,7 +14,7 @@ SOURCE = Path(loomlog.__file__).parent
 
 WORDS = {
     *("types", "errors", "limits", "batch", "staging_logs", "protocol_names"),
-    *("meters", "metrics"),
+    *("meters", "metrics", "tracing"),
 }
 PORTS = {"storage", "wire", "net"}
 SERVED = WORDS | PORTS | {"config", "core"}
@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "staging_logs": set(),
     "protocol_names": set(),
     "codecs": WORDS,
-    "meters": set(),
+    "meters": {"batch", "errors", "types"},
+    "tracing": {"errors"},
     "metrics": {"meters"},
     "columns": WORDS,
     "references": WORDS,
@@ -100,6 +101,14 @@ def test_a_file_imports_only_what_its_layer_may(path: Path) -> None:
 def test_core_is_pure(path: Path) -> None:
     used = {name.split(".")[0] for name in imports_of(path)}
     assert not used & IMPURE
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_protocol_needs_another(path: Path) -> None:
+    others = {"ordered", "chained", "copyset"}.difference(path.relative_to(SOURCE).parts)
+    if len(others) == 2:  # it is in the package of a protocol
+        needed = [name for name in imports_of(path) if others.intersection(name.split("."))]
+        assert not needed
 
 
 def test_only_servers_serve_http_and_nobody_needs_the_commands() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from scrape import values
 
 from loomlog import limits
+from loomlog.errors import Busy
 from loomlog.metadata.metrics import cluster_metrics
-from loomlog.meters import BOUNDS_S, Histogram
+from loomlog.meters import BOUNDS_S, LOGS_MAX, Histogram, LogTraffic, OpenRequests, Traffic
 from loomlog.metrics import (
     SAMPLES_AT_ONCE,
     Metric,
@@ -18,8 +19,8 @@ from loomlog.metrics import (
     text,
 )
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.operations import OPERATIONS
 from loomlog.wire.server_metrics import log_metrics
-from loomlog.wire.traffic import LOGS_MAX, LogTraffic, Traffic
 
 
 def test_numbers_have_all_their_digits_and_labels_are_escaped() -> None:
@@ -75,30 +76,35 @@ def test_a_page_of_thousands_of_logs_is_bounded_and_says_what_it_leaves_out() ->
 
 
 def test_requests_that_are_refused_are_not_counted_for_logs() -> None:
-    traffic = Traffic()
+    traffic = Traffic(OPERATIONS)
+    requests = OpenRequests(traffic)
     for number in range(LOGS_MAX + 10):
         frame = pb.Frame(id=1, read=pb.Read(log_stream_id=number))
-        traffic.begin("read", frame, memoryview(b""))
+        requests.begin(1, "read", frame, memoryview(b""))
+        requests.refuse(1, Busy("there are too many requests"))
     assert not traffic.logs
-    request = traffic.begin("read", frame, memoryview(b""))
-    assert request is not None
-    assert not traffic.answer(request, 100)
+    assert traffic.errors == {"Busy": LOGS_MAX + 10}
+    requests.begin(1, "read", frame, memoryview(b""))
+    requests.answer(1, [b"x" * 100])
+    assert not requests
     assert [counts.read_bytes for counts in traffic.logs.values()] == [100]
     assert sum(traffic.times["read"].counts) == 1
 
 
 def test_the_time_of_what_waits_for_entries_is_not_measured() -> None:
-    traffic = Traffic()
+    traffic = Traffic(OPERATIONS)
+    requests = OpenRequests(traffic)
     for wait_ms, measured in ((1000, 0), (0, 1)):
         fetch = pb.ChainRequest(kind=pb.ChainRequest.FETCH, loglet_id=1, wait_ms=wait_ms)
-        request = traffic.begin("chain_request", pb.Frame(chain_request=fetch), memoryview(b""))
-        assert request is not None
-        traffic.answer(request, 10)
-        assert sum(traffic.times["chain_fetch"].counts) == measured
+        requests.begin(1, "chain_request", pb.Frame(id=1, chain_request=fetch), memoryview(b""))
+        assert len(requests) == 1
+        requests.answer(1, [b"x" * 10])
+        assert sum(traffic.times.get("chain_fetch", Histogram()).counts) == measured
 
 
 def test_messages_of_another_version_are_not_measured() -> None:
-    traffic = Traffic()
-    assert traffic.begin("", pb.Frame(), memoryview(b"")) is None
-    unknown = pb.Frame(chain_request=pb.ChainRequest(kind=99))  # type: ignore[arg-type]
-    assert traffic.begin("chain_request", unknown, memoryview(b"")) is None
+    requests = OpenRequests(Traffic(OPERATIONS))
+    requests.begin(1, "", pb.Frame(id=1), memoryview(b""))
+    unknown = pb.Frame(id=1, chain_request=pb.ChainRequest(kind=99))  # type: ignore[arg-type]
+    requests.begin(1, "chain_request", unknown, memoryview(b""))
+    assert not requests

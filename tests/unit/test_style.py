@@ -14,17 +14,18 @@ TESTS = Path(__file__).parents[1]
 FILES = sorted(path for path in SOURCE.glob("**/*.py") if not path.name.endswith("_pb2.py"))
 for folder in ("rigs", "sim", "conformance"):
     FILES += sorted((TESTS / folder).glob("**/*.py"))
+ALL_FILES = sorted({*FILES, *TESTS.glob("**/*.py"), *(TESTS.parent / "examples").glob("**/*.py")})
 
 HEADLESS = re.compile(
     r"(Of|It|Its|Them|They|Their|Those|These|That|This one|Who|Whose|Whom|Which|What|"
-    r"Where|So|Also|Likewise|The same|All of|One of|Fine|Nobody|Somebody)\b"
+    r"Where|So|Or|Also|Likewise|The same|All of|One of|Fine|Nobody|Somebody)\b"
 )
 PHRASES = re.compile(
     r"\b(so (many|long|much)(?! (as|that|more|longer))|anew|likewise|(is|are) told|somebody|"
     r"is of no interest|(for|of|to) who|go(es)? on|went on)\b",
     re.IGNORECASE,
 )
-NOUNS = {"asking", "listing", "numbering"}
+NOUNS = {"tracing", "asking", "listing", "numbering"}
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -42,7 +43,7 @@ def test_files_are_named_by_nouns_or_operations() -> None:
 def test_docstrings_are_sentences() -> None:
     headless = [
         f"{path}:{line}: {text}"
-        for path in FILES
+        for path in ALL_FILES
         for line, text in docstrings(path)
         if HEADLESS.match(text)
     ]

@@ -57,7 +57,7 @@ class Archive:
         last = self.info.through if last is None else min(last, self.info.through)
         position = max(first, self.info.first)
         while position <= last:
-            file = self._file(position)
+            file = self.file(position)
             yield file
             position = file.last + 1
 
@@ -66,7 +66,8 @@ class Archive:
         for file in self.files(first, last):
             yield from range_file.read(self.location, file, first, last)
 
-    def _file(self, position: Glsn) -> RangeFile:
+    def file(self, position: Glsn) -> RangeFile:
+        """Return the file that has a position of the archive."""
         manifest = self.manifest()
         found = holding(manifest.files, position)
         if found is None:

@@ -26,9 +26,16 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^\.+")
 
 def uri_of(given: str) -> str:
     """Return the path or URI that a user gave as an absolute URI."""
+    if not given.strip():
+        raise InvalidArgument("the name of a directory is missing: give a path or a URI")
     uri = given if "://" in given else Path(given).expanduser().absolute().as_uri()
     Location(uri)
     return uri.rstrip("/")
+
+
+def safe_name(name: str) -> str:
+    """Return a name without characters that are unsafe in paths or URIs."""
+    return _UNSAFE.sub("_", name)
 
 
 class Location:
@@ -49,7 +56,7 @@ class Location:
 
     def inside(self, name: str) -> Location:
         """Return a subdirectory; characters that are unsafe in paths or URIs are replaced."""
-        return Location(f"{self.uri}/{_UNSAFE.sub('_', name)}")
+        return Location(f"{self.uri}/{safe_name(name)}")
 
     def describe(self, name: str) -> str:
         """Return the full name of a file, for messages."""

@@ -4,54 +4,41 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from loomlog.cli.commands import (
-    acl,
-    append,
-    archive,
-    bench,
-    certs,
-    checkpoint,
-    console,
-    context,
-    doctor,
-    group,
-    log,
-    maintenance,
-    metadata,
-    node,
-    pipeline,
-    rebalance,
-    status,
-    stream,
-    tail,
-    token,
-    up,
-)
+from loomlog.cli import commands
 from loomlog.cli.console import contexts, failures
-from loomlog.cli.console.command import command
-from loomlog.cli.console.options import CLUSTER, CLUSTER_VARIABLE, Json
-from loomlog.cli.console.output import say
+from loomlog.cli.console.lazy_commands import HELP_NAMES, LazyCommands, show_flags_without_types
+from loomlog.cli.console.options import CLUSTER, CLUSTER_VARIABLE
 from loomlog.net.credentials import VARIABLE
 
-app = typer.Typer(
-    help="A distributed shared log.", context_settings={"help_option_names": ["-h", "--help"]}
+COMMANDS: Final = (  # in the order of the help
+    *("up", "console", "append", "tail", "status", "events", "doctor", "maintenance", "rebalance"),
+    *("bench", "version", "log", "checkpoint", "group", "queue", "archive", "backup", "pipeline"),
+    *("node", "stream", "metadata", "acl", "token", "certs", "context"),
 )
-app.add_typer(log.app, name="log")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(group.app, name="group")
-app.add_typer(archive.app, name="archive")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(node.app, name="node")
-app.add_typer(stream.app, name="stream")
-app.add_typer(metadata.app, name="metadata")
-app.add_typer(acl.app, name="acl")
-app.add_typer(token.app, name="token")
-app.add_typer(certs.app, name="certs")
-app.add_typer(context.app, name="context")
+
+
+class Commands(TyperGroup):
+    """The commands of `loom`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = LazyCommands(commands.__name__, COMMANDS)  # type: ignore[assignment]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        show_flags_without_types(self)  # now it has those for completion, too
+        super().format_help(ctx, formatter)
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="A distributed shared log.",
+    context_settings={"help_option_names": list(HELP_NAMES)},
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -95,10 +82,8 @@ def loom(
     ] = "",
 ) -> None:
     """A distributed shared log: many writers, many storage nodes, one total order."""
-    if token_file is not None:  # never an argument: those are seen by others
-        from loomlog.client.settings import read_token
-
-        os.environ["LOOM_TOKEN"] = read_token(token_file).strip()
+    if token_file is not None:
+        _use_token(token_file)
     if tls:
         os.environ[VARIABLE] = tls  # also for the processes that a command starts
     if cluster is not None:
@@ -106,6 +91,8 @@ def loom(
     elif invocation.invoked_subcommand != "context":
         _use(context_name)
     if show_version:
+        from loomlog.cli.commands.version import version
+
         version()
     elif invocation.invoked_subcommand is None:
         typer.echo(invocation.get_help())
@@ -123,30 +110,14 @@ def _use(name: str | None) -> None:
     if found.tls:
         os.environ.setdefault(VARIABLE, found.tls)
     if found.token_file and "LOOM_TOKEN" not in os.environ:
-        os.environ["LOOM_TOKEN"] = Path(found.token_file).read_text().strip()
+        _use_token(found.token_file)
 
 
-for work in (
-    up.up,
-    console.console,
-    append.append,
-    tail.tail,
-    status.status,
-    doctor.doctor,
-    maintenance.maintenance,
-    rebalance.rebalance,
-    bench.bench,
-):
-    command(app)(work)
+def _use_token(file: str | Path) -> None:
+    """Present the token in a file. It is never an argument: others can see those."""
+    from loomlog.client.settings import read_token
 
-
-@app.command()
-def version(as_json: Json = False) -> None:
-    """Show the version."""
-    from importlib.metadata import version as version_of
-
-    number = version_of("loomlog")
-    say({"loomlog": number}, f"loomlog {number}", as_json=as_json)
+    os.environ["LOOM_TOKEN"] = read_token(file)
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ def start(
     access: EtcdAccess,
     leader_timeout: Annotated[
         float,
-        typer.Option(min=0.1, metavar="S", help="Silence after which another one takes over."),
+        typer.Option(min=0.1, metavar="S", help="Longest silence before another one takes over."),
     ] = limits.LEADER_SILENCE_S,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from loomlog import limits
 from loomlog.cli.console import failures
+from loomlog.cli.console.changes import confirm
 from loomlog.cli.console.command import command
-from loomlog.cli.console.options import parse_identity_limits, parse_volume_limits
+from loomlog.cli.console.options import Json, Yes, parse_identity_limits, parse_volume_limits
+from loomlog.cli.console.output import size
 from loomlog.cli.processes.audit_writer import Audited
-from loomlog.cli.processes.server_process import Listen, ServerOptions, keep_private, serve
+from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
 from loomlog.net.credentials import server_file
+from loomlog.storage.disk import RealFiles
+from loomlog.storage.identity import node_directories
+from loomlog.storage.set_aside import find_all
 from loomlog.types import SyncMode
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from loomlog.node import StorageNode
 
 app = typer.Typer(
     help="A storage node of a loomlog cluster.", add_completion=False, rich_markup_mode=None
@@ -102,65 +103,71 @@ def start(
     server: ServerOptions,
 ) -> None:
     """Start a storage node; stop it with SIGTERM."""
+    from loomlog.cli.processes.served_node import ServedNode
     from loomlog.config import NodeSettings, StorageSettings
-    from loomlog.node import StorageNode
 
     server.check_exposed(listen, *([http] if http != "none" else []))
     server.set_up(f"vsn-{storage_node_id}")
     metadata = tuple(address.strip() for address in mr.split(","))
-    keep_private(found for volume in volumes for found in Path(volume).glob("cid=*"))
-    node = StorageNode(
-        NodeSettings(
-            node_id=storage_node_id,
-            cluster_id=cluster_id,
-            volumes=tuple(volumes),
-            metadata=metadata,
-            listen=listen,
-            advertise=advertise,
-            location=location,
-            error_if_exists=error_if_exists,
-            scrub_bytes_per_s=int(scrub_rate * 1e6),
-            volume_limits=parse_volume_limits(volume_limit or [], volumes),
-            storage=StorageSettings(sync=sync),
-            tls=server.tls,
-            identity_limits=parse_identity_limits(server.identity_limit or []),
-            http=None if http == "none" else http,
-        )
+    settings = NodeSettings(
+        node_id=storage_node_id,
+        cluster_id=cluster_id,
+        volumes=tuple(volumes),
+        metadata=metadata,
+        listen=listen,
+        advertise=advertise,
+        location=location,
+        error_if_exists=error_if_exists,
+        scrub_bytes_per_s=int(scrub_rate * 1e6),
+        volume_limits=parse_volume_limits(volume_limit or [], volumes),
+        storage=StorageSettings(sync=sync),
+        tls=server.tls,
+        identity_limits=parse_identity_limits(server.identity_limit or []),
+        http=None if http == "none" else http,
     )
     tls = str(server_file(server.tls, "node", storage_node_id)) if server.tls else ""
+    served = ServedNode(settings)
     name = f"vsn-{storage_node_id}"
-    audited = Audited(_Registered(node), name, node.audit, lambda: metadata, tls)
+    audited = Audited(served, name, served.node.audit, lambda: metadata, tls)
     serve(
         audited,
-        lambda: {"address": node.address, "http": node.http_address},
-        lambda: node.failed,
+        lambda: {"address": served.node.address, "http": served.node.http_address},
+        lambda: served.failed,
     )
 
 
-class _Registered:
-    """A storage node that counts as started when the metadata repository knows it."""
+@command(app)
+def damaged(
+    volumes: Annotated[list[str], typer.Option(metavar="DIR", help="As of `vsn start`.")],
+    delete: Annotated[bool, typer.Option("--delete", help="Delete it for good.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """List damaged data that storage nodes set aside on volumes of this machine, with its size."""
+    found = {path: space for volume in volumes for path, space in _set_aside(volume)}
+    if as_json:
+        print(json.dumps([{"path": path, "bytes": space} for path, space in found.items()]))
+    else:
+        print("\n".join(f"{path}  {size(space)}" for path, space in found.items()) or "nothing")
+    if not delete or not found:
+        return
+    question = (
+        f"Delete this for good ({len(found)} files and directories, {size(sum(found.values()))})? "
+        "If a log is not whole (`loom status`), it may be the last copy of entries."
+    )
+    confirm(lambda: question, yes=yes)
+    for path in map(Path, found):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
-    def __init__(self, node: StorageNode) -> None:
-        self._node = node
 
-    async def start(self) -> None:
-        await self._node.start()
-        self._node.held_back.add_done_callback(self._say_held_back)
-        try:
-            await self._node.registered()
-        except BaseException:
-            await self._node.stop()
-            raise
-
-    async def stop(self) -> None:
-        await self._node.hand_over()
-        await self._node.stop()
-
-    def _say_held_back(self, why: asyncio.Future[str]) -> None:
-        """Notify the parent process, which otherwise waits for the ready line."""
-        if not why.cancelled():
-            line = {"ready": False, "pid": os.getpid(), "address": self._node.address}
-            print(json.dumps({**line, "held_back": why.result()}), flush=True)
+def _set_aside(volume: str) -> Iterator[tuple[str, int]]:
+    files = RealFiles()
+    for directory in node_directories(files, volume)[0]:
+        for path in find_all(files, directory):
+            yield path, files.used(path) if Path(path).is_dir() else Path(path).stat().st_size
 
 
 def main() -> None:

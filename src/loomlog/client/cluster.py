@@ -11,6 +11,7 @@ import importlib
 import random
 import time
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
@@ -18,7 +19,17 @@ from loomlog import limits, protocol_names
 from loomlog.client.access import AccessControl
 from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinner, usable_cpus
-from loomlog.client.arguments import check_name, retention_s
+from loomlog.client.arguments import (
+    check_flag,
+    check_name,
+    check_number,
+    check_seconds,
+    check_text,
+    is_int,
+    retention_s,
+    timestamp_us,
+)
+from loomlog.client.arguments import retention_bytes as bytes_kept
 from loomlog.client.coded_log import CodedLog
 from loomlog.client.context import Client
 from loomlog.client.kv.leases import Leases
@@ -30,14 +41,19 @@ from loomlog.client.publish.publications import Publications
 from loomlog.client.servers import Connections, Metadata
 from loomlog.client.settings import ClientOptions, checked_settings
 from loomlog.client.subscribe.subscription import OpenSubscriptions
+from loomlog.client.transactions.transaction import Transaction
 from loomlog.codecs import Codec
 from loomlog.config import ClientSettings
-from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
+from loomlog.core.permissions import Verb
+from loomlog.core.transactions import DECISIONS_LOG
+from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Unavailable
 from loomlog.net.address import split_address
 from loomlog.net.credentials import Credentials
 from loomlog.staging_logs import staged_log, staging_name
+from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec as WireCodec
+from loomlog.wire.events import EventInfo, event_info
 from loomlog.wire.info import ClusterStatus, LogInfo, cluster_status, log_info
 
 T = TypeVar("T")
@@ -117,6 +133,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         self._client.subscriptions.close()
         for log in self._logs.values():
             await log._parts.close()
+        await self._metadata.close()
         await self._connections.close()
 
     # ---- logs
@@ -131,7 +148,9 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         min_replicas: int | None = None,
         nodeset: int | None = None,
         retention: str | float | None = None,
+        retention_bytes: str | int | None = None,
         exist_ok: bool = False,
+        first_position: Glsn = 1,
     ) -> Log:
         """Create a log; raise AlreadyExists if there is one of this name. With `exist_ok`, return
         that one as it is, whatever its settings are.
@@ -140,62 +159,66 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         `min_replicas` (by default one less, but at least 2 of several); missing replicas are
         completed later.
         Entries older than `retention` ("7d", or seconds) are deleted; None keeps them forever.
+        So are entries behind which at least `retention_bytes` ("10G", or bytes) are stored.
         `nodeset` is for protocol "copyset": the number of nodes, any `replicas` of which store an
-        entry; by default up to 20."""
+        entry; by default up to 20. The first entry gets `first_position`, as if all before it had
+        been trimmed."""
         if staged_log(check_name("a log's name", name)) is not None:
             raise InvalidArgument(
                 f"{name!r} is the name of a staging log, which is created when needed: choose "
                 "another name"
             )
+        check_flag("exist_ok", exist_ok)
+        check_text("protocol", protocol)
+        _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
+        _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
         if nodeset is not None:
             _check_count("nodeset", nodeset, limits.NODESET_MAX)
         if min_replicas is not None:
             _check_count("min_replicas", min_replicas, replicas)
-        seconds = retention_s(retention)
-        try:
-            return await self._create_log(
-                name, protocol, streams, replicas, seconds, nodeset or 0, min_replicas or 0
-            )
-        except AlreadyExists:
-            if exist_ok:
-                return self.log(name)
-            raise
-
-    async def _make_staging_log(self, name: str, like: LogInfo) -> None:
-        """Create a log for another log's unpublished rows. Writers remember its tail as the first
-        position where they may have staged rows, so its protocol must never lower the tail."""
-        active = like.segments[-1]
-        await self._create_log(
-            name,
-            protocol_names.STAGING,
-            active.streams,
-            active.replicas,
-            min_replicas=active.min_replicas if active.min_replicas > 1 else 0,
-        )
-
-    async def _create_log(
-        self,
-        name: str,
-        protocol: str,
-        streams: int,
-        replicas: int,
-        retention_s: int = 0,
-        nodeset: int = 0,
-        min_replicas: int = 0,
-    ) -> Log:
-        _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
-        _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
+        check_number("first_position", first_position)
         request = pb.CreateLog(
             name=name,
             protocol=protocol,
             streams=streams,
             replicas=replicas,
-            retention_s=retention_s,
-            nodeset=nodeset,
-            min_replicas=min_replicas,
+            retention_s=retention_s(retention),
+            retention_bytes=bytes_kept(retention_bytes),
+            nodeset=nodeset or 0,
+            min_replicas=min_replicas or 0,
+            first_position=first_position,
         )
+        try:
+            return await self._create_log(request)
+        except AlreadyExists:
+            if exist_ok:
+                return self.log(name)
+            raise
+
+    async def make_staging_log(self, log: str, first_position: Glsn) -> None:
+        """Create the log for unpublished rows of a log that was restored, so that no row has a
+        position that was used before. For backups; else it is created when needed."""
+        check_number("first_position", first_position)
+        like = await self.log(log).describe()
+        await self._make_staging_log(staging_name(log), like, first_position)
+
+    async def _make_staging_log(self, name: str, like: LogInfo, first_position: Glsn = 1) -> None:
+        """Create a log for another log's unpublished rows. Writers remember its tail as the first
+        position where they may have staged rows, so its protocol must never lower the tail."""
+        active = like.segments[-1]
+        request = pb.CreateLog(
+            name=name,
+            protocol=protocol_names.STAGING,
+            streams=active.streams,
+            replicas=active.replicas,
+            min_replicas=active.min_replicas if active.min_replicas > 1 else 0,
+            first_position=first_position,
+        )
+        await self._create_log(request)
+
+    async def _create_log(self, request: pb.CreateLog) -> Log:
         await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
-        return self.log(name)
+        return self.log(request.name)
 
     @overload
     def log(self, name: str, codec: None = None) -> Log: ...
@@ -210,17 +233,51 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         return log if codec is None else CodedLog(log, codec)
 
     def _log(self, name: str) -> Log:
-        log = self._logs.get(name)
+        log = self._logs.get(check_name("a log's name", name))
         if log is None:
             if self._closed:
                 raise Unavailable("this client was closed")
             importlib.import_module("loomlog.columns")  # load Arrow before the first append
-            parts = LogParts(check_name("a log's name", name), self._client, self._parts_of)
+            parts = LogParts(name, self._client, self._parts_of)
             log = self._logs[name] = Log(parts, self._publications)
         return log
 
     def _parts_of(self, name: str) -> LogParts:
         return self._log(name)._parts
+
+    def transaction(self, *, timeout_s: float | None = None) -> Transaction:
+        """Return a transaction, whose entries become visible in all their logs, or in none:
+        `async with cluster.transaction() as t: t.append("orders", a); t.append("audit", b)`.
+
+        It is given up after `timeout_s`, by default as appends are."""
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s, 0.001)
+        timeout_s = self._client.settings.append_timeout_s if timeout_s is None else timeout_s
+        return Transaction(self._client, self._parts_of, self._decisions_log, timeout_s)
+
+    async def _decisions_log(self) -> LogParts:
+        parts = self._parts_of(DECISIONS_LOG)
+        try:
+            await parts.cached.cached()
+        except NotFound:
+            try:
+                await self._make_decisions_log()
+            except LoomError as error:
+                if type(error) is not LoomError:
+                    raise
+                raise Unavailable(f"nothing was appended: {error}") from error
+        return parts
+
+    async def _make_decisions_log(self) -> None:
+        for replicas in range(limits.DECISION_REPLICAS, 0, -1):
+            try:
+                await self.create_log(
+                    DECISIONS_LOG, protocol_names.DECISIONS, replicas=replicas, exist_ok=True
+                )
+                return
+            except InvalidArgument:  # the cluster has fewer nodes
+                if replicas == 1:
+                    raise
 
     async def logs(self) -> list[LogInfo]:
         """Return all logs of the cluster, staging logs included."""
@@ -230,7 +287,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
     async def delete_log(self, name: str) -> None:
         """Delete a log with its entries, checkpoints, groups, queues and staged rows."""
         parts = self._parts_of(name)
-        log_id = (await parts.cached.fetch()).log_id
+        log_id = (await parts.cached.fetch(Verb.DELETE)).log_id
         await self._delete_log(name)
         await parts.checkpoints.forget(log_id)
         await parts.groups.forget(log_id)
@@ -252,11 +309,33 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         answer = await self._metadata.request(pb.Frame(get_status=pb.GetStatus()))
         return cluster_status(answer.status)
 
+    async def events(
+        self, since: datetime | float | None = None, *, after: int = 0
+    ) -> list[EventInfo]:
+        """Return what happened in the cluster, oldest first: all that is kept, or what happened
+        since a time and after the event whose id is `after`."""
+        if not is_int(after) or after:
+            check_number("after", after)
+        since_s = 0.0 if since is None else timestamp_us(since) / 1_000_000
+        found: list[EventInfo] = []
+        more = True
+        while more:
+            request = pb.ListEvents(after=after, since_s=since_s)
+            answer = (await self._metadata.request(pb.Frame(list_events=request))).event_list
+            found += map(event_info, answer.events)
+            more, after = answer.more, answer.last
+        return found
+
 
 def parse_addresses(addresses: str | Iterable[str]) -> list[str]:
     """Return the addresses of an iterable, or of a string in which commas separate them."""
-    given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-    found = [address.strip() for address in given if address.strip()]
+    try:
+        given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+        found = [address.strip() for address in given if address.strip()]
+    except (AttributeError, TypeError):
+        raise InvalidArgument(
+            f"addresses are texts such as 127.0.0.1:7400, not {addresses!r:.100}"
+        ) from None
     if not found:
         raise InvalidArgument("no address given: write host:port, e.g. 127.0.0.1:7400")
     for address in found:
@@ -265,5 +344,5 @@ def parse_addresses(addresses: str | Iterable[str]) -> list[str]:
 
 
 def _check_count(what: str, count: object, most: int) -> None:
-    if not isinstance(count, int) or not 1 <= count <= most:
-        raise InvalidArgument(f"{what} must be a number from 1 to {most}, not {count!r}")
+    if not is_int(count) or not 1 <= count <= most:
+        raise InvalidArgument(f"{what} must be a number from 1 to {most}, not {count!r:.100}")

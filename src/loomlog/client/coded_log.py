@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from datetime import datetime
+from typing import Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
+from loomlog.client.arguments import check_kind
 from loomlog.client.log import Log
 from loomlog.codecs import Codec
-from loomlog.errors import Corrupt
-from loomlog.types import NO_HEADERS, Buffer, Entry, Glsn, Position, StreamId
+from loomlog.errors import Corrupt, InvalidArgument
+from loomlog.types import NO_HEADERS, Buffer, Entry, Glsn, Position, StreamId, moment_of
 
 T = TypeVar("T")
 
@@ -24,6 +26,35 @@ class CodedEntry(NamedTuple, Generic[T]):
     value: T
     headers: Mapping[str, bytes] = NO_HEADERS
 
+    @property
+    def timestamp(self) -> datetime:
+        """When the writer appended the entry, in UTC."""
+        return moment_of(self.timestamp_us)
+
+
+class _Options(TypedDict, total=False):
+    """The options of an append."""
+
+    stream: StreamId | None
+    streams: Iterable[StreamId] | None
+    timeout_s: float | None
+    expected_tail: Glsn | None
+    fail_fast: bool
+
+
+class AppendArguments(_Options, total=False):
+    """The arguments of `Log.append` by name."""
+
+    headers: Mapping[str, bytes] | None
+    timestamp: datetime | float | None
+
+
+class AppendManyArguments(_Options, total=False):
+    """The arguments of `Log.append_many` by name."""
+
+    headers: Iterable[Mapping[str, bytes] | None] | None
+    timestamps: Iterable[datetime | float] | None
+
 
 class CodedLog(Generic[T]):
     """A log with a codec, as returned by `Cluster.log(name, codec=…)`. `bytes` is the log itself,
@@ -32,27 +63,31 @@ class CodedLog(Generic[T]):
     def __init__(self, log: Log, codec: Codec[T]) -> None:
         self.name = log.name
         self.bytes = log
-        self._codec = codec
+        self._codec = check_codec(codec)
 
     def __repr__(self) -> str:
         return f"<CodedLog {self.name!r}>"
 
     def append(
-        self, value: T, key: Buffer | None = None, *, stream: StreamId | None = None
+        self,
+        value: T,
+        key: Buffer | None = None,
+        **arguments: Unpack[AppendArguments],
     ) -> Awaitable[Position]:
-        """Append one value and return an awaitable of its position; see `Log.append`."""
-        return self.bytes.append(self._codec.encode(value), key, stream=stream)
+        """Append one value and return an awaitable of its position; the other arguments are those
+        of `Log.append`."""
+        return self.bytes.append(self._codec.encode(value), key, **arguments)
 
     async def append_many(
         self,
         values: Iterable[T],
         keys: Iterable[Buffer | None] | None = None,
-        *,
-        stream: StreamId | None = None,
+        **arguments: Unpack[AppendManyArguments],
     ) -> list[Position]:
-        """Append several values atomically, at consecutive positions."""
-        encoded = [self._codec.encode(value) for value in values]
-        return await self.bytes.append_many(encoded, keys, stream=stream)
+        """Append several values atomically, at consecutive positions; the other arguments are
+        those of `Log.append_many`."""
+        encoded = encode_all(self._codec, values)
+        return await self.bytes.append_many(encoded, keys, **arguments)
 
     async def read(self, position: Glsn) -> CodedEntry[T]:
         """Return the entry at `position`; see `Log.read`."""
@@ -70,7 +105,24 @@ class CodedLog(Generic[T]):
         return decoded(self.name, self._codec, entry)
 
 
+def check_codec(codec: Codec[T]) -> Codec[T]:
+    """Return the codec; raise InvalidArgument if it is none."""
+    codes = all(callable(getattr(codec, name, None)) for name in ("encode", "decode"))
+    if not codes or isinstance(codec, type):
+        raise InvalidArgument(
+            f"a codec encodes and decodes, as loomlog.codecs.JSON does, not {codec!r:.100}"
+        )
+    return codec
+
+
+def encode_all(codec: Codec[T], values: Iterable[T]) -> list[bytes]:
+    if not isinstance(values, Iterable):
+        raise InvalidArgument(f"values must be a list, not {values!r:.100}")
+    return [codec.encode(value) for value in values]
+
+
 def decoded(log: str, codec: Codec[T], entry: Entry) -> CodedEntry[T]:
+    check_kind("entry", entry, Entry)
     try:
         value = codec.decode(entry.value)
     except Corrupt as error:

@@ -40,6 +40,7 @@ class Retries:
     ) -> None:
         """`timeout_s` is counted from now; None: there is no limit."""
         now_s = asyncio.get_running_loop().time()
+        self._begun_s = now_s
         self.deadline_s = float("inf") if timeout_s is None else now_s + timeout_s
         self._rng = rng
         self._backoff = backoff
@@ -47,8 +48,9 @@ class Retries:
 
     async def pause(self) -> bool:
         """Wait before the next attempt. Return False at once if that would be too late."""
-        wait_s = self._backoff.delay_s(self.pauses, self._rng)
-        if asyncio.get_running_loop().time() + wait_s >= self.deadline_s:
+        now_s = asyncio.get_running_loop().time()
+        wait_s = self._backoff.late_s(now_s - self._begun_s, self._rng)
+        if now_s + wait_s >= self.deadline_s:
             return False
         self.pauses += 1
         await asyncio.sleep(wait_s)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.append.appender import positions
+from loomlog.client.append.options import AppendOptions
 from loomlog.client.append.pipeline import Pipeline
-from loomlog.client.arguments import check_number, check_seconds, retention_s, timestamp_us
+from loomlog.client.arguments import check_number, check_tail, retention_s, timestamp_us
+from loomlog.client.arguments import retention_bytes as bytes_kept
 from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
 from loomlog.client.kv.checkpoints import Checkpoint, CheckpointInfo
 from loomlog.client.kv.leases import Lease
@@ -20,7 +24,7 @@ from loomlog.client.log_parts import LogParts
 from loomlog.client.publish.publications import Publications
 from loomlog.client.publish.stager import Staged, Stager, portions
 from loomlog.client.publish.writer import Writer
-from loomlog.client.queues.queue import Queue, QueueOptions
+from loomlog.client.queues.queue import Queue, QueueInfo, QueueOptions
 from loomlog.client.subscribe.pieces import arrow, entries
 from loomlog.errors import InvalidArgument
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
@@ -53,6 +57,10 @@ class Log:
         stream: StreamId | None = None,
         headers: Mapping[str, bytes] | None = None,
         timestamp: datetime | float | None = None,
+        expected_tail: Glsn | None = None,
+        timeout_s: float | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
     ) -> Awaitable[Position]:
         """Append one entry and return an awaitable of its position.
 
@@ -60,14 +68,36 @@ class Log:
         the first, unless their order matters. Cancelling the wait does not undo the append. When
         the append buffer is full, the entry first waits for room. `stream` chooses a log stream.
         `headers` are small values beside the value; `timestamp` (seconds since 1970, or a datetime)
-        replaces the present time."""
+        replaces the present time.
+
+        With `expected_tail`, raise Conflict and append nothing if any entry stands behind that
+        position, such as an earlier result of `tail`. The append is given up after `timeout_s`, by
+        default that of `connect`. `streams` are those that may take the entry. With `fail_fast`, it
+        is tried once, and what refuses it is raised. An append with one of these four is a batch of
+        its own."""
+        if not (expected_tail is None and timeout_s is None and streams is None and not fail_fast):
+            append_many = partial(
+                self.append_many,
+                [value],
+                None if key is None else [key],
+                stream=stream,
+                headers=None if headers is None else [headers],
+                timestamps=None if timestamp is None else [timestamp],
+                expected_tail=expected_tail,
+                timeout_s=timeout_s,
+                streams=streams,
+                fail_fast=fail_fast,
+            )
+            return asyncio.ensure_future(_first(append_many))
+        if stream is not None:
+            check_number("stream", stream)
         if headers is None and timestamp is None:
             return self._append(value, key, stream)
         return self._parts.appender.append_special(
             value,
             key,
             stream,
-            _encode_headers(headers),
+            encoded_headers(headers),
             None if timestamp is None else timestamp_us(timestamp),
         )
 
@@ -79,44 +109,81 @@ class Log:
         stream: StreamId | None = None,
         headers: Iterable[Mapping[str, bytes] | None] | None = None,
         timestamps: Iterable[datetime | float] | None = None,
+        expected_tail: Glsn | None = None,
+        timeout_s: float | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
     ) -> list[Position]:
         """Append several entries atomically, at consecutive positions. `keys`, `headers` and
-        `timestamps` are as many as `values`."""
+        `timestamps` are as many as `values`; the other arguments are those of `append`."""
+        options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
+        if not isinstance(values, Iterable):
+            raise InvalidArgument(f"values must be a list of bytes, not {values!r:.100}")
+        for name, some in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+            if some is not None and not isinstance(some, Iterable):
+                raise InvalidArgument(f"{name} must be a list, one per value, not {some!r:.100}")
         values = list(values)
         keys = None if keys is None else list(keys)
         if not values:
             return []
-        encoded = None if headers is None else [_encode_headers(each) for each in headers]
+        encoded = None if headers is None else [encoded_headers(each) for each in headers]
+        times = None if timestamps is None else [*map(timestamp_us, timestamps)]
+        for name, given in (("keys", keys), ("headers", encoded), ("timestamps", times)):
+            if given is not None and len(given) != len(values):
+                raise InvalidArgument(
+                    f"{name}: {len(given)} given for {len(values)} values; give one for each"
+                )
         size = sum(_size(self.name, filter(None, some or ())) for some in (values, keys, encoded))
-        encoder = partial(_encode, values, keys, encoded)
-        if timestamps is not None:
-            encoder = partial(_encode, values, keys, encoded, [*map(timestamp_us, timestamps)])
-        first = await self._parts.appender.append_whole(encoder, len(values), size, stream)
+        encoder = partial(_encode, values, keys, encoded, times)
+        first = await self._append_whole(encoder, len(values), size, options)
         return list(positions(first, len(values)))
 
+    async def _append_whole(
+        self, encoder: Callable[..., Buffer], count: int, size: int, options: AppendOptions
+    ) -> Position:
+        if (expected_tail := options.expected_tail) is None:
+            return await self._parts.appender.append_whole(encoder, count, size, options)
+        return await self._parts.conditional.append(encoder, count, size, options, expected_tail)
+
     async def append_arrow(
-        self, records: pa.RecordBatch, *, stream: StreamId | None = None
+        self,
+        records: pa.RecordBatch,
+        *,
+        stream: StreamId | None = None,
+        expected_tail: Glsn | None = None,
+        timeout_s: float | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
     ) -> list[Position]:
         """Append the rows of an Arrow batch atomically, at consecutive positions. The batch has a
-        column `value`, and optionally `key`, `timestamp` and `headers`."""
+        column `value`, and optionally `key`, `timestamp` and `headers`. The other arguments are
+        those of `append`."""
+        options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
+        if not hasattr(records, "num_rows") or not hasattr(records, "schema"):
+            raise InvalidArgument(f"records must be a pyarrow.RecordBatch, not {records!r:.100}")
         if not records.num_rows:
             return []
-        first = await self._parts.appender.append_whole(
-            partial(_encode_arrow, records), records.num_rows, records.nbytes, stream
-        )
+        encoder = partial(_encode_arrow, records)
+        first = await self._append_whole(encoder, records.num_rows, records.nbytes, options)
         return list(positions(first, records.num_rows))
 
     def pipeline(
-        self, *, stream: StreamId | None = None, timeout_s: float | None = None
+        self,
+        *,
+        stream: StreamId | None = None,
+        timeout_s: float | None = None,
+        expected_tail: Glsn | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
     ) -> Pipeline:
         """Return a pipeline, whose appends keep the order of calls without waiting for each:
         `async with log.pipeline() as p: p.append(a); p.append(b)`.
 
-        `stream` chooses a log stream; an append is given up after `timeout_s`, by default that of
-        `connect`. After a failure the pipeline appends nothing more."""
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s, 0.001)
-        return Pipeline(self.name, self._parts.appender, stream, timeout_s)
+        After a failure it appends nothing more. With `expected_tail`, its entries stand directly
+        behind that position and each other, or it fails with Conflict. The other arguments are
+        those of `append`."""
+        options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
+        return Pipeline(self.name, self._append_whole, options)
 
     async def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
         """Store any number of rows, in order, that stay invisible until `Writer.publish`. The
@@ -183,13 +250,12 @@ class Log:
 
         `start` is a position, "earliest" (the first position kept) or "latest" (new entries only).
 
-        With `gaps`, positions that will never have an entry are yielded as `Gap`, except those in
-        the archive: positions that were trimmed, never written (not with protocol `ordered`), or
-        lost (only with protocol `copyset`). Without `gaps`, a trimmed position raises Trimmed, a
-        lost one DataLoss, and one that was never written is skipped.
+        With `gaps`, positions that have no entry are yielded as `Gap`: those that were trimmed,
+        never written (with protocol `ordered`, only by transactions that failed; those in the
+        archive are skipped), or lost. Without `gaps`, a trimmed position raises Trimmed, a lost
+        one DataLoss, and one that was never written is skipped.
 
-        Without `payloads`, entries have empty values and no keys; a `copyset` log then does not
-        read them from disk, and reports the time at which the entries were stored."""
+        Without `payloads`, entries have empty values and no keys."""
         return entries(self._parts.pieces.rows(start, stop, gaps=gaps, payloads=payloads))
 
     def subscribe_arrow(
@@ -251,6 +317,8 @@ class Log:
         """Return the position where the last `count` entries up to `stop` begin, or one past it if
         there are none; without `stop`, up to the tail. Archived entries count."""
         check_number("count", count)
+        if stop is not None:
+            check_tail(stop, "stop")
         last = await self.tail() if stop is None else stop
         rows = partial(self.subscribe, gaps=True, payloads=False)
         return await find_last(count, await self.earliest(), last, rows)
@@ -309,6 +377,10 @@ class Log:
         )
         return self._parts.queues.queue(name, options)
 
+    async def queues(self) -> dict[str, QueueInfo]:
+        """Return all work queues of this log by name."""
+        return await self._parts.queues.all()
+
     # ---- description
 
     async def archive(self) -> ArchiveInfo | None:
@@ -327,10 +399,25 @@ class Log:
         """Return the log's settings, bounds, segments and streams."""
         return await self._parts.describe()
 
-    async def set_retention(self, retention: str | float | None) -> LogInfo:
-        """Set how long entries are kept: a duration such as "7d", seconds, or None forever."""
-        request = pb.SetRetention(name=self.name, retention_s=retention_s(retention))
+    async def set_retention(
+        self,
+        retention: str | float | EllipsisType | None = ...,
+        *,
+        retention_bytes: str | int | EllipsisType | None = ...,
+    ) -> LogInfo:
+        """Set how long entries are kept: a duration such as "7d", seconds, or None forever; and how
+        many bytes of the newest ones: a size such as "10G", bytes, or None for all. What is left
+        out stays as it is."""
+        request = pb.SetRetention(name=self.name)
+        if not isinstance(retention, EllipsisType):
+            request.retention_s = retention_s(retention)
+        if not isinstance(retention_bytes, EllipsisType):
+            request.retention_bytes = bytes_kept(retention_bytes)
         return log_info((await self._parts.metadata.request(pb.Frame(set_retention=request))).log)
+
+
+async def _first(append_many: Callable[[], Awaitable[list[Position]]]) -> Position:
+    return (await append_many())[0]
 
 
 def _encode(
@@ -347,7 +434,7 @@ def _encode(
     return encode(values, keys=keys, headers=headers, **stamps)
 
 
-def _encode_headers(headers: Mapping[str, bytes] | None) -> bytes | None:
+def encoded_headers(headers: Mapping[str, bytes] | None) -> bytes | None:
     from loomlog.columns.headers import encode_headers
 
     return encode_headers(headers)

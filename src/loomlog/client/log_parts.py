@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from loomlog import tracing
 from loomlog.client.append.appender import Appender
+from loomlog.client.append.conditional import ConditionalAppends
 from loomlog.client.append.delivery import Delivery
 from loomlog.client.context import Client
 from loomlog.client.groups.groups import Groups
 from loomlog.client.kv.checkpoints import Checkpoints
 from loomlog.client.loglets.registry import Loglets
+from loomlog.client.loglets.times import NextRows
 from loomlog.client.queues.queues import Queues
 from loomlog.client.reader import Reader, TimeSearch
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
+from loomlog.client.transactions.decisions import Decisions
+from loomlog.core.transactions import DECISIONS_LOG
 from loomlog.errors import Retryable, Trimmed
-from loomlog.types import Entry, Gap, Glsn
+from loomlog.types import Entry, Gap, Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
 
@@ -45,8 +49,16 @@ class LogParts:
             client.subscriptions,
             client.settings.read_ahead_bytes,
             self.head,
-            lambda staging: parts_of(staging).pieces,
+            lambda name: parts_of(name).pieces,
+            lambda: parts_of(DECISIONS_LOG).decisions,
         )
+        self.conditional = ConditionalAppends(name, self.appender, self.pieces, self.tail, client)
+        self.decisions = Decisions(loglets, client)  # of that log only
+        self._enlisted: LogId | None = None
+
+        self._tracer = tracing.active()
+        if self._tracer is not None:
+            self.read = self._traced_read  # type: ignore[method-assign]
 
     async def describe(self) -> LogInfo:
         return log_info(await self.loglets.fetch_with_tail())
@@ -77,15 +89,22 @@ class LogParts:
                 raise
             return entry
 
+    async def _traced_read(self, position: Glsn) -> Entry:
+        assert self._tracer is not None
+        with self._tracer.span("read", {"log": self.name, "position": position}):
+            return await LogParts.read(self, position)
+
     async def find_time(self, timestamp_us: int) -> Glsn:
         return await self.times.find(timestamp_us, self._rows_from)
 
-    async def _rows_from(self, start: Glsn, stop: Glsn) -> Any:
-        pieces = self.pieces.rows(start, stop, archived=False)
+    async def _rows_from(self, start: Glsn, stop: Glsn) -> NextRows:
+        pieces = self.pieces.rows(start, stop, archived=False, gaps=True)
+        lost: Gap | None = None
         try:
             while isinstance(piece := await pieces.next(), Gap):
-                pass
-            return None if piece is None else piece.to_arrow()
+                if piece.kind == "dataloss":
+                    lost = piece
+            return NextRows(None if piece is None else piece.to_arrow(), lost)
         finally:
             pieces.close()
 
@@ -98,6 +117,13 @@ class LogParts:
         """Return the last position that retention and archive allow to trim; 0 if none."""
         request = pb.FindExpired(name=self.name)
         return (await self.metadata.request(pb.Frame(find_expired=request))).expired.position
+
+    async def enlist(self) -> None:
+        """Let decisions stay as long as entries of transactions may be in this log."""
+        log_id = (await self.cached.cached()).log_id
+        if self._enlisted != log_id:
+            await self.metadata.request(pb.Frame(enlist_log=pb.EnlistLog(name=self.name)))
+            self._enlisted = log_id
 
     async def close(self) -> None:
         await self.appender.close()

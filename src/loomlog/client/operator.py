@@ -6,10 +6,19 @@ The metadata repository answers once it has recorded the decision and carries it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import limits
+from loomlog.client.arguments import (
+    check_each,
+    check_flag,
+    check_name,
+    check_seconds,
+    check_text,
+    is_int,
+)
 from loomlog.client.servers import Metadata
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn, Llsn, NodeId, StreamId
@@ -160,8 +169,9 @@ class Operator:
     async def add_stream(self, log: str, nodes: Sequence[NodeId] = ()) -> Change:
         """Add a stream to a log; `Change.stream` is its id. `nodes`: where its replicas are, the
         primary first; empty: the best ones."""
-        numbers = [_number("node", node) for node in nodes]
-        request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=log, nodes=numbers)
+        numbers = [_number("node", node) for node in check_each("nodes", nodes, int)]
+        name = check_name("a log's name", log)
+        request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=name, nodes=numbers)
         return await self._change(pb.Frame(change_stream=request), repeatable=False)
 
     async def remove_stream(self, stream: StreamId) -> Change:
@@ -243,6 +253,8 @@ class Operator:
     async def scrub_log(self, log: str, *, tell_only: bool = False) -> Change:
         """Check all stored data of a log, of any protocol, and repair it from other nodes. With
         `tell_only`, only report the progress."""
+        check_name("a log's name", log)
+        check_flag("tell_only", tell_only)
         request = pb.ChangeStream(action=pb.ChangeStream.SCRUB, log=log, tell_only=tell_only)
         return await self._change(pb.Frame(change_stream=request), repeatable=True)
 
@@ -259,8 +271,8 @@ class Operator:
         """Switch a log to other settings while it is in use. They apply to new entries; settings
         that are None do not change."""
         request = pb.SwitchLog(
-            name=log,
-            protocol=protocol or "",
+            name=check_name("a log's name", log),
+            protocol="" if protocol is None else check_text("protocol", protocol),
             streams=_count("streams", streams),
             replicas=_count("replicas", replicas),
             nodeset=_count("nodeset", nodeset),
@@ -274,7 +286,7 @@ class Operator:
         """Return what it would cost to stop these nodes, and all nodes of a location. Without any:
         what those cost that are away now."""
         numbers = [_number("node", node) for node in nodes]
-        request = pb.CheckNodes(nodes=numbers, location=location)
+        request = pb.CheckNodes(nodes=numbers, location=check_text("location", location))
         answer = await self._metadata.request(pb.Frame(check_nodes=request), repeatable=True)
         outage = answer.nodes_outage
         return NodesOutage(
@@ -318,6 +330,7 @@ class Operator:
     async def restart_node(self, node: NodeId, within_s: float) -> Change:
         """Let a node hand over what it sequences, and do not replace its replicas while it is
         restarted, within this many seconds at most. 0: it is not restarted after all."""
+        check_seconds("within_s", within_s, 0.0, math.inf)
         request = pb.ChangeNode(
             action=pb.ChangeNode.RESTART, storage_node_id=_number("node", node), for_s=within_s
         )
@@ -348,6 +361,7 @@ class Operator:
         self, action: pb.ChangeMetadata.Action, member: int, address: str = ""
     ) -> Change:
         number = _number("metadata repository", member)
+        check_text("address", address)
         request = pb.ChangeMetadata(action=action, member_id=number, address=address)
         return await self._change(pb.Frame(change_metadata=request), repeatable=False)
 
@@ -362,6 +376,9 @@ class Operator:
         part: int = 0,
         repeatable: bool = True,
     ) -> Change:
+        check_flag("tell_only", tell_only)
+        if not is_int(part) or part:
+            _number("part of a stream", part)
         request = pb.ChangeStream(
             action=action,
             log_stream_id=_number("stream", stream),
@@ -380,15 +397,15 @@ class Operator:
         *,
         repeatable: bool = True,
     ) -> Change:
+        check_flag("force", force)
         request = pb.ChangeNode(action=action, storage_node_id=_number("node", node), force=force)
         return await self._change(pb.Frame(change_node=request), repeatable)
 
     async def _change_volume(
         self, action: pb.ChangeNode.Action, node: NodeId, volume: str
     ) -> Change:
-        request = pb.ChangeNode(
-            action=action, storage_node_id=_number("node", node), volume=volume.rstrip("/") or "/"
-        )
+        path = check_text("volume", volume).rstrip("/") or "/"
+        request = pb.ChangeNode(action=action, storage_node_id=_number("node", node), volume=path)
         return await self._change(pb.Frame(change_node=request), repeatable=True)
 
     async def _change(self, frame: pb.Frame, repeatable: bool) -> Change:
@@ -464,14 +481,14 @@ def _count(what: str, count: object) -> int:
     """Return a checked count; 0 for None."""
     if count is None:
         return 0
-    if not isinstance(count, int) or not 1 <= count <= limits.STREAMS_PER_LOG_MAX:
+    if not is_int(count) or not 1 <= count <= limits.STREAMS_PER_LOG_MAX:
         raise InvalidArgument(
-            f"{what} must be a number from 1 to {limits.STREAMS_PER_LOG_MAX}, not {count!r}"
+            f"{what} must be a number from 1 to {limits.STREAMS_PER_LOG_MAX}, not {count!r:.100}"
         )
     return count
 
 
 def _number(what: str, number: object) -> int:
-    if not isinstance(number, int) or not 1 <= number < 1 << 32:
-        raise InvalidArgument(f"a {what} is named by its number, 1 or more, not {number!r}")
+    if not is_int(number) or not 1 <= number < 1 << 32:
+        raise InvalidArgument(f"a {what} is named by its number, 1 or more, not {number!r:.100}")
     return number

@@ -13,9 +13,10 @@ from typing import Final
 from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.loglets.times import RowsFrom, TimeQuery
+from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import ByPosition
-from loomlog.client.subscribe.pieces import Referred
+from loomlog.client.subscribe.pieces import Single
 from loomlog.errors import (
     Corrupt,
     DataLoss,
@@ -28,7 +29,7 @@ from loomlog.errors import (
     Unavailable,
     seconds,
 )
-from loomlog.types import Entry, Glsn, Llsn, StreamId
+from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 _DAMAGE: Final = (Corrupt, DataLoss)  # a retry succeeds only if the metadata was old
@@ -46,13 +47,17 @@ class Reader:
         self._timeout_s = client.settings.request_timeout_s
         self._rng = client.rng
 
-    async def read(self, position: Glsn) -> Entry | Referred:
+    async def read(self, position: Glsn) -> Single:
         retries = Retries(self._rng, self._timeout_s)
         log = await self._log.cached()
         while True:
             self._check_trimmed(log, position)  # its segment may be gone
             run = self._numbering.run(log, position)
-            error = await self._loglets.of(run.protocol).read(run, position, retries.deadline_s)
+            error: Single | LoomError
+            try:
+                error = await self._loglets.of(run.protocol).read(run, position, retries.deadline_s)
+            except SegmentGoneError as gone:  # the position may be in a later one
+                error = gone
             if not isinstance(error, LoomError):
                 return error
             # Not found, or a node failed: the bounds of the log decide which error is right.

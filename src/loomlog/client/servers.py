@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from loomlog import limits
 from loomlog.client.context import BACKOFF
+from loomlog.core.backoff import Backoff
 from loomlog.errors import (
     LoomError,
     NotLeader,
@@ -33,23 +34,24 @@ from loomlog.errors import (
     seconds,
 )
 from loomlog.net import endpoints
-from loomlog.net.call import Call
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.link import Codec, Connection, Frame, OnReply
+from loomlog.wire.link import Codec, Connection, OnReply
 
 logger = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_S: Final = 0.02  # appends that fail together share a refresh
-_CONNECT_S: Final = 0.5  # then the next repository is tried; connecting continues in the background
+_CONNECT_S: Final = 0.15  # then the next repository is tried; connecting continues
 _SILENCE_S_MIN: Final = 0.5
 _STALL_S: Final = 1.0  # requests that took longer are logged
+_LOOKS: Final = Backoff(0.1, 0.5)  # while a request takes long, the others are asked who leads
+_LOOKED_S: Final = 0.5  # for an answer of one of them
 _ASKED_PER_SILENCE: Final = 4  # pings in the time after which a repository counts as silent
 
 
 class _Failure(NamedTuple):
     error: LoomError
-    attempts: int
+    since_s: float
     until_s: float
 
 
@@ -63,7 +65,6 @@ class Connections:
         self._open: dict[str, Connection] = {}
         self._attempts: dict[str, asyncio.Task[Connection]] = {}
         self._failures: dict[str, _Failure] = {}
-        self._closing: list[Connection] = []  # with TLS: both sides have to say goodbye
         self.closed = False
 
     def get(self, address: str) -> Connection | None:
@@ -88,7 +89,8 @@ class Connections:
         for connection in list(self._open.values()):
             connection.close(Unavailable("this client was closed"))
         self._open.clear()
-        await asyncio.gather(*(connection.wait_closed() for connection in self._closing))
+        if self._codec.credentials is not None:
+            await self._codec.credentials.wait_closed()
 
     def _start(self, address: str) -> asyncio.Task[Connection]:
         loop = asyncio.get_running_loop()
@@ -119,11 +121,12 @@ class Connections:
 
     def _remember(self, address: str, error: LoomError) -> None:
         before = self._failures.get(address)
-        attempts = before.attempts + 1 if before else 0
         level = logging.DEBUG if before else logging.WARNING  # once until it is reached again
         logger.log(level, "%s cannot be used now: %s", address, error)
-        until_s = asyncio.get_running_loop().time() + BACKOFF.delay_s(attempts, self._rng)
-        self._failures[address] = _Failure(error, attempts, until_s)
+        now_s = asyncio.get_running_loop().time()
+        since_s = before.since_s if before else now_s
+        until_s = now_s + BACKOFF.late_s(now_s - since_s, self._rng)
+        self._failures[address] = _Failure(error, since_s, until_s)
 
     # Handler
 
@@ -135,9 +138,6 @@ class Connections:
             del self._open[connection.peer]
             level = logging.DEBUG if self.closed else logging.INFO
             logger.log(level, "disconnected from %s: %s", connection.peer, error)
-        if self._codec.credentials is not None:
-            closing = (*self._closing, connection)
-            self._closing = [each for each in closing if not each.is_gone]
 
 
 class Metadata:
@@ -156,15 +156,23 @@ class Metadata:
         self.timeout_s = request_timeout_s
         self._chosen = 0
         self._leader_epoch = 0  # the highest one seen in an answer
+        self._looking: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
 
     async def reach(self) -> None:
         """Connect to any of the repositories, trying each once."""
         for _ in self._addresses[1:]:
+            tried = self._address
             try:
                 await self._connect(asyncio.get_running_loop().time() + limits.LEADER_SILENCE_S)
                 return
             except Retryable as error:
-                self._turn(error)
+                self._turn(tried, error)
         _checked(await self._connections.connect(self._address))
 
     async def request(
@@ -177,6 +185,7 @@ class Metadata:
         attempts = 0
         reason: Retryable | None = None  # the most informative error
         while True:
+            tried = self._address
             try:
                 answer = await self._attempt(frame, deadline_s, repeatable)
                 if attempts and loop.time() - begun_s >= _STALL_S:
@@ -184,16 +193,16 @@ class Metadata:
                     logger.warning("the metadata repository answered after %s: %s", waited, reason)
                 return answer
             except Retryable as error:
-                logger.debug("a request to %s is tried again: %s", self._address, error)
+                logger.debug("a request to %s is tried again: %s", tried, error)
                 if isinstance(error, Unavailable) and error.lasting:
                     raise
-                self._turn(error)
+                self._turn(tried, error)
                 attempts += 1
                 if reason is None or _tells(error) >= _tells(reason):
                     reason = error
-                await self._pause(reason, attempts, deadline_s)
+                await self._pause(reason, attempts, loop.time() - begun_s, deadline_s)
 
-    def call(self, frame: pb.Frame, on_reply: OnReply) -> Call[Frame] | None:
+    def call(self, frame: pb.Frame, on_reply: OnReply) -> LeaderCall | None:
         """Send a request once, without a task or Future, for the hot path of appends. Return None
         if not connected. After an error, callers may fall back to `request`."""
         connection = self._connections.get(self._addresses[self._chosen])
@@ -233,7 +242,32 @@ class Metadata:
         if repeatable:  # leave time to ask the others
             share_s = self.timeout_s / len(self._addresses)
             silence_s = min(silence_s, max(share_s, _SILENCE_S_MIN))
-        return Watch(connection, silence_s)
+        return Watch(self, connection, silence_s)
+
+    def look_around(self, connection: Connection) -> None:
+        """Ask the others whether they know a newer leader than the one at the end of a connection,
+        which takes long to answer; if so, close that connection."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_around(connection))
+            self._looking.add_done_callback(_retrieve)
+
+    async def _look_around(self, connection: Connection) -> None:
+        others = [address for address in self._addresses if address != connection.peer]
+        await asyncio.gather(*(self._look_at(other, connection) for other in others))
+
+    async def _look_at(self, address: str, connection: Connection) -> None:
+        try:
+            async with asyncio.timeout(_LOOKED_S):
+                other = _checked(await self._connections.connect(address))
+                answer, _ = await other.request(pb.Frame(ask_leader=pb.AskLeader()))
+        except (LoomError, TimeoutError):
+            return
+        beat: pb.LeaderBeat = answer.leader_beat
+        is_newer = beat.heard and beat.epoch > self._leader_epoch
+        if is_newer and beat.address not in ("", connection.peer):
+            error = NotLeader(f"{beat.address} leads now", beat.address)
+            self._turn(connection.peer, error)
+            connection.abort(error)
 
     def check_leader(self, answer: pb.Frame) -> None:
         """Raise NotLeader for an answer of a leader that was replaced and may not know it."""
@@ -252,10 +286,12 @@ class Metadata:
         except TimeoutError:
             raise Timeout(f"{self._address} did not answer in time") from None
 
-    async def _pause(self, error: Retryable, attempts: int, deadline_s: float) -> None:
+    async def _pause(
+        self, error: Retryable, attempts: int, waited_s: float, deadline_s: float
+    ) -> None:
         """Back off after each round over all addresses; raise `error` once the time is up."""
         everyone_asked = attempts % len(self._addresses) == 0
-        wait_s = BACKOFF.delay_s(attempts, self._rng) if everyone_asked else 0.0
+        wait_s = BACKOFF.late_s(waited_s, self._rng) if everyone_asked else 0.0
         too_late = asyncio.get_running_loop().time() + wait_s >= deadline_s
         if too_late or self._connections.closed:
             raise error
@@ -265,8 +301,11 @@ class Metadata:
     def _address(self) -> str:
         return self._addresses[self._chosen]
 
-    def _turn(self, error: Retryable) -> None:
-        """Choose the leader named by the error, or the next address."""
+    def _turn(self, tried: str, error: Retryable) -> None:
+        """Choose the leader named by the error, or the next address, unless another request did so
+        since this one tried an address: many fail at once, and would skip those that answer."""
+        if self._address != tried:
+            return
         leader = error.leader if isinstance(error, NotLeader) else ""
         if leader and leader != self._address:
             logger.info("the metadata repository at %s leads now", leader)
@@ -300,47 +339,63 @@ def _tells(error: Retryable) -> int:
     return 1 if isinstance(error, Timeout) else 2
 
 
-class LeaderCall(Call[Frame]):
-    """A request to one repository, which may turn out not to lead."""
+class LeaderCall:
+    """A request to one repository, which may turn out not to lead. `on_reply` is called once, with
+    the answer or the error."""
 
     def __init__(
         self, metadata: Metadata, connection: Connection, frame: pb.Frame, on_reply: OnReply
     ) -> None:
         self._metadata = metadata
+        self._connection = connection
+        self._on_reply: OnReply | None = on_reply
         self._watch: Watch | None = None
-        super().__init__(connection, frame, (), metadata.timeout_s, on_reply)
-        if not self.ended:
+        self._request_id = connection.call(frame, (), self._replied, timeout_s=metadata.timeout_s)
+        if self._on_reply is not None:
             self._watch = metadata.watch(connection, repeatable=True)
 
     def cancel(self) -> None:
-        super().cancel()
+        """Drop the callback. Does nothing if the request was answered."""
+        self._on_reply = None
+        self._connection.forget(self._request_id)
         if self._watch is not None:
             self._watch.end()
 
     def _replied(self, reply: pb.Frame | LoomError, content: memoryview) -> None:
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is None:
+            return
         if not isinstance(reply, LoomError):
             try:
                 self._metadata.check_leader(reply)
             except NotLeader as error:
                 reply = error
-        super()._replied(reply, content)
+        on_reply(reply, content)
         if self._watch is not None:
             self._watch.end()
 
 
 class Watch:
-    """Closes a connection whose server falls silent, so that pending requests fail. The server is
-    pinged only when a request takes long."""
+    """Closes a connection whose server falls silent or does not lead any more, so that pending
+    requests fail. The server and the others are asked only when a request takes long."""
 
-    def __init__(self, connection: Connection, silence_s: float) -> None:
+    def __init__(self, metadata: Metadata, connection: Connection, silence_s: float) -> None:
         every_s = silence_s / _ASKED_PER_SILENCE
         loop = asyncio.get_running_loop()
         self._asking: asyncio.Task[None] | None = None
+        begun_s = loop.time()
 
-        def ask() -> None:
-            self._asking = loop.create_task(_hang_up_when_silent(connection, silence_s, every_s))
+        def look() -> None:
+            if connection.closed:
+                return
+            metadata.look_around(connection)
+            waited_s = loop.time() - begun_s
+            if self._asking is None and waited_s >= every_s:
+                asking = _hang_up_when_silent(connection, silence_s, every_s)
+                self._asking = loop.create_task(asking)
+            self._timer = loop.call_later(_LOOKS.late_s(waited_s), look)
 
-        self._timer = loop.call_later(every_s, ask)
+        self._timer = loop.call_later(_LOOKS.first_s, look)
 
     def end(self) -> None:
         self._timer.cancel()
@@ -389,9 +444,10 @@ class CachedLog:
             self._refreshing.add_done_callback(_retrieve)
         return await asyncio.shield(self._refreshing)
 
-    async def fetch(self) -> pb.Log:
-        """Return the log as the metadata repository has it now; its tail may be too low."""
-        frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name))
+    async def fetch(self, verb: str = "") -> pb.Log:
+        """Return the log as the metadata repository has it now; its tail may be too low. A denial
+        names the permission with this `verb`, which is needed next."""
+        frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name, verb=verb))
         log = (await self._metadata.request(frame)).log
         self._metadata.learn(log.metadata)
         self._update(log)

@@ -46,7 +46,7 @@ class _Bounds(NamedTuple):
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number of seconds"
         return f"{kind} from {self.least:g}" + (
-            f" to {self.most:g}" if self.most < math.inf else ""
+            f" to {self.most:.0f}" if self.most < math.inf else ""
         )
 
 
@@ -102,24 +102,26 @@ def read_token(path: str | Path) -> str:
     try:
         with open(path) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
-            token = file.read()
+            token = file.read().strip()
     except (OSError, UnicodeError):
         raise InvalidArgument(f"the token file {path} cannot be read") from None
     if mode & 0o077:
         raise InvalidArgument(
             f"the token file {path} may be read by others (mode {mode:03o}): chmod 600 {path}"
         )
+    if not token:
+        raise InvalidArgument(f"the token file {path} is empty")
     return token
 
 
 def _check(name: str, value: object) -> None:
     if name == "tls":
         if value is not None and not isinstance(value, str):
-            raise InvalidArgument(f"tls must be a directory or a file, not {value!r}")
+            raise InvalidArgument(f"tls must be a directory or a file, not {value!r:.100}")
         return
     choices = _CHOICES.get(name)
     if choices is None:
         if value not in _NUMBERS[name]:
-            raise InvalidArgument(f"{name} must be {_NUMBERS[name]}, not {value!r}")
+            raise InvalidArgument(f"{name} must be {_NUMBERS[name]}, not {value!r:.100}")
     elif value not in choices:
         raise InvalidArgument(f"no {name} {value!r}; use one of {', '.join(choices)}")

@@ -10,13 +10,12 @@ Invariants: `decode` accepts what `encode` made; of anything else it raises `Cor
 
 from loomlog.columns.headers import decode_headers, encode_headers
 from loomlog.columns.layout import SCHEMA
-from loomlog.columns.reader import Batch, blank, decode, without_payloads
+from loomlog.columns.reader import Batch, decode, without_payloads
 from loomlog.columns.writer import encode, encode_arrow
 
 __all__ = [
     "SCHEMA",
     "Batch",
-    "blank",
     "decode",
     "decode_headers",
     "encode",

@@ -18,6 +18,10 @@ _MASK: Final = (1 << 64) - 1
 _WORDS_MAX: Final = 32  # of a key; longer keys are hashed one by one
 _KEPT: Final = np.array([(1 << 8 * n) - 1 for n in range(_WORD + 1)], np.uint64)  # low n bytes
 
+_WORDS: Final = np.dtype("<u8")
+_SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
+_MULTIPLIERS: Final = (np.uint64(_FACTORS[0]), np.uint64(_FACTORS[1]))
+
 Numbers = npt.NDArray[np.uint64]
 
 
@@ -26,8 +30,13 @@ def shard_of_key(key: bytes, shards: int) -> int:
     total = len(key)
     for start in range(0, len(key), _WORD):
         word = int.from_bytes(key[start : start + _WORD], "little")
-        total += _mixed_one((word + (start // _WORD + 1) * _STEP) & _MASK)
+        total += word * _weight(start // _WORD)
     return _mixed_one(total & _MASK) % shards
+
+
+def _weight(number: int) -> int:
+    """Return the factor of a word, which is odd: so no two words give the same product."""
+    return _mixed_one((number + 1) * _STEP & _MASK) | 1
 
 
 def _mixed_one(number: int) -> int:
@@ -36,37 +45,61 @@ def _mixed_one(number: int) -> int:
     return number ^ number >> 31
 
 
+_WEIGHTS: Final = np.array([_weight(number) for number in range(_WORDS_MAX)], np.uint64)
+
+
 def shards_of(keys: Any, positions: Any, shards: int) -> npt.NDArray[np.int64]:
-    """Return the shard of each record, given two columns; a key may be null."""
-    count = len(positions)
-    if keys.null_count == count:
+    """Return the shard of each record, given two columns; a key, or all, may be null."""
+    if keys is None or keys.null_count == len(positions):
         return np.asarray(positions) % shards
-    numbers = (_hashes(keys) % np.uint64(shards)).astype(np.int64)
+    hashes = _hashes(keys)
+    if shards & shards - 1:
+        hashes -= hashes // np.uint64(shards) * np.uint64(shards)  # faster than numpy's remainder
+    else:
+        hashes &= np.uint64(shards - 1)
+    numbers = hashes.view(np.int64)
     if keys.null_count:
-        missing = keys.is_null().to_numpy(zero_copy_only=False)
+        valid = np.unpackbits(np.frombuffer(keys.buffers()[0], np.uint8), bitorder="little")
+        missing = valid[keys.offset : keys.offset + len(keys)] == 0
         numbers[missing] = np.asarray(positions)[missing] % shards
     return numbers
 
 
 def _hashes(keys: Any) -> Numbers:
-    _, offset_buffer, data_buffer = keys.buffers()
+    _, offset_buffer, data = keys.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(last - first + _WORD, np.uint8)  # padded: a word may be read at any key
-    if last > first:
-        data[: last - first] = np.frombuffer(data_buffer, np.uint8)[first:last]
-    starts = (offsets[:-1] - first).astype(np.int64)
-    lengths = np.diff(offsets).astype(np.int64)
+    lengths = offsets[1:] - offsets[:-1]
+    size = int(lengths[0])
+    if _WORD <= size <= _WORDS_MAX * _WORD and (lengths == size).all():
+        return _mixed(_totals_of_equal_keys(data, int(offsets[0]), len(lengths), size))
     totals = lengths.astype(np.uint64)
-    words = np.ndarray((last - first + 1,), np.dtype("<u8"), data.data, strides=(1,))
-    _add_words(totals, words, starts, lengths)
+    _add_words(totals, data, offsets, lengths.astype(np.int64))
     return _mixed(totals)
 
 
+def _totals_of_equal_keys(data: Any, first: int, count: int, size: int) -> Numbers:
+    """Return the weighted sums of the words of each key; all keys have the same size."""
+    shape, steps = (count,), (size,)
+    totals = np.full(shape, size, np.uint64)
+    for number, at in enumerate(range(0, size, _WORD)):
+        missing = max(0, at + _WORD - size)  # bytes of the last word, which is read further ahead
+        words = np.ndarray(shape, _WORDS, data, first + at - missing, steps)
+        if missing:
+            words = words >> np.uint64(8 * missing)
+        totals += words * _WEIGHTS[number]
+    return totals
+
+
 def _add_words(
-    totals: Numbers, words: Any, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    totals: Numbers, data: Any, offsets: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
 ) -> None:
-    """Add the mixed words of each key to its total."""
+    """Add the weighted words of each key to its total."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    padded = np.zeros(last - first + _WORD, np.uint8)  # a word may be read at any key
+    if last > first:
+        padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
+    words = np.ndarray((last - first + 1,), _WORDS, padded.data, strides=(1,))
+    starts = (offsets[:-1] - first).astype(np.int64)
     rows = np.arange(len(totals))
     for number in range(_WORDS_MAX):
         longer = lengths > number * _WORD
@@ -75,20 +108,22 @@ def _add_words(
             if not len(rows):
                 return
         kept = _KEPT[np.minimum(lengths - number * _WORD, _WORD)]
-        totals[rows] += _mixed((words[starts + number * _WORD] & kept) + _salt(number))
+        totals[rows] += (words[starts + number * _WORD] & kept) * _WEIGHTS[number]
     for row, start, length in zip(rows, starts, lengths, strict=True):
         ends = np.arange(_WORDS_MAX * _WORD, length, _WORD, dtype=np.int64)
         kept = _KEPT[np.minimum(length - ends, _WORD)]
-        salts = (ends // _WORD + 1).astype(np.uint64) * np.uint64(_STEP)
-        total = _mixed((words[start + ends] & kept) + salts).sum(dtype=np.uint64)
-        totals[row : row + 1] += total
-
-
-def _salt(number: int) -> np.uint64:
-    return np.uint64((number + 1) * _STEP & _MASK)
+        weights = _mixed((ends // _WORD + 1).astype(np.uint64) * np.uint64(_STEP)) | np.uint64(1)
+        totals[row : row + 1] += ((words[start + ends] & kept) * weights).sum(dtype=np.uint64)
 
 
 def _mixed(numbers: Numbers) -> Numbers:
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(_FACTORS[0])
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(_FACTORS[1])
-    return numbers ^ (numbers >> np.uint64(31))
+    """Mix the numbers in place: allocating would cost as much again."""
+    shifted = numbers >> _SHIFTS[0]
+    numbers ^= shifted
+    numbers *= _MULTIPLIERS[0]
+    np.right_shift(numbers, _SHIFTS[1], out=shifted)
+    numbers ^= shifted
+    numbers *= _MULTIPLIERS[1]
+    np.right_shift(numbers, _SHIFTS[2], out=shifted)
+    numbers ^= shifted
+    return numbers

@@ -24,7 +24,7 @@ from loomlog.console.api import ROUTES
 from loomlog.console.failures import ForeignOrigin, WrongType, answer_to
 from loomlog.console.pages import Pages
 from loomlog.console.route import Call, Route, checked_values, is_binary
-from loomlog.console.site import Connector, check_origin, read_body, token_of
+from loomlog.console.site import Connector, check_origin, token_of
 from loomlog.errors import InvalidArgument, LoomError, NotFound, Unauthorized
 from loomlog.net.address import is_loopback
 
@@ -60,6 +60,7 @@ def application(connector: Connector, pages: Pages, *, only_loopback: bool) -> A
         routes=[*routes, *shared, *pages.routes()],
         exception_handlers={HTTPException: _refuse},
     )
+    app.state.pages = pages
     app.state.connector = connector
     return Protection(app, only_loopback=only_loopback)
 
@@ -71,6 +72,9 @@ async def _refuse(request: Request, error: Exception) -> Response:
         response.status_code = 405
         response.headers.update(error.headers or {})
         return response
+    if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1"):
+        pages: Pages = request.app.state.pages
+        return pages.failure(request, None, NotFound("there is no such page"))
     return answer_to(NotFound("nothing here: /openapi.json describes what there is"), named=True)
 
 
@@ -80,6 +84,7 @@ class Endpoint:
     def __init__(self, route: Route, connector: Connector) -> None:
         self._route = route
         self._clients = connector.clients
+        self._bodies = connector.bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -94,7 +99,8 @@ class Endpoint:
         """Return the answer; what it needs while it is sent is left in `stack`."""
         check_origin(request)
         token = request.state.token = token_of(request)
-        body = await read_body(request, self._route.body_bytes_max)
+        reading = self._bodies.read(request, self._route.body_bytes_max)
+        body = await stack.enter_async_context(reading)
         _check_type(request, self._route, body)
         values = checked_values(self._route, request, body)
         cluster = await stack.enter_async_context(self._clients.use(token))

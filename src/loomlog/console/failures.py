@@ -59,6 +59,7 @@ STATUSES: Final[Mapping[type[LoomError], int]] = MappingProxyType(
 )
 _UNKNOWN: Final = (errors.AppendUnknown, errors.SwapUnknown)
 RETRY_AFTER_S: Final = 1
+MESSAGE_CHARS_MAX: Final = 600
 
 
 def status_of(error: LoomError) -> int:
@@ -71,11 +72,19 @@ def fields_of(error: LoomError) -> dict[str, Any]:
     return {
         "error": {
             "kind": kind.__name__,
-            "message": str(error) or kind.__name__,
+            "message": _shortened(str(error)) or kind.__name__,
             "retryable": isinstance(error, errors.Retryable),
             "outcome": "unknown" if isinstance(error, _UNKNOWN) else "nothing happened",
         }
     }
+
+
+def _shortened(message: str) -> str:
+    """Leave out the middle of a message that repeats a long input; its end says what to do."""
+    if len(message) <= MESSAGE_CHARS_MAX:
+        return message
+    half = MESSAGE_CHARS_MAX // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 def answer_to(error: Exception, *, named: bool) -> Response:

@@ -1,7 +1,7 @@
 """The pages of the web console: rendered here, kept up to date by server-sent events.
 
 The blocks of a template whose names begin with `live_` are rendered again after every look at the
-cluster, and sent when they have changed.
+cluster, and sent when they have changed. The entries of a log are sent again until they are found.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
@@ -29,30 +28,29 @@ from loomlog.client.log import Log
 from loomlog.client.loglets.registry import FACTORIES
 from loomlog.console import view
 from loomlog.console.api import ROUTES
-from loomlog.console.api.logs import all_checkpoints, checkpoints_of, group_fields, is_internal
+from loomlog.console.api.logs import all_checkpoints, checkpoints_of, group_fields, is_of_system
 from loomlog.console.api.records import event, events, first_position, with_pulse
 from loomlog.console.failures import answer_to, status_of
 from loomlog.console.latencies import Scraper
 from loomlog.console.rates import Rates
+from loomlog.console.search import search
 from loomlog.console.site import (
     TOKEN_COOKIE,
     Connector,
     check_origin,
-    read_body,
     token_of,
 )
 from loomlog.console.watch import Watch, Watches
 from loomlog.core.permissions import AUDIT_LOG
-from loomlog.errors import InvalidArgument, LoomError, NotFound, PermissionDenied, Unauthorized
+from loomlog.errors import LoomError, NotFound, PermissionDenied, Retryable, Unauthorized
+from loomlog.limits import KIB
 from loomlog.spark.pipelines.status import statuses
-from loomlog.types import Entry
 from loomlog.wire.info import ClusterStatus, LogInfo
 
-ENTRIES: Final = 20  # of a log, on its page
-ENTRIES_MAX: Final = 500
-SEARCHED_MAX: Final = 20_000  # entries, for a key
 AUDIT_SHOWN: Final = 50
+SHARDS_SHOWN: Final = 32  # of a group
 PULSE_S: Final = 15.0
+PIPELINES_EVERY_S: Final = 3.0  # a look needs a connection of its own
 _HERE: Final = Path(__file__).parent
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -119,7 +117,7 @@ async def logs(visit: Visit) -> dict[str, Any]:
 
 
 def _own(logs: tuple[LogInfo, ...] | list[LogInfo]) -> list[LogInfo]:
-    return [log for log in logs if not is_internal(log)]
+    return [log for log in logs if not is_of_system(log)]
 
 
 async def log(visit: Visit) -> dict[str, Any]:
@@ -141,50 +139,19 @@ async def log(visit: Visit) -> dict[str, Any]:
 async def entries(visit: Visit) -> dict[str, Any]:
     """Return the entries of a log that the visitor searches."""
     handle = visit.cluster.log(visit.request.path_params["log"])
-    asked = {name: visit.asked(name) for name in ("from", "key", "count")}
-    found: dict[str, Any] = {"asked": asked, "rows": [], "note": "", "after": None}
-    try:
-        await _search(handle, asked, found)
-    except LoomError as error:
-        found["note"] = str(error)
-    return found
-
-
-async def _search(log: Log, asked: Mapping[str, str], found: dict[str, Any]) -> None:
-    wanted = asked["count"] or str(ENTRIES)
-    if not wanted.isascii() or not wanted.isdigit() or not 0 < int(wanted) <= ENTRIES_MAX:
-        raise InvalidArgument(f"show 1 to {ENTRIES_MAX} entries, not {wanted[:20]!r}")
-    most, key = int(wanted), asked["key"].encode() if asked["key"] else None
-    tail = await log.tail()
-    if asked["from"]:
-        start = await first_position(log, asked["from"])
-    else:
-        start = await log.find_last(SEARCHED_MAX if key is not None else most)
-    searched = 0
-    rows: list[Entry] = []
-    if start <= tail:
-        async with aclosing(log.subscribe(start, tail)) as source:
-            async for entry in source:
-                searched += 1
-                if key is None or entry.key == key:
-                    rows.append(entry)
-                if searched >= SEARCHED_MAX or (asked["from"] and len(rows) >= most):
-                    break
-    rows = rows[:most] if asked["from"] else rows[-most:]
-    info = await log.describe()
-    found["rows"] = [view.entry(info, row) for row in reversed(rows)]
-    found["after"] = tail + 1
-    if key is not None:
-        found["note"] = f"{len(rows)} of {searched:,} entries, from position {start:,} on"
-    elif not rows:
-        found["note"] = "There are no entries here."
+    return await search(handle, {name: visit.asked(name) for name in ("from", "key", "count")})
 
 
 async def readers(visit: Visit) -> dict[str, Any]:
-    logs = _own(await visit.cluster.logs())
+    found = {info.name: info for info in _own(await visit.cluster.logs())}
+    logs = [visit.cluster.log(name) for name in found]
+    groups = [each for log in logs for each in await _groups(log)]
     return {
         "checkpoints": await all_checkpoints(visit.cluster),
-        "groups": [each for log in logs for each in await _groups(visit.cluster.log(log.name))],
+        "groups": [{**each, "slowest": view.slowest_shards(each, SHARDS_SHOWN)} for each in groups],
+        "queues": [(log.name, each) for log in logs for each in (await log.queues()).values()],
+        "shards_shown": SHARDS_SHOWN,
+        "position": lambda log, number: view.position(found.get(log), number),
     }
 
 
@@ -197,7 +164,8 @@ async def pipelines(visit: Visit) -> dict[str, Any]:
         with visit.connector.connect_sync(visit.token) as cluster:
             return list(statuses(cluster))
 
-    return {"pipelines": await asyncio.to_thread(look)}
+    load = partial(asyncio.to_thread, look)
+    return {"pipelines": await visit.watch.kept("pipelines", load, PIPELINES_EVERY_S)}
 
 
 async def work(visit: Visit) -> dict[str, Any]:
@@ -216,7 +184,6 @@ async def timeline(visit: Visit) -> dict[str, Any]:
     await visit.status()
     return {
         "events": list(visit.watch.events)[::-1],
-        "since": visit.watch.began_s,
         "audit": await _audit(visit.cluster),
     }
 
@@ -305,10 +272,14 @@ class Pages:
         )
         return HTMLResponse(html, status)
 
-    def failure(self, request: Request, page: Page, error: LoomError) -> Response:
+    def failure(self, request: Request, page: Page | None, error: LoomError) -> Response:
         """Return a page that says what is wrong; it becomes the page itself when that is over."""
-        denied = isinstance(error, PermissionDenied | Unauthorized)
-        context = {"error": error, "denied": denied, "named": bool(token_of(request))}
+        denied, named = isinstance(error, PermissionDenied | Unauthorized), bool(token_of(request))
+        title = "Not found" if isinstance(error, NotFound) else "Not available"
+        if denied:
+            title = "Not permitted" if named else "Sign in"
+        waits = page is not None and not denied
+        context = {"error": error, "title": title, "denied": denied, "waits": waits}
         return self.show("failure.html", request, page, context, status_of(error))
 
     async def _live(self, page: Page, visit: Visit) -> Response:
@@ -317,28 +288,39 @@ class Pages:
     async def _changes(self, page: Page, visit: Visit) -> AsyncIterator[str]:
         template = self._templates.get_template(page.template)
         sent: dict[str, str] = {}
-        watch, failed = visit.watch, visit.asked("failed") == "1"
+        watch, failed, is_away = visit.watch, visit.asked("failed") == "1", False
         for each in list(watch.rates):
             yield event("rates", each[:5])
         for slow in list(watch.latencies):
             yield event("latencies", slow)
         last = watch.rates[-1] if watch.rates else None
         slowest = watch.latencies[-1] if watch.latencies else None
-        async with aclosing(with_pulse(watch.looks(), PULSE_S)) as looks:
+        searches = _Searches(visit)
+        async with (
+            aclosing(with_pulse(watch.looks(), PULSE_S)) as looks,
+            aclosing(searches),
+        ):
             async for _ in looks:
                 try:
                     context = await page.load(visit)
+                except (PermissionDenied, Unauthorized):
+                    yield event("reload", {})  # the page asks for a token then
+                    return
                 except LoomError as error:
-                    yield event("failure", {"message": str(error)})
-                    failed = True
+                    yield event("failure", {"html": view.with_code(view.sentence(str(error)))})
+                    is_away = True
+                    failed = failed or not isinstance(error, Retryable)  # a log was deleted, say
                     continue
                 if failed:
                     yield event("reload", {})
                     return
                 parts = self._parts(template, visit.request, page, context)
+                if (found := searches.next()) is not None:
+                    parts |= self._parts(template, visit.request, page, context | found, "entries")
                 changed = {name: html for name, html in parts.items() if sent.get(name) != html}
-                sent = parts
-                yield event("parts", changed) if changed else ":\n\n"
+                sent |= parts
+                yield event("parts", changed) if changed or is_away else ":\n\n"
+                is_away = False
                 if watch.rates and watch.rates[-1] is not last:
                     last = watch.rates[-1]
                     yield event("rates", last[:5])
@@ -347,14 +329,20 @@ class Pages:
                     yield event("latencies", slowest)
 
     def _parts(
-        self, template: Template, request: Request, page: Page, context: Mapping[str, Any]
+        self,
+        template: Template,
+        request: Request,
+        page: Page,
+        context: Mapping[str, Any],
+        names: str = "live_",
     ) -> dict[str, str]:
+        """Render the blocks whose names begin so."""
         frame = _frame(request, page, self._connector)
         shared = template.new_context({**frame, **context})
         return {
             name: "".join(block(shared))
             for name, block in template.blocks.items()
-            if name.startswith("live_")
+            if name.startswith(names)
         }
 
     async def _rows(self, page: Page, visit: Visit) -> Response:
@@ -378,10 +366,11 @@ class Pages:
     async def _sign_in(self, request: Request) -> Response:
         try:
             check_origin(request)
-            body = (await read_body(request, 16 * 1024)).decode("ascii", "replace")
+            async with self._connector.bodies.read(request, 16 * KIB) as body:
+                text = body.decode("ascii", "replace")
         except LoomError as error:
             return answer_to(error, named=True)
-        token = parse_qs(body).get("token", [""])[0].strip()
+        token = parse_qs(text).get("token", [""])[0].strip()
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
             TOKEN_COOKIE,
@@ -400,6 +389,30 @@ class Pages:
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(TOKEN_COOKIE)
         return answer
+
+
+class _Searches:
+    """Repeats the search of a page that found no entries, until it finds some."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self._waits = visit.asked("waits") == "1"
+        self._searching: asyncio.Task[dict[str, Any]] | None = None
+
+    def next(self) -> dict[str, Any] | None:
+        """Return what a search that has ended found, if any, and begin the next one if need be."""
+        found = None
+        if self._searching is not None and self._searching.done():
+            found, self._searching = self._searching.result(), None
+            self._waits = found["waits"]
+        if self._waits and self._searching is None:
+            self._searching = asyncio.get_running_loop().create_task(entries(self._visit))
+        return found
+
+    async def aclose(self) -> None:
+        if self._searching is not None:
+            self._searching.cancel()
+            await asyncio.wait([self._searching])
 
 
 class _Endpoint:
@@ -442,6 +455,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,  # a package that is upgraded under a console that runs is another one
     )
     environment.filters |= view.FILTERS
     environment.globals |= {"asset": _asset}
@@ -454,15 +468,7 @@ def _environment() -> Environment:
 
 @cache
 def _assets() -> dict[str, bytes]:
-    own = {file.name: file.read_bytes() for file in (_HERE / "static").iterdir()}
-    spec = find_spec("uplot")
-    assert spec is not None
-    assert spec.origin is not None
-    charts = Path(spec.origin).parent / "static"
-    return own | {
-        "uplot.js": (charts / "uPlot.iife.js").read_bytes(),
-        "uplot.css": (charts / "uPlot.min.css").read_bytes(),
-    }
+    return {file.name: file.read_bytes() for file in (_HERE / "static").iterdir()}
 
 
 @cache

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
@@ -57,6 +58,11 @@ class Call:
     values: Mapping[str, Any]  # of all parameters
     body: bytes = b""
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """The names that the JSON of the body has, those with null included."""
+        return frozenset(json.loads(self.body) if self.body.strip() else {})
+
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
@@ -81,7 +87,7 @@ class Route:
 
     @property
     def tag(self) -> str:
-        return self.path.split("/")[2]
+        return self.path.removeprefix("/v1").split("/")[1]
 
     def of(self, place: str) -> list[Parameter]:
         return [parameter for parameter in self.parameters if parameter.place == place]
@@ -92,6 +98,7 @@ class Route:
 
 def checked_values(route: Route, request: Request, body: bytes) -> dict[str, Any]:
     """Return the values of all parameters; raise InvalidArgument if the request is wrong."""
+    _check_encoding(request)
     query = {parameter.name for parameter in route.of("query")}
     if unknown := sorted(set(request.query_params) - query):
         raise InvalidArgument(f"the query has no {unknown[0]!r}{_known(query)}")
@@ -116,6 +123,15 @@ def checked_values(route: Route, request: Request, body: bytes) -> dict[str, Any
             value = _parsed(parameter.name, value, parameter.schema)
         values[parameter.name] = checked(parameter.name, value, parameter.schema)
     return values
+
+
+def _check_encoding(request: Request) -> None:
+    """Raise InvalidArgument if a name in the address is not UTF-8: decoded, it would be another."""
+    for part in (request.scope.get("raw_path", b""), request.scope["query_string"]):
+        try:
+            unquote_to_bytes(part).decode()
+        except UnicodeDecodeError:
+            raise InvalidArgument("the path and the query must be UTF-8") from None
 
 
 def _fields(route: Route, request: Request, body: bytes) -> dict[str, Any]:

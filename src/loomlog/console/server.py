@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,11 @@ from loomlog.console.pages import Pages
 from loomlog.console.site import Connector
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.net.address import is_loopback, join_address, split_address
+from loomlog.net.listener import bind
 
 CONNECTIONS_MAX: Final = 1000  # further ones are answered with 503
 STOP_S: Final = 1  # for requests under way; then they are cancelled
+DATE_S: Final = 1.0  # the date in answers is not older
 IDLE_S: Final = 60  # a connection without requests is closed after this
 
 
@@ -90,24 +93,21 @@ class ConsoleServer:
         config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         config.ssl = context
-        host, port = split_address(self._listen)
-        config.host, config.port = host, port
         self._server = _Server(config)
-        self._serving = asyncio.get_running_loop().create_task(self._server.serve())
+        listening = await _listening(self._listen)
+        serving = self._server.serve(sockets=listening)
+        self._serving = asyncio.get_running_loop().create_task(serving)
         ready = asyncio.ensure_future(self._server.ready.wait())
         await asyncio.wait([self._serving, ready], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
-        bound = self._server.bound
-        if bound is None:
-            raise InvalidArgument(
-                f"cannot listen on {self._listen}: choose another address or stop what uses it"
-            )
-        self.address = join_address(*bound)
+        if self._serving.done():
+            self._serving.result()
+        self.address = join_address(*listening[0].getsockname()[:2])
 
     async def stop(self) -> None:
         """Stop listening; requests under way get a moment to end."""
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
+            self._server.end()
             await asyncio.wait([self._serving])
         await self._pages.watches.close()
         await self._connector.clients.close()
@@ -117,14 +117,18 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._ends = asyncio.get_running_loop().create_future()
 
-    @property
-    def bound(self) -> tuple[str, int] | None:
-        """Host and port it listens on."""
-        if not self.started:
-            return None
-        host, port, *_ = self.servers[0].sockets[0].getsockname()
-        return host, port
+    def end(self) -> None:
+        """Let `serve` return soon."""
+        self.should_exit = True
+        if not self._ends.done():
+            self._ends.set_result(None)
+
+    async def main_loop(self) -> None:
+        """Wait for the end. That of uvicorn looks ten times a second, also when nobody asks."""
+        while not await self.on_tick(0):
+            await asyncio.wait([self._ends], timeout=DATE_S)
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets)  # type: ignore[arg-type]
@@ -134,6 +138,17 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process."""
         yield
+
+
+async def _listening(address: str) -> list[socket.socket]:
+    """Return sockets that listen. Uvicorn would end the process if it could not make them."""
+    try:
+        return await bind(*split_address(address))
+    except OSError as error:
+        raise InvalidArgument(
+            f"cannot listen on {address}: {error.strerror or error}; choose another address or "
+            "stop what uses it"
+        ) from error
 
 
 def _context(file: Path) -> ssl.SSLContext:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from codecs import getincrementaldecoder
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
 
 from loomlog.console.entries import shown_headers
-from loomlog.console.timeline import subject_of
 from loomlog.types import Entry
+from loomlog.wire.condition_groups import group_conditions
 from loomlog.wire.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
 
 TEXT_CHARS_MAX: Final = 20_000  # of one value on a page
@@ -32,18 +33,18 @@ class Health(NamedTuple):
 def health(status: ClusterStatus) -> Health:
     if not status.conditions:
         return Health("good", "Healthy", "Every acknowledged entry has all its copies.")
-    first = status.conditions[0]
-    subject = subject_of(first)
+    groups = group_conditions(status.conditions)
+    first, subject = groups[0].condition, groups[0].subject
     link = " " if first.text.startswith("is ") else ": "
-    sentence = _capital(f"{subject}{link}{first.text}.")
+    what = sentence(f"{subject}{link}{first.text}.")
+    if more := len(groups) - 1:
+        what += f" And {more:,} more {'condition' if more == 1 else 'conditions'}, below."
     titles = {"problem": "Problem", "warning": "Warning", "work": "Work under way"}
-    return Health(
-        first.severity, titles.get(first.severity, "Problem"), sentence, _capital(first.help)
-    )
+    return Health(first.severity, titles.get(first.severity, "Problem"), what, sentence(first.help))
 
 
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def node_state(node: NodeInfo) -> tuple[str, str]:
@@ -68,11 +69,12 @@ def copied(stream: StreamInfo) -> float:
     return min(1.0, stream.copied_entries / last) if last else 1.0
 
 
-def position(log: LogInfo, number: int | None) -> str:
-    """Return a position, with its epoch and offset if it has them."""
+def position(log: LogInfo | None, number: int | None) -> str:
+    """Return a position, with its epoch and offset if it has them; `log` is None for one that is
+    new or gone."""
     if number is None:
         return "unknown"
-    return log.epoch_and_offset(number) or f"{number:,}"
+    return (log.epoch_and_offset(number) if log is not None else "") or f"{number:,}"
 
 
 class ShownValue(NamedTuple):
@@ -172,15 +174,43 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} m" if hours else f"{minutes} m {rest} s"
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
+    first = next(n for n, (number, _) in enumerate(parts) if number)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number)
+
+
+def as_duration(seconds: int | None) -> str:
+    """Format a duration as users write it: 7d; nothing if there is none."""
+    if not seconds:
+        return ""
+    units = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+    name, unit = next(each for each in units if seconds % each[1] == 0)
+    return f"{seconds // unit}{name}"
+
+
+def as_size(count: int | None) -> str:
+    """Format a size as users write it: 10G; nothing if there is none."""
+    if not count:
+        return ""
+    units = (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10))
+    name, unit = next((each for each in units if count % each[1] == 0), ("", 1))
+    return f"{count // unit}{name}"
 
 
 def moment(time_s: float | datetime) -> str:
     """Format a time in UTC, with seconds."""
     found = time_s if isinstance(time_s, datetime) else datetime.fromtimestamp(time_s, UTC)
     return found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def slowest_shards(group: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
+    """Return the shards of a group that are furthest behind, in order, with the owners' names."""
+    names = {member["id"]: member["name"] for member in group["members"]}
+    slowest = sorted(group["shards"], key=lambda shard: int(shard["position"]))[:most]
+    return [
+        {**shard, "owner_name": names.get(shard["owner"], shard["owner"])}
+        for shard in sorted(slowest, key=lambda shard: int(shard["number"]))
+    ]
 
 
 def with_code(text: str) -> Markup:
@@ -202,8 +232,11 @@ FILTERS: Final = {
     "count": count,
     "rate": rate,
     "duration": duration,
+    "as_duration": as_duration,
+    "as_size": as_size,
+    "sentence": sentence,
     "moment": moment,
     "node_state": node_state,
     "copied": copied,
-    "subject": subject_of,
+    "grouped": group_conditions,
 }

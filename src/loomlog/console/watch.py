@@ -1,7 +1,7 @@
 """Poll the status of the cluster while pages are open.
 
-There is one watch for each identity: what a status shows depends on who asks. It keeps the rates
-and events of the last minutes in memory, and nothing else.
+There is one watch for each identity: what a status shows depends on the permissions of
+the caller. It keeps the rates and events of the last minutes in memory, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator
-from typing import Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 from loomlog.console.clients import CLIENTS_MAX, Clients
 from loomlog.console.latencies import Counts, Latencies, Scraper, latencies
 from loomlog.console.rates import Look, Rates, rates
-from loomlog.console.timeline import Event, changes
 from loomlog.errors import LoomError, PermissionDenied, Unauthorized
+from loomlog.wire.events import EventInfo
+
+T = TypeVar("T")
 
 LOOK_EVERY_S: Final = 1.0
 SCRAPE_EVERY_S: Final = 3.0
@@ -41,8 +43,8 @@ class Watch:
         self.error: LoomError | None = None  # of the last look
         self.rates: deque[Rates] = deque(maxlen=RATES_MAX)
         self.latencies: deque[Latencies] = deque(maxlen=RATES_MAX)
-        self.events: deque[Event] = deque(maxlen=EVENTS_MAX)  # the newest last
-        self.began_s = time.time()
+        self.events: deque[EventInfo] = deque(maxlen=EVENTS_MAX)  # of the cluster, the newest last
+        self._kept: dict[str, tuple[float, Any]] = {}  # until when, and what
 
     async def now(self) -> Look:
         """Return the newest look, not older than a second; raise an error if there is none."""
@@ -61,6 +63,19 @@ class Watch:
             yield
             async with self._looked:
                 await self._looked.wait()
+
+    async def kept(self, name: str, load: Callable[[], Awaitable[T]], for_s: float) -> T:
+        """Return what `load` returned, also to others of this identity, for a while."""
+        now_s = time.monotonic()
+        if name not in self._kept or now_s >= self._kept[name][0]:
+            self._kept[name] = now_s + for_s, await load()
+        found: T = self._kept[name][1]
+        return found
+
+    @property
+    def _last_event(self) -> int:
+        """The id of the newest event; another look may have added some meanwhile."""
+        return self.events[-1].id if self.events else 0
 
     async def close(self) -> None:
         if self._task is not None:
@@ -90,18 +105,16 @@ class Watch:
         try:
             async with self._clients.use(self._token) as cluster:
                 status = await cluster.status()
+                answered_s = time.monotonic()
+                found = await cluster.events(after=self._last_event)
+                self.events += [each for each in found if each.id > self._last_event]
         except LoomError as error:
-            if self.error is None and before is not None:
-                self._note("problem", "the metadata repository does not answer")
             self.error = error
         else:
-            if self.error is not None and before is not None:
-                self._note("good", "the metadata repository answers again")
             self.error = None
-            self.look = Look(time.time(), status, time.monotonic() - began_s)
+            self.look = Look(time.time(), status, answered_s - began_s)
             if before is not None:
                 self.rates.append(rates(before, self.look))
-                self.events += changes(before.status, status, self.look.time_s)
             await self._scrape()
         async with self._looked:
             self._looked.notify_all()
@@ -114,9 +127,6 @@ class Watch:
         found = await self._scraper.look(self._token)
         self.latencies.append(latencies(self._scraped, found, now_s))
         self._scraped = found
-
-    def _note(self, severity: str, text: str) -> None:
-        self.events.append(Event(time.time(), severity, "metadata", text))
 
 
 class Watches:

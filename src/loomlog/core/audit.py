@@ -1,18 +1,20 @@
 """The audit trail of a server: what was denied and what operators did. Pure.
 
-It is bounded in memory and in rate: what does not fit is counted, and the count is noted with the
-next entry. Whoever writes the trail to the audit log takes its entries from here.
+It is bounded in memory and in rate. Denials and actions have budgets of their own, and so has every
+name: a flood of denied requests hides neither what others do, nor what their sender does besides.
+What does not fit is counted, and the count is an entry, too. Whoever writes the trail to the audit
+log takes its entries from here.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-ENTRIES_MAX: Final = 1000  # that wait to be written
-RATE_MAX: Final = 50  # a second
+ENTRIES_MAX: Final = 1000  # denials that wait to be written, and as many actions
+RATE_MAX: Final = 50  # denials of one name in a second, and as many actions
 TEXT_CHARS_MAX: Final = 500
 
 
@@ -25,35 +27,60 @@ class AuditEntry:
     where: str  # the address of the peer
     what: str
     outcome: str
-    dropped: int = 0  # entries before this one that did not fit
+    dropped: int = 0  # entries that did not fit, if it is about them
 
 
 class AuditTrail:
     """Entries that wait to be written. `noted` is called when there are some."""
 
     def __init__(self) -> None:
-        self._entries: deque[AuditEntry] = deque()
+        self._entries: list[AuditEntry] = []
         self._second = 0
-        self._count = 0  # noted in this second
-        self._unsaid = 0  # dropped since the last entry
+        self._in_second: Counter[tuple[bool, str]] = Counter()  # noted, by kind and name
+        self._waiting: Counter[bool] = Counter()  # entries, by kind: whether they are denials
+        self._left_out: Counter[bool] = Counter()  # since the last entry about that
+        self._left_out_s = 0.0  # when the last one was
         self.dropped = 0
         self.noted: Callable[[], None] = lambda: None
 
-    def note(self, time_s: float, who: str, where: str, what: str, outcome: str) -> None:
+    def note(
+        self, time_s: float, who: str, where: str, what: str, outcome: str, *, denied: bool
+    ) -> None:
+        """Note that something was denied, or what became of an action."""
         if int(time_s) != self._second:
-            self._second, self._count = int(time_s), 0
-        self._count += 1
-        if self._count > RATE_MAX or len(self._entries) >= ENTRIES_MAX:
-            self._unsaid += 1
-            self.dropped += 1
+            self._second = int(time_s)
+            self._in_second.clear()
+        who = _cut(who)
+        self._in_second[denied, who] += 1
+        if self._in_second[denied, who] > RATE_MAX or self._waiting[denied] >= ENTRIES_MAX:
+            self._leave_out(time_s, denied)
             return
-        who, where, what = who[:TEXT_CHARS_MAX], where[:TEXT_CHARS_MAX], what[:TEXT_CHARS_MAX]
-        entry = AuditEntry(time_s, who, where, what, outcome[:TEXT_CHARS_MAX], self._unsaid)
-        self._entries.append(entry)
-        self._unsaid = 0
+        self._waiting[denied] += 1
+        self._entries.append(AuditEntry(time_s, who, _cut(where), _cut(what), _cut(outcome)))
         self.noted()
+
+    def _leave_out(self, time_s: float, denied: bool) -> None:
+        self.dropped += 1
+        self._left_out_s = time_s
+        self._left_out[denied] += 1
+        if self._left_out.total() == 1:
+            self.noted()
 
     def take(self) -> list[AuditEntry]:
         """Return all entries, oldest first, and forget them."""
-        entries, self._entries = list(self._entries), deque()
+        entries, self._entries = self._entries, []
+        for denied, count in sorted(self._left_out.items()):
+            outcome = f"dropped: {count} {'denials' if denied else 'actions'}"
+            what = "entries that were left out"
+            entries.append(AuditEntry(self._left_out_s, "", "", what, outcome, count))
+        self._waiting.clear()
+        self._left_out.clear()
         return entries
+
+
+def _cut(text: str) -> str:
+    """Return a text that is not too long; one that was longer says so."""
+    if len(text) <= TEXT_CHARS_MAX:
+        return text
+    mark = f"… [cut: {len(text)} characters]"
+    return text[: TEXT_CHARS_MAX - len(mark)] + mark

@@ -78,6 +78,18 @@ LOG_KINDS: Final = frozenset(
     }
 )
 
+# Why a node or one of its volumes takes nothing.
+DISK_KINDS: Final = frozenset(
+    {
+        Kind.VOLUME_MISSING,
+        Kind.VOLUME_FAILED,
+        Kind.VOLUME_FULL,
+        Kind.VOLUME_NEARLY_FULL,
+        Kind.STORE_CLOSED,
+        Kind.OTHER,
+    }
+)
+
 _SEVERITIES: Final = {
     Severity.PROBLEM: (
         Kind.APPENDS_WAIT,
@@ -138,7 +150,7 @@ class Shortage(NamedTuple):
 
     records: int | None  # at most; positions, where nobody counts entries. None: not known
     bytes: int | None  # about; None: not known
-    reason: str
+    reasons: Sequence[str]
     help: str = ""
 
 
@@ -150,7 +162,7 @@ def under_replicated(log: str, shortages: Sequence[Shortage]) -> list[Condition]
         return []
     size, records = _sum(s.bytes for s in short), _sum(s.records for s in short)
     entries = "entries" if records is None else f"up to {records:,} entries"
-    reasons = "; ".join(dict.fromkeys(shortage.reason for shortage in short))
+    reasons = "; ".join(dict.fromkeys(each for shortage in short for each in shortage.reasons))
     return [
         Condition(
             Kind.UNDER_REPLICATED,

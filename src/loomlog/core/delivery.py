@@ -34,6 +34,7 @@ class Event(StrEnum):
     APPENDED = "it is appended"
     REFUSED = "it is not appended: another attempt may help"
     REJECTED = "it is not appended, and another attempt would not help"
+    CONFLICT = "it is nowhere, and something stands behind the position that it expected"
     LOST = "no answer will come"
     ABSENT = "the attempt found out that it was not appended"
     UNKNOWN = "whether it was appended can no longer be found out"
@@ -73,6 +74,7 @@ EXACTLY_ONCE: Final[Rules] = {
     (WAITING, Event.DECLINED): (WAITING, Action.NONE),
     (WAITING, Event.REFUSED): (RETRYING, Action.RETRY),
     (WAITING, Event.REJECTED): (SETTLED, Action.FAIL),
+    (WAITING, Event.CONFLICT): (SETTLED, Action.FAIL),
     (WAITING, Event.OVERDUE): (SETTLED, Action.FAIL),
     (WAITING, Event.CLOSED): (SETTLED, Action.FAIL),
     (WAITING, Event.LOG_GONE): (WAITING, Action.NONE),
@@ -82,6 +84,7 @@ EXACTLY_ONCE: Final[Rules] = {
     (SENT, Event.APPENDED): (SETTLED, Action.SUCCEED),
     (SENT, Event.REFUSED): (RETRYING, Action.RETRY),
     (SENT, Event.REJECTED): (SETTLED, Action.FAIL),
+    (SENT, Event.CONFLICT): (SETTLED, Action.FAIL),
     (SENT, Event.LOST): (DOUBTFUL, Action.RESOLVE),
     (SENT, Event.ABSENT): (QUEUED, Action.REQUEUE),
     (SENT, Event.UNKNOWN): (SETTLED, Action.FAIL_AS_UNKNOWN),
@@ -94,6 +97,8 @@ EXACTLY_ONCE: Final[Rules] = {
     # A refusal now says nothing about the first attempt.
     (DOUBTFUL, Event.REFUSED): (DOUBTFUL, Action.RESOLVE),
     (DOUBTFUL, Event.REJECTED): (DOUBTFUL, Action.RESOLVE),
+    # Unlike other refusals: whoever compares positions has looked for the batch before.
+    (DOUBTFUL, Event.CONFLICT): (SETTLED, Action.FAIL),
     (DOUBTFUL, Event.LOST): (DOUBTFUL, Action.RESOLVE),
     (DOUBTFUL, Event.ABSENT): (QUEUED, Action.REQUEUE),
     (DOUBTFUL, Event.UNKNOWN): (SETTLED, Action.FAIL_AS_UNKNOWN),
@@ -109,6 +114,16 @@ EXACTLY_ONCE: Final[Rules] = {
 
 AT_ONCE: Final[Rules] = {**EXACTLY_ONCE, (SENT, Event.LOST): (RETRYING, Action.RETRY)}
 """What may have been appended is appended again, and may then be there twice."""
+
+
+FAIL_FAST: Final[Rules] = {
+    **EXACTLY_ONCE,
+    (WAITING, Event.REFUSED): (SETTLED, Action.FAIL),
+    (SENT, Event.REFUSED): (SETTLED, Action.FAIL),
+    (SENT, Event.ABSENT): (SETTLED, Action.FAIL),
+    (DOUBTFUL, Event.ABSENT): (SETTLED, Action.FAIL),
+}
+"""There is one attempt."""
 
 
 class Progress:
@@ -128,7 +143,7 @@ class Progress:
         self.state, action = self._rules[before, event]
         if event is Event.LOST:
             self.loss = why
-        elif event is Event.ABSENT and before is DOUBTFUL:
+        elif event in (Event.ABSENT, Event.CONFLICT) and before is DOUBTFUL:
             self.loss = ""
         if before is not RETRYING and self.state in (RETRYING, QUEUED):
             self.attempts += 1

@@ -4,9 +4,10 @@ A permission is a verb and a pattern of names, written `append:orders.*`; `*` st
 characters. What the names are depends on the verb: logs, or the names of registers and pipelines.
 Verbs about the whole cluster have no name, so any pattern covers them.
 
-A grant gives a subject a permission, or all those of a role. Operators may do everything. Storage
-nodes and metadata repositories have rights that nobody is granted (wire/permissions.py), and may
-append to the audit log.
+A grant gives a subject a permission, or all those of a role. Some roles are built in; any other,
+`role:NAME`, is a subject that has grants, and a subject to which it is granted has them, too.
+Operators may do everything. Storage nodes and metadata repositories have rights that nobody is
+granted (wire/permissions.py), and may append to the audit log.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ ROLES: Final[Mapping[str, tuple[Verb, ...]]] = MappingProxyType(
 )
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*/@:-]+")
-_SUBJECT: Final = re.compile(r"\*|[A-Za-z0-9._@-]+")
+_ROLE: Final = "role:"
+_SUBJECT: Final = re.compile(rf"\*|(?:{_ROLE})?[A-Za-z0-9._@-]+")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,26 +82,46 @@ class Permission:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """A verb or a role that a subject is given, for names that a pattern covers."""
+    """A verb or a role that a subject is given, for names that a pattern covers. A role of one's
+    own has patterns itself: it is given for all names."""
 
     subject: str
     what: str
     pattern: str
 
     def __post_init__(self) -> None:
-        if not _SUBJECT.fullmatch(self.subject) or len(self.subject) > limits.SUBJECT_CHARS_MAX:
+        check_subject(self.subject)
+        if not is_role(self.what):
+            permissions_for(self.what, self.pattern)
+            return
+        check_subject(self.what)
+        if is_role(self.subject):
+            raise InvalidArgument("a role has no roles: grant its verbs to it")
+        if self.pattern != "*":
             raise InvalidArgument(
-                f"{self.subject[:100]!r} is no subject: write the name of a client, "
-                f"{ANONYMOUS_SUBJECT!r}, or '*' for everybody"
+                f"the grants of {self.what} name its patterns: give the role without one"
             )
-        permissions_for(self.what, self.pattern)
 
     @property
     def permissions(self) -> tuple[Permission, ...]:
-        return permissions_for(self.what, self.pattern)
+        """Return what it permits itself: nothing if a role of one's own is given."""
+        return () if is_role(self.what) else permissions_for(self.what, self.pattern)
 
     def __str__(self) -> str:
         return f"{self.subject} {self.what}:{self.pattern}"
+
+
+def is_role(subject: str) -> bool:
+    return subject.startswith(_ROLE)
+
+
+def check_subject(text: str) -> None:
+    """Raise InvalidArgument if nothing can be granted to it."""
+    if not _SUBJECT.fullmatch(text) or len(text) > limits.SUBJECT_CHARS_MAX:
+        raise InvalidArgument(
+            f"{text[:100]!r} is no subject: write the name of a client, "
+            f"{ANONYMOUS_SUBJECT!r}, '*' for everybody, or {_ROLE}NAME for a role"
+        )
 
 
 def permissions_for(what: str, pattern: str) -> tuple[Permission, ...]:
@@ -114,7 +136,8 @@ def permissions_for(what: str, pattern: str) -> tuple[Permission, ...]:
         return (Permission(Verb(what), pattern),)
     except ValueError:
         raise InvalidArgument(
-            f"{what[:100]!r} is no verb and no role: use one of {', '.join([*Verb, *ROLES])}"
+            f"{what[:100]!r} is no verb and no role: use one of {', '.join([*Verb, *ROLES])}, "
+            f"or grant a role of your own, {_ROLE}NAME"
         ) from None
 
 
@@ -156,9 +179,14 @@ class Need:
     verbs: tuple[Verb, ...]
     name: str = ""
 
+    def only(self, verb: str) -> Need:
+        """Return the need of one of its verbs; all of them if it has no such verb."""
+        verbs = tuple(each for each in self.verbs if each == verb)
+        return Need(verbs, self.name) if verbs else self
+
     def __str__(self) -> str:
         if len(self.verbs) > _VERBS_SHOWN_MAX:
-            return f"for {self.name}"
+            return f"{', '.join(self.verbs[:-1])} or {self.verbs[-1]} for {self.name}"
         texts = [verb if verb in OF_CLUSTER else f"{verb}:{self.name}" for verb in self.verbs]
         return " or ".join(texts)
 
@@ -213,9 +241,29 @@ class AccessRules:
         return self.permissions_of_subject(name)
 
     def permissions_of_subject(self, name: str) -> tuple[Permission, ...]:
-        subjects = (name, EVERYBODY)
-        granted = (grant.permissions for grant in self.grants if grant.subject in subjects)
+        granted = (grant.permissions for grant in self.grants_of(name))
         return tuple(dict.fromkeys(each for permissions in granted for each in permissions))
+
+    def grants_of(self, name: str) -> tuple[Grant, ...]:
+        """Return the grants that a subject has itself, as everybody, and by its roles."""
+        own = {name, EVERYBODY}
+        roles = {each.what for each in self.grants if each.subject in own and is_role(each.what)}
+        return tuple(grant for grant in self.grants if grant.subject in own | roles)
+
+    def grants_about(self, subject: str) -> tuple[Grant, ...]:
+        """Return what a subject was granted and, if it is a role, to whom."""
+        return tuple(each for each in self.grants if subject in (each.subject, each.what))
+
+    def reasons(self, name: str, verb: Verb, resource: str) -> list[str]:
+        """Return the grants that allow a subject something."""
+        return sorted(
+            {
+                f"{permission} by {grant.subject}" if is_role(grant.subject) else str(permission)
+                for grant in self.grants_of(name)
+                for permission in grant.permissions
+                if permission.covers(verb, resource)
+            }
+        )
 
     def with_grants(self, grants: Iterable[Grant]) -> AccessRules:
         together = tuple(sorted({*self.grants, *grants}))

@@ -9,32 +9,44 @@ from typing import NamedTuple
 from loomlog.types import NodeId, StreamId
 
 
+class Placed:
+    """Counts the replicas and primaries of nodes while replicas are placed."""
+
+    def __init__(self, sets: Iterable[tuple[NodeId, ...]] = ()) -> None:
+        self.replicas: Counter[NodeId] = Counter()
+        self.primaries: Counter[NodeId] = Counter()
+        for nodes in sets:
+            self.count(nodes)
+
+    def count(self, nodes: tuple[NodeId, ...], by: int = 1) -> None:
+        """Add a set of replicas, the primary first, or remove it."""
+        for node in nodes:
+            self.replicas[node] += by
+        for primary in nodes[:1]:
+            self.primaries[primary] += by
+
+
 def place(
     streams: int,
     replicas: int,
     nodes: Sequence[NodeId],
-    existing: Iterable[tuple[NodeId, ...]],
+    existing: Placed,
     locations: Mapping[NodeId, str] | None = None,
 ) -> list[tuple[NodeId, ...]]:
     """Return the nodes of each new stream, the primary first. No node gets two replicas of a
     stream; these are in as many locations as there are, and replicas and primaries are spread
     evenly as far as possible. A node without location is in one of its own."""
-    load: Counter[NodeId] = Counter()
-    primaries: Counter[NodeId] = Counter()
+    counts = Placed()
+    load, primaries = counts.replicas, counts.primaries
+    load.update({node: existing.replicas[node] for node in nodes})
+    primaries.update({node: existing.primaries[node] for node in nodes})
     placed: list[tuple[NodeId, ...]] = []
-
-    def count(chosen: tuple[NodeId, ...]) -> None:
-        load.update(chosen)
-        primaries.update(chosen[:1])
-
-    for placed_before in existing:
-        count(placed_before)
     for _ in range(streams):
         lightest = sorted(nodes, key=lambda node: (load[node], primaries[node], node))
         chosen = spread(lightest, replicas, locations or {})
         chosen.sort(key=lambda node: (primaries[node], load[node], node))
         placed.append(tuple(chosen))
-        count(placed[-1])
+        counts.count(placed[-1])
     return placed
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-ASK_S: Final = 0.5  # a connected node that says nothing for this long is asked whether it is there
+ASK_S: Final = 0.6  # a connected node that says nothing for this long is asked whether it is there
 ANSWER_S: Final = 0.5  # and has at least this long to answer ...
 QUIET_S: Final = 1.2  # ... before it is missed, when it has said nothing for this long
 TRUST_S: Final = 60.0  # a node that was missed and is there after all is slow: it gets more time
@@ -54,6 +54,13 @@ class Presence:
             return False
         self.asked_at = now_s
         return True
+
+    def look_at(self, now_s: float) -> float:
+        """Return when to look at it again; -inf: as often as possible, because its silence counts
+        now, and the time in which the caller itself is held up must not count with it."""
+        if self.connected and self.asked_at == inf:
+            return self.heard_at + ASK_S
+        return inf if self.standing(now_s) is Standing.SILENT else -inf
 
     def heard(self, now_s: float) -> None:
         if self._quiet(now_s):

@@ -17,6 +17,9 @@ from loomlog.types import NodeId, StreamId
 
 REPLICA_BYTES: Final = 64 << 20  # a replica counts as much as this, besides what it stores
 TOLERANCE: Final = 0.1  # of the average load: a smaller difference is not worth a copy
+GAIN_MIN: Final = (
+    0.5  # of the load of a replica: moving it must make two nodes this much more alike
+)
 
 
 class ReplicaGroup(NamedTuple):
@@ -122,11 +125,13 @@ class _Work:
         return False
 
     def _choose(self, origin: NodeId, target: NodeId, difference: int) -> int | None:
-        """Return the group whose move makes both most alike; None: none makes them more alike."""
+        """Return the group whose move makes both most alike; None: none makes it worth a copy."""
         best, best_rest = None, difference
         for index in self._on[origin]:
-            rest = abs(difference - 2 * self._groups[index].load)
-            if rest < best_rest and self._may_move(index, origin, target):
+            load = self._groups[index].load
+            rest = abs(difference - 2 * load)
+            is_worth_it = difference - rest >= GAIN_MIN * load
+            if is_worth_it and rest < best_rest and self._may_move(index, origin, target):
                 best, best_rest = index, rest
         return best
 

@@ -26,6 +26,8 @@ class KnownNode(Protocol):
     def generations(self) -> Mapping[int, int]: ...
     @property
     def process(self) -> str: ...
+    @property
+    def life(self) -> int: ...
 
 
 class Claim(Protocol):
@@ -41,6 +43,8 @@ class Claim(Protocol):
     def generations(self) -> Sequence[int]: ...
     @property
     def process(self) -> str: ...
+    @property
+    def clean(self) -> bool: ...
 
 
 class Verdict(Enum):
@@ -96,3 +100,12 @@ def older_shards(claim: Claim, known: KnownNode | None) -> frozenset[int]:
         return frozenset()
     claimed = zip(claim.shards, claim.generations, strict=True)
     return frozenset(shard for shard, n in claimed if 0 < n <= known.generations.get(shard, 0))
+
+
+def life_of(claim: Claim, known: KnownNode | None) -> int:
+    """Return the number of a node's life. Another one begins when the node is started after a
+    crash: nobody knows whether its disks kept all that it wrote since its last generation."""
+    if known is None:
+        return 1
+    goes_on = is_same(claim, known) and (claim.process == known.process or claim.clean)
+    return max(1, known.life) if goes_on else known.life + 1

@@ -14,7 +14,14 @@ from dataclasses import replace
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.permissions import AccessRules, Grant, Verb, parse_permissions
+from loomlog.core.permissions import (
+    AccessRules,
+    Grant,
+    Verb,
+    check_subject,
+    is_role,
+    parse_permissions,
+)
 from loomlog.errors import InvalidArgument, LoomError, NotFound
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import AccessRecord, TokenRecord
@@ -22,7 +29,8 @@ from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.types import LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire import tokens
-from loomlog.wire.guard import Access, Guard
+from loomlog.wire.access import Access
+from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection
 
 CONFIRM_S: Final = 2.0  # for nodes to confirm new rules, until they are named as behind
@@ -41,7 +49,8 @@ class CatalogNames:
     def log_of(self, loglet: LogId) -> str:
         catalog = self._catalog()
         for log in catalog.logs.values() if catalog is not None else ():
-            if log.segment_of(loglet) is not None:
+            # Streams name the log itself, whose first segment may have been trimmed.
+            if log.log_id == loglet or log.segment_of(loglet) is not None:
                 return log.name
         raise NotFound(f"there is no log with a loglet {loglet}: refresh the metadata")
 
@@ -115,7 +124,9 @@ class ClusterAccess:
         allow = [each for text in request.allow for each in parse_permissions(text)]
         if not allow or not 0 < request.lifetime_s <= limits.RETENTION_S_MAX:
             raise InvalidArgument("a token needs at least one permission and an expiry")
-        Grant(request.name, "read", "*")  # the same names as clients have
+        check_subject(request.name)  # the same names as clients have
+        if is_role(request.name):
+            raise InvalidArgument("a token has the name of a program, not that of a role")
         async with self._changing:
             record = self._catalog.access
             keys = record.keys or _with_new_key(())

@@ -15,6 +15,7 @@ from loomlog.errors import LoomError, NotFound, NotLeader
 logger = logging.getLogger(__name__)
 
 RETRY: Final = Backoff(0.05, 5.0)
+STEPS_AT_ONCE: Final = 100  # that wait for nothing; then others get a turn
 UNEXPECTED: Final = "internal error: see the log of the metadata repository"
 
 
@@ -118,10 +119,13 @@ class RetryLoop(Generic[K]):
         woken.clear()
 
     async def _work(self, key: K) -> None:
-        woken, failures = self._at_work[key], 0
+        woken, failures, steps = self._at_work[key], 0, 0
         try:
             while True:
                 woken.clear()
+                steps += 1
+                if not steps % STEPS_AT_ONCE:
+                    await asyncio.sleep(0)  # a step that achieves nothing stops nobody else
                 match await self._try(key):
                     case StepResult.DONE:
                         failures = 0
@@ -153,26 +157,3 @@ class RetryLoop(Generic[K]):
         if progress in (StepResult.IDLE, StepResult.DONE):
             self.trouble.pop(key, None)
         return progress
-
-
-class Timers:
-    """At most one timer per key: setting it again replaces it."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
-
-    def set(self, key: Hashable, delay_s: float, call: Callable[[], None]) -> None:
-        """Call once, after the delay."""
-        if key in self._timers:
-            self._timers[key].cancel()
-
-        def due() -> None:
-            del self._timers[key]
-            call()
-
-        self._timers[key] = self._loop.call_later(delay_s, due)
-
-    def stop(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from loomlog.core.conditions import Condition, Kind, in_order
 from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.node_operator import NodeOperator
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.rollback.gate import Gate
+from loomlog.staging_logs import staging_name
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -25,23 +27,47 @@ class ClusterConditions:
         keepers: Keepers,
         operator: NodeOperator,
         clocks: Clocks,
+        of_retention: Callable[[LogRecord], Iterable[Condition]],
         of_process: Callable[[], Iterable[Condition]],
         gate: Gate,
     ) -> None:
-        """`of_process` returns what is wrong with this metadata repository itself."""
+        """`of_retention` returns why a log keeps old entries, `of_process` what is wrong with this
+        metadata repository itself."""
         self._catalog = catalog
         self._nodes = nodes
         self._keepers = keepers
         self._operator = operator
         self._clocks = clocks
+        self._of_retention = of_retention
         self._of_process = of_process
         self._gate = gate
 
     def all(self, members: Sequence[pb.MetadataMember]) -> list[Condition]:
         """Return all conditions, the most urgent first."""
+        return in_order([*self.of_cluster(members), *self._of_logs()])
+
+    def of_cluster(self, members: Sequence[pb.MetadataMember]) -> list[Condition]:
+        """Return those that are about no log."""
         nodes = [each for node in sorted(self._catalog.nodes) for each in self._of_node(node)]
-        found = [*self._of_metadata(members), *self._clocks.conditions(), *nodes, *self._of_logs()]
-        return in_order(found)
+        return [*self._of_metadata(members), *self._clocks.conditions(), *nodes]
+
+    def of_log(self, log: LogRecord) -> list[Condition]:
+        found = [each for keeper in self._keepers.values() for each in keeper.conditions(log)]
+        if not self._clocks.why_unknown():  # which is a condition of its own
+            found += self._of_retention(log)
+        found += self._of_staged(log)
+        return found
+
+    def _of_staged(self, log: LogRecord) -> Iterator[Condition]:
+        """Yield what is lost of a log because its staging log has lost it."""
+        staging = self._catalog.logs.get(staging_name(log.name))
+        if staging is None or staging.unfinished:
+            return
+        for keeper in self._keepers.values():
+            for each in keeper.conditions(staging):
+                if each.kind is Kind.DATA_LOST:
+                    text = f"published rows may be lost with log {staging.name!r}: {each.sentence}"
+                    yield Condition(Kind.DATA_LOST, text, log=log.name)
 
     def _of_metadata(self, members: Sequence[pb.MetadataMember]) -> Iterator[Condition]:
         gate = self._gate
@@ -73,15 +99,44 @@ class ClusterConditions:
             yield drain
         for keeper in self._keepers.values():
             yield from keeper.node_conditions(node)
+        if self._gate.was_caught_up and (forgotten := self._forgotten(node)):
+            yield Condition(
+                Kind.DATA_LEFT_OVER,
+                f"has {forgotten} of logs that the restored metadata does not know: their entries "
+                "cannot be read, nor transactions and publications that depend on them",
+                "restore a newer copy of the metadata; to delete them for good: "
+                f"`loom node cleanup {node}`",
+                node=node,
+            )
         connected = self._nodes.get(node)
-        if connected is not None and connected.connection is not None:
-            yield from connected.conditions
+        if connected is not None:
+            is_there = connected.connection is not None
+            # What a node says is over when it is away, but its certificate may be the reason.
+            lasting = (Kind.CERTIFICATE_EXPIRES,)
+            yield from (each for each in connected.conditions if is_there or each.kind in lasting)
+
+    def _forgotten(self, node: NodeId) -> str:
+        return ", ".join(name for each in self._keepers.values() for name in each.forgotten(node))
 
     def _absence(self, node: NodeId) -> Condition:
         if reason := "" if self._nodes.connected(node) else self._nodes.turned_away(node):
             text = f"is there, but may not take part: {reason}"
             return Condition(Kind.NODE_HELD_BACK, text, node=node)
-        helps = f"start its vsn; if its disks are lost: `loom node replace {node}`"
+        record = self._catalog.nodes.get(node)
+        if record is not None and record.removing:
+            helps = "it is forgotten when its replicas are elsewhere"
+            return Condition(Kind.NODE_AWAY, "is away and being removed", helps, node=node)
+        has_replicas = any(keeper.replicas_on(node) for keeper in self._keepers.values())
+        if record is not None and record.is_given_up:
+            text, force = "is away, and an operator gave up its data", " --force" * has_replicas
+            helps = f"start its vsn if its data is there; else `loom node remove {node}{force}`"
+            return Condition(Kind.NODE_AWAY, text, helps, node=node)
+        if has_replicas:
+            helps = f"start its vsn; if its disks are lost: `loom node replace {node}`"
+        else:
+            helps = (
+                f"start its vsn; or, since all that it had is elsewhere: `loom node remove {node}`"
+            )
         return Condition(Kind.NODE_AWAY, "is away", helps, node=node)
 
     def _of_logs(self) -> Iterator[Condition]:
@@ -90,5 +145,4 @@ class ClusterConditions:
         for name in sorted(self._catalog.logs):
             log = self._catalog.logs[name]
             if not log.unfinished:
-                for keeper in self._keepers.values():
-                    yield from keeper.conditions(log)
+                yield from self.of_log(log)

@@ -207,9 +207,10 @@ def _real_files() -> Files:
 
 
 def _new_worker(name: str, at_close: ExitStack | AsyncExitStack) -> Worker:
-    from loomlog.storage.disk import ThreadWorker
+    from loomlog.storage.disk import EagerWorker, ThreadWorker
 
-    worker = ThreadWorker(asyncio.get_running_loop(), name)
+    loop = asyncio.get_running_loop()
+    worker = EagerWorker(ThreadWorker(loop, name), loop.call_soon)
     at_close.callback(worker.close)
     return worker
 

@@ -128,18 +128,11 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
             (about[n.storage_node_id] for n in nodes),
         ),
         gauge("nodes_silent", "Nodes that do not report.", sum(not n.alive for n in nodes)),
-        Metric(
-            "denials",
-            "counter",
-            "Requests that were denied for lack of a permission.",
-            [
-                Sample(status.denials, {"server": "vmr"}),
-                *(
-                    Sample(n.denials, {"server": f"vsn-{n.storage_node_id}"})
-                    for n in nodes
-                    if n.HasField("denials")
-                ),
-            ],
+        _of_servers(status, "denials", "Requests that were denied for lack of a permission."),
+        _of_servers(
+            status,
+            "audit_dropped",
+            "Entries that the audit log lacks because there were too many at once.",
         ),
         Metric(
             "limit_refusals",
@@ -148,6 +141,18 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
             _refusals(status),
         ),
     ]
+
+
+def _of_servers(status: pb.Status, field: str, text: str) -> Metric:
+    """Return a counter of the vmr that leads, and of each node that has reported it."""
+    counts = {"vmr": getattr(status, field)}
+    counts |= {
+        f"vsn-{node.storage_node_id}": getattr(node, field)
+        for node in status.nodes
+        if node.HasField(field)
+    }
+    samples = [Sample(count, {"server": server}) for server, count in counts.items()]
+    return Metric(field, "counter", text, samples)
 
 
 def _refusals(status: pb.Status) -> list[Sample]:
@@ -216,8 +221,9 @@ def _log_metrics(status: pb.Status) -> list[Metric]:
 
 def _group_metrics(status: pb.Status) -> list[Metric]:
     """Return how far consumer groups are behind, in positions; nothing where the tail is not
-    known."""
-    groups = [(log, group) for log in shown_logs(status) for group in log.groups]
+    known, or while the metadata may be old."""
+    logs = shown_logs(status) if _are_logs_known(status) else []
+    groups = [(log, group) for log in logs for group in log.groups]
     lags = [
         Sample(max(0, log.tail - position), {"log": log.name, "group": group.name, "shard": number})
         for log, group in groups
@@ -231,6 +237,37 @@ def _group_metrics(status: pb.Status) -> list[Metric]:
     return [
         Metric("group_lag", "gauge", "Positions between a group and the tail.", lags[:shown]),
         Metric("group_members", "gauge", "Members of a group.", members[:shown]),
+        *_queue_metrics(logs),
+    ]
+
+
+def _queue_metrics(logs: Sequence[pb.Log]) -> list[Metric]:
+    """Return how far work queues are behind, and their jobs."""
+    queues = [(log, queue) for log in logs for queue in log.queues]
+    shown = limits.METRICS_READERS_MAX
+    lags = [
+        Sample(max(0, log.tail - queue.position), {"log": log.name, "queue": queue.name})
+        for log, queue in queues[:shown]
+        if not log.tail_unknown
+    ]
+    jobs = [
+        Sample(count, {"log": log.name, "queue": queue.name, "state": state})
+        for log, queue in queues[:shown]
+        for state, count in (("taken", queue.taken), ("free", queue.free))
+    ]
+    members = [
+        Sample(queue.members, {"log": log.name, "queue": queue.name})
+        for log, queue in queues[:shown]
+    ]
+    return [
+        Metric("queue_lag", "gauge", "Positions that no member of a queue has taken.", lags),
+        Metric(
+            "queue_jobs",
+            "gauge",
+            "Jobs of a queue that a member has, or that wait to be taken again.",
+            jobs,
+        ),
+        Metric("queue_members", "gauge", "Members of a queue.", members),
     ]
 
 
@@ -249,7 +286,7 @@ def _short(status: pb.Status, logs: Sequence[pb.Log], field: str) -> list[Sample
 
 
 def _are_logs_known(status: pb.Status) -> bool:
-    """Return whether all conditions of logs are listed: else the metadata may be old."""
+    """Return whether what is shown of logs and readers is so: else the metadata may be old."""
     return not any(
         c.kind in (Kind.METADATA_WAITS, Kind.METADATA_ROLLED_BACK) for c in status.conditions
     )
@@ -262,9 +299,9 @@ def _is_missed(log: pb.Log, stream: pb.LogStream) -> bool:
 
 
 async def reader_metrics(registers: ClusterRegisters, status: pb.Status) -> list[Metric]:
-    """Return how far readers are: the checkpoints of logs."""
+    """Return how far readers are: the checkpoints of logs, unless the metadata may be old."""
     found = await registers.list(pb.ListRegisters(prefix=_CHECKPOINTS))
-    logs = {log.name: log for log in status.logs}
+    logs = {log.name: log for log in status.logs if _are_logs_known(status)}
     positions, lags = [], []
     for register in found.registers[: limits.METRICS_READERS_MAX]:
         name, _, reader = register.name.removeprefix(_CHECKPOINTS).rpartition("/")

@@ -9,7 +9,7 @@ metadata/registry.py lists the protocols.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from loomlog.core.conditions import Condition
 from loomlog.core.outage import PartOutage
 from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
+from loomlog.core.sizes import Measured
 from loomlog.errors import InvalidArgument, Unavailable
 from loomlog.metadata.background import Background
 from loomlog.metadata.catalog.catalog import Catalog
@@ -165,6 +166,11 @@ class ProtocolKeeper(ABC):
         Unavailable: it is not known now. RolledBack: it is lost.
         """
 
+    async def settle(self, log: LogRecord, segment: Segment) -> Glsn:
+        """Return a position up to which everything is decided: what is not written there by now
+        never will be, even if it was reserved. Any LoomError: it cannot be decided now."""
+        return segment.start - 1
+
     @abstractmethod
     def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
         """Return the last position that is known without a request."""
@@ -181,6 +187,13 @@ class ProtocolKeeper(ABC):
         This holds for all entries appended before the call. Any LoomError: not known now.
         """
         raise Unavailable(f"protocol {self.protocol!r} does not look for times")
+
+    async def measure(
+        self, log: LogRecord, segment: Segment, first: Glsn, last: Glsn
+    ) -> Sequence[Measured]:
+        """Return the sizes of the parts of a segment, of batches that begin in a range; or of its
+        beginning, if a part looks no further at once. Never more than is stored."""
+        raise Unavailable(f"protocol {self.protocol!r} does not measure what it stores")
 
     # ---- status
 
@@ -267,6 +280,10 @@ class ProtocolKeeper(ABC):
     def stored_bytes(self, node: NodeId) -> int:
         """Return what the node stores of this protocol, if it reports that by stream."""
         return 0
+
+    def forgotten(self, node: NodeId) -> list[str]:
+        """Return the names of what the node holds of logs that no record names."""
+        return []
 
     def unknown_streams(self, node: NodeId) -> list[StreamId]:
         """Return the streams that the node holds without being a replica of them."""

@@ -95,9 +95,12 @@ class ClusterRegisters:
 
     @classmethod
     async def load(cls, store: MetaStore, leases: ClusterLeases) -> ClusterRegisters:
-        """Return the registers of a store, with the consumer groups among them."""
+        """Return the registers of a store, with the groups and queues among them."""
         registers = cls(store, leases)
-        for key, item in (await store.list(_PREFIX + groups.PREFIX)).items():
+        items: dict[str, StoredItem] = {}
+        for prefix in groups.PREFIXES:
+            items |= await store.list(_PREFIX + prefix)
+        for key, item in items.items():
             try:
                 value = RegisterRecord.decode(key, item.value).value
             except Corrupt as error:

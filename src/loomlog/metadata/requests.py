@@ -19,6 +19,7 @@ from loomlog.errors import (
     NotLeader,
     PermissionDenied,
     RolledBack,
+    Unauthorized,
     Unavailable,
 )
 from loomlog.metadata.access import CatalogNames, ClusterAccess
@@ -28,8 +29,10 @@ from loomlog.metadata.store.contract import StoreFailed
 from loomlog.metadata.term import Term
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.events import action
 from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection, Frame, Route, Service
+from loomlog.wire.permissions import AUDITED
 
 _CLIENT: Final = "client"
 
@@ -42,9 +45,9 @@ class Requests(Service):
         self._judge = guard
         self._access = ClusterAccess(term.catalog, term.nodes, guard)
         term.view.denials = lambda: guard.denials
+        term.view.audit_dropped = lambda: guard.trail.dropped
         term.view.refusals = lambda: pb.LimitRefusals(**guard.refusals)
         looks: dict[str, Answer] = {
-            "describe_log": self._describe_log,
             "list_logs": self._list_logs,
             "change_node": self._change_node,
             "check_nodes": self._check_nodes,
@@ -52,6 +55,7 @@ class Requests(Service):
             "plan_rebalance": self._plan_rebalance,
             "describe_loglet": self._describe_loglet,
             "get_access": self._get_access,
+            "list_events": self._list_events,
         }
         commands: dict[str, Answer] = {
             "switch_log": self._switch_log,
@@ -65,6 +69,7 @@ class Requests(Service):
             "get_bounds": self._get_bounds,
             "set_retention": self._set_retention,
             "find_expired": self._find_expired,
+            "enlist_log": self._enlist_log,
             "get_register": self._get_register,
             "swap_register": self._swap_register,
             "list_registers": self._list_registers,
@@ -76,6 +81,8 @@ class Requests(Service):
         routes: dict[str, Route] = {
             kind: self._confirming(answer) for kind, answer in looks.items()
         }
+        # Appends that follow a description would not be answered before that.
+        routes["describe_log"] = self._confirming(self._describe_log, term.gate.wait_for_nodes)
         for kind, answer in confirmed.items():
             routes[kind] = self._confirming(answer, term.gate.wait)
         for kind, answer in commands.items():
@@ -136,7 +143,7 @@ class Requests(Service):
     def reply(self, connection: Connection, frame: Frame, answer: Frame) -> None:
         answer.leader_epoch = self._term.leader.epoch
         super().reply(connection, frame, answer)
-        self._judge.audit(connection, self._codec.kind(frame), frame, "done")
+        self._audit(connection, self._codec.kind(frame), frame)
 
     def answer_error(
         self, connection: Connection, frame: Frame, kind: str, error: Exception
@@ -151,7 +158,21 @@ class Requests(Service):
         else:
             super().answer_error(connection, frame, kind, error)
         if not isinstance(error, PermissionDenied):
-            self._judge.audit(connection, kind, frame, f"failed: {error}")
+            self._audit(connection, kind, frame, f"failed: {error}")
+
+    def _audit(self, connection: Connection, kind: str, frame: Frame, failure: str = "") -> None:
+        """Note what became of an operator's request."""
+        if kind in AUDITED:
+            self._judge.audit(connection, kind, frame, failure or "done")
+            who = self._who(connection)
+            done = action(kind, frame, who, f" {failure}" if failure else "")
+            if done is not None:
+                self._term.timeline.note(done)
+
+    def _who(self, connection: Connection) -> str:
+        if connection.principal.kind == "anonymous" and not connection.token:
+            return f"client at {connection.peer.rpartition(':')[0] or 'an unknown address'}"
+        return self._judge.name_of(connection)
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         self._term.connection_closed(connection)
@@ -181,8 +202,10 @@ class Requests(Service):
             self._term.note_generations(node, generations)
 
     async def _node_stops(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-        if (node := self._term.nodes.node_of(connection)) is not None:
-            await self._term.node_operator.hand_over(node)
+        node = self._term.nodes.node_of(connection)
+        if node is None:
+            raise Unauthorized("a node stops on the connection that it registered on")
+        await self._term.node_operator.hand_over(node)
         return pb.Frame(done=pb.Done())
 
     # ---- clients: logs
@@ -231,6 +254,10 @@ class Requests(Service):
         position = await self._term.retention.find_expired(frame.find_expired.name)
         return pb.Frame(expired=pb.Expired(position=position))
 
+    async def _enlist_log(self, connection: Connection, frame: Frame) -> Frame:
+        await self._term.decisions.enlist(frame.enlist_log.name)
+        return pb.Frame(done=pb.Done())
+
     # ---- clients: operators
 
     async def _change_stream(self, connection: Connection, frame: Frame) -> Frame:
@@ -272,6 +299,14 @@ class Requests(Service):
             if self._judge.is_on or connection.token:
                 _hide(status, lambda name: self._sees_log(connection, name))
             return pb.Frame(status=status)
+
+    async def _list_events(self, connection: Connection, frame: Frame) -> Frame:
+        judged = self._judge.is_on or bool(connection.token)
+        async with connection.turns:
+            found = await self._term.timeline.part(
+                frame.list_events, lambda name: not judged or self._sees_log(connection, name)
+            )
+            return pb.Frame(event_list=found)
 
     # ---- clients: registers and leases
 

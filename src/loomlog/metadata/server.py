@@ -41,17 +41,17 @@ from loomlog.metadata.requests import Front, Requests
 from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.metadata.term import Mandate, Term, explained
+from loomlog.meters import SYNC_TIMES, Traffic
 from loomlog.metrics import Metric
 from loomlog.net.credentials import Credentials
-from loomlog.storage import sync_times
 from loomlog.storage.files import Files, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection, Frame, Route, Server
+from loomlog.wire.operations import OPERATIONS
 from loomlog.wire.server_check import server_check
 from loomlog.wire.server_metrics import disk_metrics, server_metrics
-from loomlog.wire.traffic import Traffic
 
 if TYPE_CHECKING:
     from loomlog.http import Content, HttpServer
@@ -99,9 +99,11 @@ class MetadataRepository:
         self._knows_access = credentials is None  # what is said on a network has to be judged
         self._front = Front(self._codec, self._routes, self._guard, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
-        self._traffic = Traffic()
+        self._traffic = Traffic(OPERATIONS)
         self._started_at = 0.0  # by the loop's clock
         self._at_stop.push_async_callback(self._directory.close)
+        if credentials is not None:
+            self._at_stop.push_async_callback(credentials.wait_closed)
 
     # ---- life
 
@@ -182,7 +184,6 @@ class MetadataRepository:
         member.failed.add_done_callback(lambda failed: self._fail(failed.result()))
 
         async def seal(connection: Connection, frame: Frame, payload: memoryview) -> Frame:
-            connection.require("metadata", frame.round_seal.leader)
             return await member.seal(frame.round_seal, partial(check_granted, store))
 
         self._routes |= {**member.routes(self._codec), "round_seal": seal}
@@ -205,6 +206,8 @@ class MetadataRepository:
         """Serve nodes and clients as the leader."""
         self.term = await Term.begin(self._settings, mandate, self._new_secret, self._conditions)
         self._front.requests = Requests(self.term, self._codec, self._guard)
+        if self._is_real:
+            self.term.watch_timeline()
         return self.term
 
     def _conditions(self) -> list[Condition]:
@@ -360,7 +363,7 @@ class MetadataRepository:
         if self.term is not None and status is not None:
             with suppress(LoomError):  # the store may be away
                 found += await reader_metrics(self.term.registers, status)
-        found += server_metrics(self._traffic, self._server, sync_times.TIMES)
+        found += server_metrics(self._traffic, self._server, SYNC_TIMES)
         found += disk_metrics({self._settings.directory: await self._directory.space()})
         return metrics.CONTENT_TYPE, await metrics.page(found)
 

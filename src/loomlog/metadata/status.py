@@ -42,12 +42,13 @@ class StatusView:
         self._nodes = nodes
         self._keepers = keepers
         self._leader = leader
-        self._metadata_members = metadata_members
+        self.members = metadata_members
         self.conditions = conditions
         self._gate = gate
         self._groups = groups
         self._started_at = self._loop.time()
         self.denials: Callable[[], int] = lambda: 0  # of this process
+        self.audit_dropped: Callable[[], int] = lambda: 0  # entries that its trail left out
         self.refusals: Callable[[], pb.LimitRefusals] = pb.LimitRefusals
 
     # ---- logs
@@ -68,21 +69,24 @@ class StatusView:
             tail=keeper.known_tail(log, active),
             tail_unknown=bool(self._gate.condition) or not keeper.is_tail_known(log, active),
             streams=self._streams(log),
-            version=self._version_of(log),
+            version=self.version_of(log),
             segments=map(self._segment, log.segments),
             switching=_switching(log.layout),
             retention_s=log.retention_s,
+            retention_bytes=log.retention_bytes,
         )
 
     def _log_with_groups(self, log: LogRecord) -> pb.Log:
         description = self.log(log)
         description.groups.extend(self._groups.of_log(log.log_id, log.name))
+        description.queues.extend(self._groups.queues_of_log(log.log_id, log.name))
         return description
 
     async def bounds(self, log: LogRecord) -> pb.Bounds:
         return pb.Bounds(head=log.trimmed + 1, tail=await self._keepers.find_tail(log))
 
-    def _version_of(self, log: LogRecord) -> int:
+    def version_of(self, log: LogRecord) -> int:
+        """Return a number that grows with every change of the description of a log."""
         versions = (keeper.version_of(log) for keeper in self._keepers.values())
         return max(self._catalog.version_of(log), *versions)
 
@@ -101,12 +105,12 @@ class StatusView:
 
     def metadata_addresses(self) -> list[str]:
         """Return the addresses of all metadata repositories; none if there is only one."""
-        members = self._metadata_members()
+        members = self.members()
         return [member.address for member in members] if len(members) > 1 else []
 
     def status(self) -> pb.Status:
         nodes = self._catalog.nodes
-        members = self._metadata_members()
+        members = self.members()
         epoch, leader, _ = self._leader
         status = pb.Status(
             cluster_id=self._catalog.cluster.cluster_id,
@@ -119,6 +123,7 @@ class StatusView:
             members=members,
             conditions=map(condition_to_wire, self.conditions.all(members)),
             denials=self.denials(),
+            audit_dropped=self.audit_dropped(),
             refusals=self.refusals(),
         )
         for keeper in self._keepers.values():
@@ -147,6 +152,7 @@ class StatusView:
             volumes=connected.volumes if connected and connected.connection else (),
             scrub=connected.scrub if connected and connected.connection else None,
             denials=connected.denials if connected else None,
+            audit_dropped=connected.audit_dropped if connected else None,
             refusals=connected.refusals if connected else None,
             held_back=""
             if connected and connected.connection

@@ -26,7 +26,9 @@ from loomlog.metadata.conditions import ClusterConditions
 from loomlog.metadata.leases import ClusterLeases
 from loomlog.metadata.logs.admin import Admin
 from loomlog.metadata.logs.arrivals import Arrivals
+from loomlog.metadata.logs.decisions import DecisionTrimmer
 from loomlog.metadata.logs.retention import RetentionTrimmer
+from loomlog.metadata.logs.sizes import Sizes
 from loomlog.metadata.logs.switch import LogSwitches
 from loomlog.metadata.nodes.clocks import Clocks
 from loomlog.metadata.nodes.connected_nodes import (
@@ -45,9 +47,11 @@ from loomlog.metadata.rollback.gate import Gate, GatedStore
 from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.status import StatusView
 from loomlog.metadata.store.contract import MetaStore
+from loomlog.metadata.timeline import Timeline, TimelineWatch
 from loomlog.net.endpoints import is_refused
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.events import Change
 from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
@@ -128,6 +132,7 @@ class Term:
 
     def _wire_nodes(self, settings: MetadataSettings) -> None:
         catalog = self.catalog
+        self._watch: TimelineWatch | None = None
         self.nodes = ConnectedNodes(settings.failure_detection_s, self._liveness_changed)
         self.clocks = Clocks(
             self.nodes,
@@ -138,11 +143,8 @@ class Term:
         if replace_after_s is None:
             replace_after_s = settings.failure_detection_s
         self._lost_nodes = LostNodes(catalog, self.nodes, replace_after_s)
-        self._placement = ReplicaPlacement(catalog, self.nodes, self._existing_placement)
+        self._placement = ReplicaPlacement(catalog, self.nodes)
         self.node_operator = NodeOperator(catalog, self.nodes, self.keepers)
-
-    def _existing_placement(self) -> Iterable[tuple[NodeId, ...]]:
-        return [nodes for keeper in self.keepers.values() for nodes in keeper.placement()]
 
     def _wire_logs(self, settings: MetadataSettings) -> None:
         self.admin = Admin(self.catalog, self.nodes, self.keepers, self._placement)
@@ -153,8 +155,17 @@ class Term:
             self.admin,
             self.registers,
             self.keepers,
+            self._background,
             Arrivals(self.store, self.catalog, self.keepers, self.clocks.latest_us),
+            Sizes(self.store, self.catalog, self.keepers),
             self.clocks.oldest_kept_us,
+            interval_s=settings.retention_interval_s,
+        )
+        self.decisions = DecisionTrimmer(
+            self.store,
+            self.catalog,
+            self.keepers,
+            self.admin,
             interval_s=settings.retention_interval_s,
         )
 
@@ -177,12 +188,14 @@ class Term:
                 self.keepers,
                 self.node_operator,
                 self.clocks,
+                self.retention.conditions,
                 conditions,
                 self.gate,
             ),
             gate=self.gate,
             groups=self.registers.groups,
         )
+        self.timeline = Timeline(mandate.store, lambda: time.time())
         self.registration = Registration(
             catalog=self.catalog,
             nodes=self.nodes,
@@ -224,6 +237,16 @@ class Term:
             keeper.start()
         self.switching.start()
         self._background.spawn(self.retention.run(), "retention")
+        self._background.spawn(self.decisions.run(), "decisions on transactions")
+
+    def watch_timeline(self) -> None:
+        """Keep the timeline up to date until the end of the term."""
+        subject = f"metadata repository {self.leader.member}"
+        self.timeline.note(Change("info", subject, f"leads, in epoch {self.leader.epoch}"))
+        self._watch = watch = TimelineWatch(
+            self.timeline, self.catalog, self.keepers, self.view, self.gate
+        )
+        self._background.spawn(watch.run(), "timeline")
 
     async def end(self) -> None:
         """Stop everything that the term does; nothing of it runs after this returns."""
@@ -248,6 +271,8 @@ class Term:
         logger.info("node %d is %s", node, self.nodes.standing(node).name.lower())
         for keeper in self.keepers.values():
             keeper.node_changed(node, alive=alive)
+        if self._watch is not None:
+            self._watch.wake()
 
     def note_generations(self, node: NodeId, numbers: Sequence[int]) -> None:
         """Record the generations of the data on a node's volumes: older copies are recognised by

@@ -250,6 +250,16 @@ def read_certificate(file: Path) -> Certificate:
     return _described(file, _certificates(file)[0])
 
 
+def is_for_servers(file: Path) -> bool:
+    """Return whether the first certificate in a file may be shown to clients, and to servers."""
+    try:
+        extensions = _certificates(file)[0].extensions
+        uses = set(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except x509.ExtensionNotFound:
+        return False
+    return uses >= {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
 def list_certificates(directory: Path) -> list[Certificate]:
     """Return the authorities of a directory, newest first, and what they signed."""
     found = [_described(directory / AUTHORITIES, each) for each in _authorities(directory)]

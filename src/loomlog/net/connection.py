@@ -17,27 +17,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import ssl
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol, cast
+from functools import partial
+from typing import Final, Protocol, cast
 
 from loomlog import limits
-from loomlog.core.principal import ANONYMOUS, Kind, Principal
-from loomlog.core.usage import UNKNOWN, Usage
+from loomlog.core.principal import ANONYMOUS
 from loomlog.errors import (
     Corrupt,
     InvalidArgument,
     LoomError,
+    Timeout,
     Unauthorized,
     Unavailable,
+    seconds,
 )
-from loomlog.net.call import Call
-from loomlog.net.credentials import HandshakeFailed, explain_tls
+from loomlog.meters import OpenRequests, Traffic
+from loomlog.net.credentials import HandshakeFailed
 from loomlog.net.frames import Codec, F, OnReply
+from loomlog.net.identified import Identified
 from loomlog.net.liveness import Pinger, detect_silence
-from loomlog.net.traffic import Traffic
+from loomlog.net.shutdown import Shutdown
+from loomlog.net.timers import Timers
 from loomlog.net.turns import Turns
 from loomlog.types import Buffer
 
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 _NOTHING = memoryview(b"")
-MEASURED_MAX: Final = 4096  # requests at once: a peer may send what is never answered
+_CLOSING_TURNS: Final = 10  # more than it takes
 
 
 class Handler(Protocol[F]):
@@ -62,17 +63,7 @@ class Damaged(Unavailable):
     """The connection was closed because of what the peer sent."""
 
 
-class OnlyAnswers(Generic[F]):
-    """The handler of a connection whose peer only answers."""
-
-    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
-        """Ignore the frame: the peer sends no requests."""
-
-    def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
-        """Do nothing: pending requests get the error."""
-
-
-class Connection(asyncio.BufferedProtocol, Generic[F]):
+class Connection(Identified[F], asyncio.BufferedProtocol):
     """A connection from the moment it is made until it is lost."""
 
     def __init__(
@@ -83,32 +74,33 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         admit: Callable[[Connection[F]], None] = lambda connection: None,
         *,
         peer: str = "",
-        traffic: Traffic[F] | None = None,
+        traffic: Traffic | None = None,
+        watch: Callable[[Connection[F]], None] | None = None,
     ) -> None:
         """`peer` is the address that was connected to. `accept` is called when the connection of a
         listening server is made; it may abort it. One whose TLS handshake fails is never made.
-        `admit` raises if a peer that greets over TLS is to be closed."""
-        self._codec = codec
+        `admit` raises if a peer that greets over TLS is to be closed; `watch` is called every
+        few seconds, to look at how much the connection holds."""
+        accepted = accept is not None
+        super().__init__(codec, peer, accepted=accepted)
         self._admit = admit
+        self._watch = watch
         self._handler = handler
         self._accept = accept
-        self._accepted = accepted = accept is not None
         self._unsent_bytes_max = (
             limits.ANSWERS_BYTES_MAX if accepted else limits.SEND_BUFFER_BYTES_MAX
         )
         self._answering: set[int] = set()  # pending requests for content, if accepted
-        self._traffic = traffic
-        self._measured: dict[int, Any] = {}  # requests that are not answered, if measured
+        self._open = None if traffic is None else OpenRequests(traffic)  # of the peer, if measured
         self._paused = False  # reading from the peer is paused
         self._answer_bytes = limits.SEND_BUFFER_BYTES  # of a large answer; the first one is alone
         self.turns = Turns(self)  # of look-ups whose answers may be large
         self._reader = codec.reader()
         self._encode = codec.writer().encode
-        self._transport: asyncio.Transport | None = None
-        self._writelines: Callable[[Sequence[Buffer]], None]
-        self._lost: asyncio.Future[None] | None = None  # while a caller waits for the end
+        self._shutdown = Shutdown(codec.credentials)
         self._pending: dict[int, OnReply[F]] = {}
         self._streams: set[int] = set()  # ids of pending requests with many answers
+        self._timers = Timers()  # of pending requests with a time limit
         self._last_id = 0
         self._writable: asyncio.Future[None] | None = None
         self._failure: LoomError | None = None
@@ -117,77 +109,28 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self.said = False  # a one-way frame was sent since this was reset
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.greeted.add_done_callback(_retrieve)
-        self.peer = peer
-        self.principal: Principal = ANONYMOUS  # as the peer's certificate states it
-        self.token = ""  # that the peer presented; a secret
-        self.session: Any = None  # what the guard of a server has decided
-        self.usage: Usage = UNKNOWN  # of the peer's identity
-        self._counted: dict[int, int] = {}  # payload bytes of the requests in `usage`, by id
+        self._is_greeted = False
         self._held = False
-        self._ends_s = math.inf  # of the peer's certificate, since 1970
-        self._credentials_generation = 0  # that it was checked against
-
-    @property
-    def codec(self) -> Codec[F]:
-        return self._codec
-
-    def require(self, kind: Kind, number: int = 0) -> None:
-        """Raise Unauthorized unless the peer's certificate is of this kind, and of this number if
-        one is given. Without TLS nobody has a certificate."""
-        peer = self.principal
-        if self._codec.credentials is None or (peer.kind == kind and number in (0, peer.number)):
-            return
-        wanted = f"{kind} {number}" if number else f"a {kind}"
-        raise Unauthorized(f"this needs the certificate of {wanted}, not that of {peer}")
 
     # ---- asyncio protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
-        self._transport = transport
-        self._writelines = transport.writelines
+        self._identify(transport)
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_BYTES)
         detect_silence(transport.get_extra_info("socket"))
-        if not self.peer:
-            name = transport.get_extra_info("peername")
-            self.peer = f"{name[0]}:{name[1]}" if name else "?"
         if self._accept is not None:
             self._accept(self)
         try:
-            self._identify(transport)
-            greeting = self._codec.greeting()
-            if self._codec.token_in(greeting) and not self.is_private:
+            self._check_certificate(transport)
+            greeting = self.codec.greeting()
+            if self.codec.token_in(greeting) and not self.is_private:
                 raise InvalidArgument(f"no token is sent to {self.peer} over plain TCP: use TLS")
             self.send(greeting)
         except LoomError as error:
-            self.send(self._codec.failure_frame(error))
+            self.send(self.codec.failure_frame(error))
             self._fail(error)  # first: closing may hand over what has arrived
-            transport.close()
-
-    def _identify(self, transport: asyncio.Transport) -> None:
-        credentials = self._codec.credentials
-        if credentials is not None:
-            self._writelines = _joined_writes(transport)
-            certificate = transport.get_extra_info("peercert")
-            self.principal = credentials.principal_of(certificate)
-            if certificate:
-                self._ends_s = ssl.cert_time_to_seconds(certificate["notAfter"])
-                self._credentials_generation = credentials.look()
-
-    def recheck(self) -> None:
-        """Close if the peer's certificate has expired, or new files do not let it in any more: a
-        peer that is let in connects again. Called every few seconds."""
-        credentials, transport = self._codec.credentials, self._transport
-        if credentials is None or transport is None or self._ends_s == math.inf:
-            return
-        generation = credentials.look()
-        if generation == self._credentials_generation and time.time() < self._ends_s:
-            return
-        self._credentials_generation = generation
-        try:
-            credentials.recheck(transport.get_extra_info("ssl_object"))
-        except Unauthorized as error:
-            self.close(error)
+            self._shutdown.begin(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.writable()
@@ -200,10 +143,12 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
     def _take(self, count: int) -> None:
         try:
             for frame, payload in self._reader.received(count):
-                if self.greeted.done():
-                    self._received(frame, payload)
-                else:
+                if not self._is_greeted:
                     self._greet(frame)
+                elif frame.reply:
+                    self._replied(frame, payload)
+                else:
+                    self._asked(frame, payload)
                 if self._failure is not None:
                     return
                 if (
@@ -214,7 +159,7 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         except Corrupt as error:
             self.abort(Damaged(f"what {self.peer} sent is damaged: {error}"))
         except LoomError as error:
-            self.send(self._codec.failure_frame(error))
+            self.send(self.codec.failure_frame(error))
             self.close(error)
         except Exception as error:
             damaged = Damaged(f"what {self.peer} sent cannot be handled: connection closed")
@@ -223,22 +168,12 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._lost is not None and not self._lost.done():
-            self._lost.set_result(None)
+        self._shutdown.end()
         if self.greeted.done():
             detail = f": {exc}" if exc else ""
             self._fail(Unavailable(f"the connection to {self.peer} was lost{detail}"))
         else:
             self._fail(HandshakeFailed(self._why_no_greeting(exc)))
-
-    def _why_no_greeting(self, error: Exception | None) -> str:
-        """Return what may be the matter with a peer that closes the connection at once."""
-        refusal = f"{self.peer} closed the connection without a greeting"
-        if isinstance(error, ssl.SSLError):
-            return f"{refusal}: {explain_tls(error, accepted=self._accepted)}"
-        if self._codec.credentials is None:
-            return f"{refusal}; if it speaks TLS, connect with --tls"
-        return f"{refusal}; if it refuses this side's certificate, its log says why"
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
@@ -285,20 +220,6 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         if self._paused:
             self._resume()
 
-    # ---- the peer
-
-    @property
-    def is_encrypted(self) -> bool:
-        return self._codec.credentials is not None
-
-    @property
-    def is_private(self) -> bool:
-        """Return whether secrets may be sent: nobody can listen, or only on this machine."""
-        if self.is_encrypted:
-            return True
-        name = self._transport.get_extra_info("peername") if self._transport else None
-        return name is not None and (name[0] == "::1" or name[0].startswith("127."))
-
     # ---- sending
 
     @property
@@ -329,6 +250,18 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         return len(self._pending)
 
     @property
+    def held_bytes(self) -> int:
+        """The memory that it takes: what has arrived of a frame, and what the peer has not read."""
+        return self._reader.held_bytes + self.unsent_bytes
+
+    def recheck(self) -> None:
+        super().recheck()
+        if not self.heard:
+            self._reader.shrink()
+        if self._watch is not None and self._failure is None:
+            self._watch(self)
+
+    @property
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
@@ -341,57 +274,43 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             return
         encoded = self._encode(frame, payload)
         self._writelines(encoded)
-        if self._measured and frame.reply:
-            self._measure(frame.id, payload)
-        if payload or frame.id in self._answering:
-            self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
         if not frame.reply:
             self.said = True
-            return
+        elif payload or self._accepted:
+            self._answered(frame.id, payload, encoded)
+
+    def _answered(
+        self, request_id: int, payload: Sequence[Buffer], encoded: Sequence[Buffer]
+    ) -> None:
+        if self._open is not None:
+            self._open.answer(request_id, payload)
+        if payload or request_id in self._answering:
+            self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
         if self._counted:
-            self.settle(frame.id)
+            self.settle(request_id)
         if self._answering:
-            self._answering.discard(frame.id)
+            self._answering.discard(request_id)
             if self._paused:
                 self._resume()
-
-    def count(self, request_id: int, size: int) -> None:
-        """Count a request against the limits of its identity until it is answered; raise Busy if
-        they are reached."""
-        if not request_id or request_id in self._counted:
-            raise InvalidArgument("a request needs an id that no other one has")
-        self.usage.begin(size)
-        self._counted[request_id] = size
-
-    def settle(self, request_id: int) -> None:
-        """Count a request no longer: it was answered, or never will be."""
-        if (size := self._counted.pop(request_id, None)) is not None:
-            self.usage.end(size)
 
     def end_request(self, request_id: int) -> None:
         """Forget a request that gets no more answers."""
         self.settle(request_id)
-        self._measured.pop(request_id, None)
+        if self._open is not None:
+            self._open.forget(request_id)
 
     def refuse(self, request_id: int, error: LoomError) -> None:
         """Answer a request with an error."""
-        if self._traffic is not None:
-            self._traffic.refuse(self._measured.pop(request_id, None), error)
-        frame = self._codec.failure_frame(error)
+        if self._open is not None:
+            self._open.refuse(request_id, error)
+        frame = self.codec.failure_frame(error)
         frame.id, frame.reply = request_id, True
         self.send(frame)
 
     @property
     def unanswered(self) -> int:
         """The number of requests of the peer that are measured and not answered."""
-        return len(self._measured)
-
-    def _measure(self, request_id: int, payload: Sequence[Buffer]) -> None:
-        request, traffic = self._measured.pop(request_id, None), self._traffic
-        if request is None or traffic is None:
-            return
-        if traffic.answer(request, sum(map(len, payload))):
-            self._measured[request_id] = request
+        return 0 if self._open is None else len(self._open)
 
     def call(
         self,
@@ -400,9 +319,11 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         on_reply: OnReply[F],
         *,
         many: bool = False,
+        timeout_s: float | None = None,
     ) -> int:
         """Send a request and return its id. `on_reply` is called with the answer or the error; with
-        `many`, for every answer until `forget(id)`, an error or the end of the connection."""
+        `many`, for every answer until `forget(id)`, an error or the end of the connection. After
+        `timeout_s` the error is Timeout."""
         if self._failure is not None:
             asyncio.get_running_loop().call_soon(on_reply, self._failure, _NOTHING)
             return 0
@@ -412,12 +333,21 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         if many:
             self._streams.add(self._last_id)
         self.send(frame, payload)
-        return self._last_id
+        # Last: it costs the request no time.
+        if timeout_s is not None and frame.id in self._pending:
+            self._timers.set(frame.id, timeout_s, partial(self._time_out, frame.id, timeout_s))
+        return frame.id
 
     def forget(self, request_id: int) -> None:
         """Ignore further answers to this request."""
         self._pending.pop(request_id, None)
         self._streams.discard(request_id)
+        self._timers.cancel(request_id)
+
+    def _time_out(self, request_id: int, timeout_s: float) -> None:
+        if (on_reply := self._pending.pop(request_id, None)) is not None:
+            error = Timeout(f"{self.peer} did not answer within {seconds(timeout_s)}")
+            on_reply(error, _NOTHING)
 
     def request(
         self,
@@ -439,8 +369,8 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             else:
                 answer.set_result((reply, content))
 
-        call = Call(self, frame, payload, timeout_s, on_reply)
-        answer.add_done_callback(lambda _: call.cancel())
+        request_id = self.call(frame, payload, on_reply, timeout_s=timeout_s)
+        answer.add_done_callback(lambda _: self.forget(request_id))
         return answer
 
     async def drain(self) -> None:
@@ -451,19 +381,13 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
     def close(self, error: LoomError | None = None) -> None:
         """Close after sending what is queued; pending requests fail with `error`."""
         if self._transport is not None:
-            self._transport.close()
+            self._shutdown.begin(self._transport)
         self._fail(error or Unavailable(f"the connection to {self.peer} was closed"))
 
-    @property
-    def is_gone(self) -> bool:
-        """Return whether nothing is left of it; with TLS that is later than `closed`."""
-        return self._transport is None
-
     async def wait_closed(self) -> None:
-        """Wait until a connection that was closed is gone."""
-        if not self.is_gone:
-            self._lost = self._lost or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._lost)
+        """Wait until nothing is left of a connection; with TLS that is later than `closed`."""
+        if self._transport is not None:
+            await self._shutdown.wait_closed()
 
     def abort(self, error: LoomError) -> None:
         """Close at once and drop what was not sent."""
@@ -471,25 +395,37 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             self._transport.abort()
         self._fail(error)
 
+    async def give_up(self, error: LoomError) -> None:
+        """Abort, and wait until nothing is left, because the loop may end then. That takes a few
+        turns of it; uvloop does not tell if the attempt was cancelled when it had just ended."""
+        if self._transport is not None:
+            self.abort(error)
+        for _ in range(_CLOSING_TURNS):
+            if self._transport is None:
+                return
+            await asyncio.sleep(0)
+
     def ping(self, on_reply: OnReply[F]) -> None:
-        self.call(self._codec.ping(), (), on_reply)
+        """Ask whether the peer is there. The answer says so: no other ping follows because of this
+        one."""
+        said = self.said
+        self.call(self.codec.ping(), (), on_reply)
+        self.said = said
 
     # ---- receiving
 
     def _greet(self, frame: F) -> None:
-        role = self._codec.check_greeting(frame)
-        self.token = self._codec.token_in(frame)
-        if self._accepted and self._codec.credentials is not None:
+        role = self.codec.check_greeting(frame)
+        self.token = self.codec.token_in(frame)
+        if self._accepted and self.is_encrypted:
             self._check_identified()
         self._reader.accept_all()
         self.said = False  # the greeting itself
         self._pinger.start()
+        self._is_greeted = True
         self.greeted.set_result(role)
 
-    def _received(self, frame: F, payload: memoryview) -> None:
-        if not frame.reply:
-            self._asked(frame, payload)
-            return
+    def _replied(self, frame: F, payload: memoryview) -> None:
         request_id = frame.id
         if request_id in self._streams:
             on_reply = self._pending.get(request_id)
@@ -497,10 +433,12 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             on_reply = self._pending.pop(request_id, None)
         if on_reply is None:
             return
-        failure = self._codec.failure(frame)
+        failure = self.codec.failure(frame)
         if failure is not None:
             self.forget(request_id)
         on_reply(failure or frame, payload)
+        if self._timers.running:  # last: the callback may have sent the next request
+            self._timers.cancel(request_id)
 
     def _check_identified(self) -> None:
         if self.principal is ANONYMOUS and not self.token:
@@ -508,19 +446,22 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
         self._admit(self)  # or it could hold memory and connections with any text
 
     def _asked(self, frame: F, payload: memoryview) -> None:
-        kind = self._codec.kind(frame)
+        kind = self.codec.kind(frame)
         if kind == "ping":
-            self.send(self._codec.pong_to(frame))
+            self.send(self.codec.pong_to(frame))
         elif kind == "error" and not frame.id:  # the peer says why it is about to close
-            self.close(self._codec.failure(frame))
+            self.close(self.codec.failure(frame))
         else:
-            if self._accepted and frame.id and self._codec.asks_for_content(kind, frame):
-                self._answering.add(frame.id)
-            if self._traffic is not None and frame.id > 0 and len(self._measured) < MEASURED_MAX:
-                request = self._traffic.begin(kind, frame, payload)
-                if request is not None:
-                    self._measured[frame.id] = request
+            if self._accepted and (request_id := frame.id):
+                self._begin(request_id, kind, frame, payload)
             self._handler.frame_received(self, frame, payload)
+
+    def _begin(self, request_id: int, kind: str, frame: F, payload: memoryview) -> None:
+        """Note a request until it is answered."""
+        if self.codec.asks_for_content(kind, frame):
+            self._answering.add(request_id)
+        if self._open is not None:
+            self._open.begin(request_id, kind, frame, payload)
 
     def _has_room(self, transport: asyncio.Transport) -> bool:
         if transport.get_write_buffer_size() <= self._unsent_bytes_max:
@@ -533,27 +474,20 @@ class Connection(asyncio.BufferedProtocol, Generic[F]):
             return
         self._failure = error
         self._pinger.stop()
-        for size in self._counted.values():
-            self.usage.end(size)
-        self._counted.clear()
+        self._reader.drop()  # this connection may stay until the garbage collector finds it
+        self._settle_all()
         self.resume_writing()
         if not self.greeted.done():
             self.greeted.set_exception(error)
         pending, self._pending = self._pending, {}
         self._streams.clear()
+        self._timers.stop()
         for on_reply in pending.values():
             try:
                 on_reply(error, _NOTHING)
             except Exception:  # the other callbacks still have to run
                 logger.exception("a callback failed when the connection to %s was lost", self.peer)
         self._handler.connection_closed(self, error)
-
-
-def _joined_writes(transport: asyncio.Transport) -> Callable[[Sequence[Buffer]], None]:
-    """Return a function that writes buffers as one: TLS makes a record of each, and a record costs
-    more than a copy."""
-    write = transport.write
-    return lambda buffers: write(b"".join(buffers))
 
 
 def _retrieve(greeted: asyncio.Future[str]) -> None:

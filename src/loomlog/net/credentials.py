@@ -13,6 +13,7 @@ TLS 1.3 is spoken. Servers show their certificates, and so does everybody who co
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
@@ -20,20 +21,24 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from loomlog.core import principal
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.principal import ANONYMOUS, Principal, stated_principal
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
+from loomlog.net.key_usage import has_extended_key_usage
 
 logger = logging.getLogger(__name__)
 
 AUTHORITIES: Final = "ca.pem"
 REVOKED: Final = "revoked"
-EXPIRY_NOTICE_S: Final = 30 * 86_400  # an expiry is announced this long before
+_DAY_S: Final = 86_400
+EXPIRY_NOTICE_S: Final = 30 * _DAY_S  # an expiry is announced this long before
 LOOK_S: Final = 5.0  # between looks at the files while no handshake does
 
+
+RENEWS: Final = "`loom certs renew` renews it"
 
 VARIABLE: Final = "LOOM_TLS"  # of the environment: a directory or file, for clients
 
@@ -49,6 +54,12 @@ def server_file(path: str, kind: principal.Kind, number: int) -> Path:
     return place / f"{kind}-{number}.pem" if place.is_dir() else place
 
 
+class Closing(Protocol):
+    """A connection that is closed, and waits for its peer to confirm that."""
+
+    async def wait_closed(self) -> None: ...
+
+
 class Credentials:
     """The credentials of one process. `cluster` is that of its peers; empty: not known."""
 
@@ -57,18 +68,25 @@ class Credentials:
         self._authorities = authorities
         self.own = own
         self._cluster = cluster
-        self._ends_s: int | None = None
+        self._ends: list[int] | None = None  # of our certificate and of the newest authority
         self._look_at_s = 0.0
         self.generation = 0  # of the files: grows when others are used
+        self.closing: set[Closing] = set()  # connections with them
         self._signature = self._files_signature()
         self._contexts = self._load()
 
+    async def wait_closed(self) -> None:
+        """Wait until nothing is left of the connections that were closed. A loop that ends before
+        that leaves their sockets to the garbage collector."""
+        await asyncio.gather(*(connection.wait_closed() for connection in self.closing))
+
     @classmethod
     def of_server(cls, path: str, kind: principal.Kind, number: int, cluster: str) -> Credentials:
-        """Load the credentials of a server from a directory, or from its own file."""
+        """Load the credentials of a server from a directory, or from its own file. InvalidArgument,
+        too, if they have expired: nobody could connect to it."""
         own = server_file(path, kind, number)
         credentials = cls(own.parent / AUTHORITIES, own, cluster)
-        from loomlog.net.certificates import read_certificate
+        from loomlog.net.certificates import is_for_servers, read_certificate
 
         stated = read_certificate(own).principal
         wanted = Principal(kind, number=number, cluster=cluster)
@@ -77,6 +95,12 @@ class Credentials:
                 f"{own} is the certificate of {stated} in cluster {stated.cluster!r}, not of "
                 f"{wanted} in {cluster!r}: give the right file, or make one with `loom certs`"
             )
+        if not is_for_servers(own):
+            raise InvalidArgument(
+                f"{own} lacks one of the extended key usages serverAuth and clientAuth: servers "
+                "need both; `loom certs` makes such certificates"
+            )
+        credentials._check_current()
         return credentials
 
     @classmethod
@@ -100,6 +124,22 @@ class Credentials:
             path = os.environ.get(VARIABLE, "")
         return cls.of_client(path) if path else None
 
+    @classmethod
+    def of_stand_in(cls) -> Credentials | None:
+        """Return the credentials for a command that takes the place of a metadata repository, from
+        the file that the environment names or one beside it. Return None without TLS."""
+        if not (path := os.environ.get(VARIABLE, "")):
+            return None
+        place = Path(path)
+        directory = place if place.is_dir() else place.parent
+        files = [place] if place.match("metadata-*.pem") else directory.glob("metadata-*.pem")
+        if not (found := sorted(files)):
+            raise InvalidArgument(
+                f"this stands in for a metadata repository, and {directory} has no certificate of "
+                "one: name its file, metadata-1.pem, with --tls"
+            )
+        return cls(found[0].parent / AUTHORITIES, found[0])
+
     # ---- handshakes
 
     def accepting(self) -> ssl.SSLContext:
@@ -110,6 +150,18 @@ class Credentials:
         """Return the context for a peer that this process connects to."""
         return self._fresh().connecting
 
+    def peer_of(self, transport: asyncio.BaseTransport) -> Principal:
+        """Return whom the certificate of a peer states, after the handshake; raise Unauthorized if
+        it is not accepted."""
+        tls = transport.get_extra_info("ssl_object")
+        shown = None if tls is None else tls.getpeercert(binary_form=True)
+        if shown is not None and not has_extended_key_usage(shown):
+            raise Unauthorized(
+                "the certificate has no extended key usage (serverAuth, clientAuth): make it with "
+                "`loom certs`"
+            )
+        return self.principal_of(transport.get_extra_info("peercert"))
+
     def principal_of(self, certificate: Mapping[str, Any] | None) -> Principal:
         """Return whom a verified certificate states; raise Unauthorized if it is of another
         cluster, or states nobody."""
@@ -118,7 +170,7 @@ class Credentials:
         if int(certificate["serialNumber"], 16) in self._revoked:
             raise Unauthorized("the certificate was revoked: ask for a new one")
         if ssl.cert_time_to_seconds(certificate["notAfter"]) <= time.time():
-            raise Unauthorized("the certificate has expired: renew it")
+            raise Unauthorized(f"the certificate has expired: {RENEWS}")
         names = certificate.get("subjectAltName", ())
         stated = stated_principal(value for kind, value in names if kind == "URI")
         if stated is ANONYMOUS:
@@ -152,19 +204,44 @@ class Credentials:
     def ends_s(self) -> int:
         """When our certificate, or the newest authority, expires, in seconds since 1970; 0: we have
         no certificate."""
-        if self._ends_s is None:
+        return min(self._read_ends(), default=0)
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the certificate that the next handshake would show has expired."""
+        if self._is_over():
+            self._fresh()
+        return self._is_over()
+
+    def _check_current(self) -> None:
+        now_s = time.time()
+        for file, ends_s in zip((self.own, self._authorities), self._read_ends(), strict=False):
+            if file is not None and ends_s <= now_s:
+                helps = f"`loom certs renew {file.name}` renews it"
+                if file == self._authorities:
+                    helps = (
+                        "`loom certs rotate` makes another authority, `loom certs renew` uses it"
+                    )
+                raise InvalidArgument(f"{file} {expiry(ends_s, now_s)}: {helps}")
+
+    def _is_over(self) -> bool:
+        ends = self._read_ends()
+        return bool(ends) and ends[0] <= time.time()
+
+    def _read_ends(self) -> list[int]:
+        if self._ends is None:
             from loomlog.net.certificates import read_certificate
 
             files = (self.own, self._authorities) if self.own is not None else ()
             try:
-                ends = [read_certificate(file).ends_at.timestamp() for file in files]
+                self._ends = [int(read_certificate(file).ends_at.timestamp()) for file in files]
             except LoomError:
-                return 0  # they are being replaced, and looked at again
-            self._ends_s = int(min(ends, default=0))
-        return self._ends_s
+                return []  # they are being replaced, and looked at again
+        return self._ends
 
     def conditions(self) -> list[Condition]:
         """Return a condition if that is soon."""
+        self.look()
         text = expiry(self.ends_s, time.time())
         helps = "`loom certs list` shows which, `loom certs renew` renews; no restart is needed"
         return (
@@ -191,7 +268,7 @@ class Credentials:
             if signature != self._signature:
                 self._signature = signature  # also if it cannot be used: to complain once
                 self._contexts = self._load()
-                self._ends_s = None
+                self._ends = None
                 self.generation += 1
                 logger.info("uses the renewed certificates beside %s", self._authorities)
         except LoomError as error:
@@ -235,7 +312,11 @@ def expiry(ends_s: float, now_s: float) -> str:
     if not ends_s or left_s > EXPIRY_NOTICE_S:
         return ""
     day = datetime.fromtimestamp(ends_s, UTC).strftime("%Y-%m-%d")
-    return f"expires on {day}, in {left_s / 86_400:.0f} days" if left_s > 0 else f"expired on {day}"
+    if left_s <= 0:
+        return f"expired on {day}"
+    if left_s < _DAY_S:
+        return datetime.fromtimestamp(ends_s, UTC).strftime("expires on %Y-%m-%d at %H:%M UTC")
+    return f"expires on {day}, in {left_s / _DAY_S:.0f} days"
 
 
 # ---- what went wrong
@@ -251,12 +332,15 @@ _PLAIN: Final = {
     "HTTPS_PROXY_REQUEST",
     "RECORD_LAYER_FAILURE",
 }
+_EXPIRED: Final = 10  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED
 _OLD: Final = {"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE"}
 
 
 def explain_tls(error: Exception, *, accepted: bool) -> str:
     """Return why there is no TLS with a peer, as the end of a sentence, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code == _EXPIRED:
+            return f"its certificate has expired, or the authority that signed it: {RENEWS}"
         text = error.verify_message.rstrip(".")
         if error.verify_code in (18, 19, 20, 21):  # OpenSSL's X509_V_ERR: no issuer of ours
             text += "; it was not signed by an authority in our ca.pem"
@@ -266,6 +350,8 @@ def explain_tls(error: Exception, *, accepted: bool) -> str:
         return "it does not speak TLS" + ("" if accepted else ": connect without --tls")
     if reason in _OLD:
         return "it does not speak TLS 1.3"
+    if reason.endswith("CERTIFICATE_EXPIRED"):
+        return f"our certificate has expired, or the authority that signed it: {RENEWS}"
     if "ALERT" in reason:
         said = reason.split("ALERT_")[-1].lower().replace("_", " ")
         return f"it refuses our certificate ({said}): look at `loom certs list`"

@@ -6,20 +6,44 @@ import asyncio
 import logging
 import ssl
 import sys
-from collections.abc import Callable, Collection
-from typing import Any, Generic
+from collections.abc import Callable, Collection, Coroutine
+from contextvars import Context
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from loomlog import limits
-from loomlog.errors import LoomError, Timeout, Unauthorized, Unavailable, seconds
+from loomlog import limits, tracing
+from loomlog.core.principal import Kind
+from loomlog.errors import Busy, LoomError, Timeout, Unauthorized, Unavailable, seconds
+from loomlog.meters import Traffic
 from loomlog.net.address import split_address
 from loomlog.net.connection import Connection, Damaged, Handler
 from loomlog.net.credentials import HandshakeFailed, explain_tls
 from loomlog.net.frames import Codec, F
-from loomlog.net.listener import TLS_SHUTDOWN_S, Listener
+from loomlog.net.listener import Listener
 from loomlog.net.notices import Notices
-from loomlog.net.traffic import Traffic
+from loomlog.net.tls_handshake import connect_tls
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Wanted: TypeAlias = tuple[Kind, int]  # whose certificate a peer must have; number 0: any of them
+
+
+def _made(codec: Codec[F], handler: Handler[F], *others: Any, **options: Any) -> Connection[F]:
+    tracer = tracing.active()
+    if tracer is None:
+        return Connection(codec, handler, *others, **options)
+    from loomlog.net.traced_connection import TracedConnection
+
+    return TracedConnection(tracer, codec, handler, *others, **options)
+
+
+async def _detached(work: Coroutine[Any, Any, T]) -> T:
+    """Run it outside of the span of the caller, if any: a connection is not part of the request
+    that it was made for, and its callbacks run where it was made."""
+    if tracing.active() is None:
+        return await work
+    return await asyncio.get_running_loop().create_task(work, context=Context())
 
 
 async def connect(
@@ -27,23 +51,31 @@ async def connect(
     codec: Codec[F],
     handler: Handler[F],
     timeout_s: float = limits.CONNECT_TIMEOUT_S,
+    *,
+    wanted: Wanted | None = None,
 ) -> Connection[F]:
     """Connect and greet. Raises Unavailable, Timeout, VersionMismatch or, if the peer's
-    certificate is of another cluster, Unauthorized."""
+    certificate is of another cluster or not of the server that is wanted, Unauthorized."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
-    connection: Connection[F] | None = None
-    tls: dict[str, Any] = {}
-    if codec.credentials is not None:
-        tls = {"ssl": codec.credentials.connecting(), "ssl_shutdown_timeout": TLS_SHUTDOWN_S}
+    made: list[Connection[F]] = []
+
+    def make() -> Connection[F]:
+        made.append(_made(codec, handler, peer=address))
+        return made[-1]
+
     try:
         async with asyncio.timeout(timeout_s):
-            _, connection = await loop.create_connection(
-                lambda: Connection(codec, handler, peer=address), host, port, **tls
-            )
-            await asyncio.shield(connection.greeted)
-        greeted, connection = connection, None
-        return greeted
+            if codec.credentials is None:
+                _, connected = await _detached(loop.create_connection(make, host, port))
+            else:
+                tls = codec.credentials.connecting()
+                connected = await _detached(connect_tls(host, port, make, tls))
+            await asyncio.shield(connected.greeted)
+        if wanted is not None:
+            connected.require(*wanted)
+        made.clear()
+        return connected
     except TimeoutError:
         error: LoomError = Timeout(f"{address} did not answer within {seconds(timeout_s)}")
     except (ssl.SSLError, ssl.CertificateError) as cause:
@@ -52,8 +84,8 @@ async def connect(
     except OSError as cause:
         error = Unavailable(f"cannot reach {address}: {cause.strerror or cause}")
     finally:
-        if connection is not None:  # the caller does not get it, even if it was greeted
-            connection.abort(Unavailable(f"the connection to {address} was given up"))
+        for connection in made:  # the caller does not get it, even if it was greeted
+            await connection.give_up(Unavailable(f"the connection to {address} was given up"))
     raise error
 
 
@@ -87,11 +119,12 @@ class Links(Generic[F]):
         connection = self._connections.get(address)
         return None if connection is None or connection.closed else connection
 
-    async def connect(self, address: str) -> Connection[F]:
+    async def connect(self, address: str, wanted: Wanted) -> Connection[F]:
+        """Return the open connection to the address of a server, or a new one."""
         async with self._connecting.setdefault(address, asyncio.Lock()):
             connection = self.get(address)
             if connection is None:
-                connection = await connect(address, self._codec, self._handler)
+                connection = await connect(address, self._codec, self._handler, wanted=wanted)
                 self._connections[address] = connection
             return connection
 
@@ -113,7 +146,8 @@ class Server(Generic[F]):
     """Listens, and owns every accepted connection until it is lost.
 
     A peer has GREETING_S to greet. If too many have not, the oldest of them is closed. Connections
-    beyond the limit of open files are refused.
+    beyond the limit of open files are refused. If clients together hold more memory than
+    CLIENTS_BYTES_MAX, those that hold most are closed.
     """
 
     def __init__(
@@ -121,14 +155,15 @@ class Server(Generic[F]):
         codec: Codec[F],
         handler: Handler[F],
         admit: Callable[[Connection[F]], None] = lambda connection: None,
-        traffic: Traffic[F] | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """`admit` raises if a peer that greets over TLS is not accepted."""
         self._traffic = traffic
         self._codec = codec
         self._handler = handler
         self._admit = admit
-        self._connections: dict[Connection[F], None] = {}  # oldest first
+        self._connections: dict[Connection[F], int] = {}  # with bytes held by clients; oldest first
+        self._held_bytes = 0  # their sum
         self._ungreeted: dict[Connection[F], asyncio.TimerHandle] = {}  # oldest first
         self._connections_max = 0
         self._notices = Notices(logger)
@@ -145,12 +180,12 @@ class Server(Generic[F]):
 
     async def stop(self) -> None:
         await self._listener.stop()
-        connections = list(self._connections)
-        for connection in connections:
+        for connection in list(self._connections):
             connection.close()
         self._connections.clear()
+        self._held_bytes = 0
         if self._codec.credentials is not None:
-            await asyncio.gather(*(connection.wait_closed() for connection in connections))
+            await self._codec.credentials.wait_closed()
 
     def disconnect(self, roles: Collection[str]) -> None:
         """Close the connections of peers in these roles, of those that have not greeted, and of
@@ -172,7 +207,11 @@ class Server(Generic[F]):
     # ---- new connections
 
     def _connection(self) -> Connection[F]:
-        return Connection(self._codec, self, self._accept, self._admit, traffic=self._traffic)
+        return _made(
+            *(self._codec, self, self._accept, self._admit),
+            traffic=self._traffic,
+            watch=self._measure,
+        )
 
     def _accept(self, connection: Connection[F]) -> None:
         if len(self._connections) >= self._connections_max:
@@ -188,7 +227,7 @@ class Server(Generic[F]):
             self._greeting_ended(oldest)
             oldest.abort(Damaged("too many peers connect and do not greet"))
         loop = asyncio.get_running_loop()
-        self._connections[connection] = None
+        self._connections[connection] = 0
         self._ungreeted[connection] = loop.call_later(limits.GREETING_S, self._late, connection)
         connection.greeted.add_done_callback(lambda _: self._greeting_ended(connection))
 
@@ -199,11 +238,38 @@ class Server(Generic[F]):
     def _late(self, connection: Connection[F]) -> None:
         connection.abort(Damaged(f"{connection.peer} did not greet in {limits.GREETING_S:g} s"))
 
+    # ---- memory
+
+    def _measure(self, connection: Connection[F]) -> None:
+        """Called every few seconds for each connection. Servers need what they hold."""
+        if connection not in self._connections or _is_server(connection):
+            return
+        held = connection.held_bytes
+        self._held_bytes += held - self._connections[connection]
+        self._connections[connection] = held
+        if self._held_bytes > limits.CLIENTS_BYTES_MAX:
+            self._cut_largest()
+
+    def _cut_largest(self) -> None:
+        clients = [each for each in self.connections if not _is_server(each)]
+        for each in clients:
+            self._connections[each] = each.held_bytes
+        self._held_bytes = sum(self._connections.values())
+        for each in sorted(clients, key=self._connections.__getitem__, reverse=True):
+            if self._held_bytes <= limits.CLIENTS_BYTES_MAX * 3 // 4:
+                return
+            held = self._connections[each] // limits.MIB
+            text = f"{each.peer} holds {held} MiB, and all clients too much: connection cut"
+            self._notices.log("memory", "%s", text)
+            each.abort(Busy(text))
+
     # ---- closed connections
 
     def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
-        if self._connections.pop(connection, self) is self:
+        held = self._connections.pop(connection, None)
+        if held is None:
             return  # it was refused
+        self._held_bytes -= held
         if isinstance(error, Damaged):
             self._note(error)
         elif isinstance(error, Unauthorized):
@@ -216,6 +282,14 @@ class Server(Generic[F]):
             self._notices.log("unexpected", "%s", error, error=cause)
         else:
             self._notices.log("damaged", "closed a connection: %s", error)
+
+
+def _is_server(connection: Connection[Any]) -> bool:
+    """Return whether the peer is a server of the cluster: by its certificate; without TLS, by what
+    it says."""
+    if connection.is_encrypted:
+        return connection.principal.kind in ("node", "metadata")
+    return connection.greeted.result() in ("vsn", "vmr")
 
 
 def _connections_max() -> int:

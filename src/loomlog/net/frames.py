@@ -17,6 +17,7 @@ class Message(Protocol):
 
     id: int
     reply: bool
+    trace: str  # the span that it is part of; empty: none
 
 
 F = TypeVar("F", bound=Message)
@@ -33,6 +34,13 @@ class FrameReader(Protocol[F_co]):
     def received(self, count: int) -> Iterator[tuple[F_co, memoryview]]: ...
 
     def accept_all(self) -> None: ...
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    def shrink(self) -> None: ...
+
+    def drop(self) -> None: ...
 
 
 class FrameWriter(Protocol[F_contra]):

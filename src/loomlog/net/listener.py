@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from loomlog import limits
@@ -19,10 +20,10 @@ from loomlog.errors import InvalidArgument
 from loomlog.net.address import join_address, split_address
 from loomlog.net.credentials import Credentials, explain_tls
 from loomlog.net.notices import Notices
+from loomlog.net.tls_handshake import TLS_SHUTDOWN_S, accept_tls
 
 logger = logging.getLogger(__name__)
 
-TLS_SHUTDOWN_S: Final = 2.0  # a peer that does not confirm the end of TLS is cut off
 _BACKLOG: Final = 128
 _PAUSE_S: Final = 1.0  # when no file can be opened
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -38,8 +39,7 @@ class Listener:
         self._credentials = credentials
         self._plain: Any = None  # asyncio's server, without TLS
         self._sockets: list[socket.socket] = []  # with TLS
-        self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # oldest first
         self._notices = Notices(logger)
         self.address = ""
 
@@ -52,7 +52,7 @@ class Listener:
                 self._plain = await loop.create_server(self._protocol, host, port)
                 bound = self._plain.sockets[0].getsockname()
             else:
-                self._sockets = await _bind(host, port)
+                self._sockets = await bind(host, port)
                 bound = self._sockets[0].getsockname()
         except OSError as error:
             raise InvalidArgument(
@@ -60,48 +60,55 @@ class Listener:
                 "choose another address or stop what uses it"
             ) from error
         self.address = join_address(bound[0], bound[1])
-        self._accepting = [loop.create_task(self._accept(each)) for each in self._sockets]
+        for listening in self._sockets:
+            self._listen(listening)
 
     async def stop(self) -> None:
         """Stop listening; what is connected stays so. Does nothing if never started."""
         if self._plain is not None:
             await stop_listening(self._plain)
-        tasks = [*self._accepting, *self._handshakes]
-        for task in tasks:
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            loop.remove_reader(listening)
+            listening.close()
+        await asyncio.sleep(0)  # a handshake that has not begun would not close its socket
+        handshakes = dict(self._handshakes)
+        for task in handshakes:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for each in self._sockets:
-            each.close()
+        await asyncio.gather(*handshakes, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TLS_SHUTDOWN_S):
+                while any(each.fileno() >= 0 for each in handshakes.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0)  # asyncio closes it in one of its next turns
 
     # ---- TLS
 
-    async def _accept(self, listening: socket.socket) -> None:
+    def _listen(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listening)
-            except OSError as error:
-                if error.errno in _NO_ROOM:
-                    self._notices.log("accept", "cannot accept a connection: %s", error.strerror)
-                    await asyncio.sleep(_PAUSE_S)
-                continue
-            if len(self._handshakes) >= limits.UNGREETED_MAX:
-                next(iter(self._handshakes)).cancel()
-            task = loop.create_task(self._handshake(accepted, join_address(*address[:2])))
-            self._handshakes[task] = None
-            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+        try:
+            accepted, address = listening.accept()
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                self._notices.log("accept", "cannot accept a connection: %s", error.strerror)
+                loop.remove_reader(listening)
+                loop.call_later(_PAUSE_S, self._listen, listening)
+            return
+        accepted.setblocking(False)
+        if len(self._handshakes) >= limits.UNGREETED_MAX:
+            next(iter(self._handshakes)).cancel()
+        task = loop.create_task(self._handshake(accepted, join_address(*address[:2])))
+        self._handshakes[task] = accepted
+        task.add_done_callback(self._handshakes.pop)
 
     async def _handshake(self, accepted: socket.socket, peer: str) -> None:
         assert self._credentials is not None
-        loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(
-                self._protocol,
-                accepted,
-                ssl=self._credentials.accepting(),
-                ssl_handshake_timeout=limits.GREETING_S,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_S,
-            )
+            context = self._credentials.accepting()
+            await accept_tls(accepted, self._protocol, context, limits.GREETING_S)
         except ssl.SSLError as error:
             reason = explain_tls(error, accepted=True)
             self._notices.log("tls", "refused a connection of %s: %s", peer, reason)
@@ -110,12 +117,10 @@ class Listener:
         except OSError:  # the alert of one that refuses us does not arrive
             notice = "%s left in the TLS handshake; if it does not trust this server, it says why"
             self._notices.log("left", notice, peer)
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
 
 
-async def _bind(host: str, port: int) -> list[socket.socket]:
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen, one for each address of the host."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from loomlog import limits
 from loomlog.errors import LoomError, Unavailable
@@ -34,7 +36,46 @@ _SILENCE_OPTIONS = [
     if hasattr(socket, name)  # some exist only on Linux
 ]
 _PATIENCE: Final = 15  # the budget of an unanswered ping
+_AT_ONCE: Final = 100  # connections: others have a turn in between
 _SLOW, _SILENT = 1, 5  # cost of an interval with and without traffic
+
+
+class _Rounds:
+    """One timer of an event loop for all its connections: an idle process wakes up once for all of
+    them."""
+
+    def __init__(self) -> None:
+        self.pingers: dict[Pinger[Any], None] = {}  # an ordered set
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, pinger: Pinger[Any]) -> None:
+        self.pingers[pinger] = None
+        if self._timer is None:
+            self._wait()
+
+    def remove(self, pinger: Pinger[Any]) -> None:
+        self.pingers.pop(pinger, None)
+        if not self.pingers and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(limits.PING_S, self._begin)
+
+    def _begin(self) -> None:
+        self._wait()
+        self._look(deque(self.pingers))
+
+    def _look(self, pingers: deque[Pinger[Any]]) -> None:
+        for _ in range(min(_AT_ONCE, len(pingers))):
+            pinger = pingers.popleft()
+            if pinger in self.pingers:
+                pinger.look()
+        if pingers:
+            asyncio.get_running_loop().call_soon(self._look, pingers)
+
+
+_rounds: WeakKeyDictionary[asyncio.AbstractEventLoop, _Rounds] = WeakKeyDictionary()
 
 
 class Pinger(Generic[F]):
@@ -42,20 +83,21 @@ class Pinger(Generic[F]):
 
     def __init__(self, connection: Connection[F]) -> None:
         self._connection = connection
-        self._timer: asyncio.TimerHandle | None = None
+        self._rounds: _Rounds | None = None
         self._waits = False  # a ping is unanswered
         self._cost = 0  # of the unanswered ping
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(limits.PING_S, self._look)
+        self._rounds = _rounds.setdefault(asyncio.get_running_loop(), _Rounds())
+        self._rounds.add(self)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._rounds is not None:
+            self._rounds.remove(self)
+            self._rounds = None
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Called once in each interval."""
         connection = self._connection
         connection.recheck()
         if connection.closed:
@@ -70,7 +112,6 @@ class Pinger(Generic[F]):
             connection.abort(Unavailable(f"{connection.peer} does not answer: connection cut"))
             return
         connection.heard = connection.said = False
-        self.start()
 
     def _answered(self, answer: F | LoomError, payload: memoryview) -> None:
         self._waits, self._cost = False, 0

@@ -1,4 +1,4 @@
-"""Dispatches requests to routes by the kind of their message.
+"""Handlers of connections: a service dispatches requests to routes by the kind of their message.
 
 A route is a plain function, which answers with `connection.send`, or a coroutine function, whose
 result is the answer. An exception is sent back as an error frame; one that is not a LoomError is a
@@ -22,8 +22,20 @@ logger = logging.getLogger(__name__)
 Route = Callable[[Connection[F], F, memoryview], Awaitable[F] | None]
 
 
+class OnlyAnswers(Generic[F]):
+    """The handler of a connection whose peer only answers."""
+
+    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
+        """Ignore the frame: the peer sends no requests."""
+
+    def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
+        """Do nothing: pending requests get the error."""
+
+
 class Guard(Protocol[F_contra]):
     """Judges requests before they are served (wire.guard.Guard)."""
+
+    is_on: bool  # otherwise only what comes over TLS is judged
 
     def check(
         self, connection: Any, kind: str, frame: F_contra, payload: memoryview
@@ -50,22 +62,25 @@ class Service(Generic[F]):
         kind = self._codec.kind(frame)
         route = self._routes.get(kind)
         try:
-            if self._guard is not None:
-                waiting = self._guard.check(connection, kind, frame, payload)
+            guard = self._guard
+            if guard is not None and (guard.is_on or connection.is_encrypted):
+                waiting = guard.check(connection, kind, frame, payload)
                 if waiting is not None:
                     connection.hold()
-                    self.spawn(self._judge_again(waiting, connection, frame, payload))
+                    judging = self._judge_again(waiting, connection, frame, payload)
+                    self._spawn_awaiting(waiting, judging)
                     return
             if route is None:
-                raise InvalidArgument(f"this server does not take {kind or 'unknown'} messages")
+                raise InvalidArgument(
+                    f"this server does not take {kind or 'unknown'} messages: is it of the right "
+                    "kind (vmr, vsn), and new enough?"
+                )
             pending = route(connection, frame, payload)
         except Exception as error:
             self.answer_error(connection, frame, kind, error)
             return
         if pending is not None:
-            task = self.spawn(self._answer(connection, frame, kind, pending))
-            if asyncio.iscoroutine(pending):  # a task that is cancelled at once never starts it
-                task.add_done_callback(lambda _: pending.close())
+            self._spawn_awaiting(pending, self._answer(connection, frame, kind, pending))
 
     async def _judge_again(
         self, waiting: Awaitable[None], connection: Connection[F], frame: F, payload: memoryview
@@ -95,6 +110,13 @@ class Service(Generic[F]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def _spawn_awaiting(self, awaited: Awaitable[Any], work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that awaits something made before it. If it is cancelled at once, it never
+        begins, and what it was to await is closed all the same."""
+        task = self.spawn(work)
+        if asyncio.iscoroutine(awaited):
+            task.add_done_callback(lambda _: awaited.close())
 
     async def _answer(
         self, connection: Connection[F], frame: F, kind: str, pending: Awaitable[F]

@@ -20,7 +20,7 @@ from loomlog.storage import small_files
 from loomlog.storage.files import Files, Worker
 from loomlog.types import LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.guard import Access
+from loomlog.wire.access import Access
 from loomlog.wire.link import Frame
 
 logger = logging.getLogger(__name__)

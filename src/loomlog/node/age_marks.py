@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from loomlog.core.generation import NO_GENERATION, Generation, life_goes_on
 from loomlog.core.history import Run, Seen
 from loomlog.errors import NotLeader, RolledBack, Unavailable
 from loomlog.node.workers import off_loop
@@ -33,24 +34,44 @@ class Generations:
     def __init__(self, files: Files, paths: Sequence[str], worker: Worker) -> None:
         self._files = files
         self._worker = worker
-        self._stored = dict.fromkeys(paths, 0)
         marks = {path: age_marks.load_generation(files, path) for path in paths}
-        is_new_node = all(mark == 0 for mark in marks.values())
-        # What cannot be read, and a new volume, get the generation that the node registers with.
-        known = {path: mark for path, mark in marks.items() if mark is not None}
-        self._next = {path: mark + 1 for path, mark in known.items() if mark or is_new_node}
+        self._stamps = {path: age_marks.stamp_of_origin(files, path) for path in paths}
+        # Whether nothing can have been forgotten: the node stopped before, or was killed.
+        self.is_clean = life_goes_on((marks[path], self._stamps[path]) for path in paths)
+        self._is_known = self.is_clean  # to the metadata repository, if not
+        is_new_node = all(mark == NO_GENERATION for mark in marks.values())
+        # A mark that cannot be read counts as the first there was, so that the volume counts as an
+        # older copy: it may be one. It, and a new volume, get the generation that the node
+        # registers with.
+        self._stored = {path: int(mark is None) for path, mark in marks.items()}
+        self._next = {
+            path: mark.number + 1
+            for path, mark in marks.items()
+            if mark is not None and (mark.number or is_new_node)
+        }
         self._take(self._save(self._next))
 
     @property
     def numbers(self) -> list[int]:
-        """The generation of each volume as it is on disk. It is 0 while the disk is full or the
-        last one is not known, which is no sign of an older copy."""
+        """The generation of each volume as it is on disk. It is 0 while the disk is full, which is
+        no sign of an older copy, and 1 if the last one cannot be read, which is."""
         return list(self._stored.values())
 
-    def raise_to(self, number: int) -> None:
-        """Continue from a generation that the metadata repository knows. Blocking."""
+    def registered(self, number: int) -> None:
+        """Continue from a generation that the metadata repository knows. If another life began, it
+        knows that, too; had the process ended before, the next start would say so. Blocking."""
         behind = [path for path in self._stored if number >= self._next.get(path, 1)]
-        self._take(self._save(dict.fromkeys(behind, number)))
+        wanted = dict.fromkeys(behind, number)
+        if not self._is_known:
+            self._is_known = True
+            wanted = {path: n for path, n in self._stored.items() if n} | wanted
+        self._take(self._save(wanted))
+
+    def close(self) -> None:
+        """Note that all that was written is on the volumes, and that nothing follows. Blocking."""
+        for path, number in self._stored.items():
+            if number:
+                self._save_one(path, Generation(number, clean=True))
 
     async def grow(self, written: Callable[[], int]) -> None:
         """Begin a new generation every few seconds while something is written, forever."""
@@ -66,14 +87,22 @@ class Generations:
 
     def _save(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """Store generations; return those that could be stored."""
-        saved = {}
-        for path, number in wanted.items():
-            try:
-                age_marks.save_generation(self._files, path, number)
-                saved[path] = number
-            except OSError as error:
-                logger.warning("the generation of %s cannot be kept now: %s", path, error)
-        return saved
+        return {
+            path: number
+            for path, number in wanted.items()
+            if self._save_one(path, Generation(number, stamp=self._stamp(path)))
+        }
+
+    def _stamp(self, path: str) -> str:
+        return self._stamps[path] if self._is_known else ""
+
+    def _save_one(self, path: str, generation: Generation) -> bool:
+        try:
+            age_marks.save_generation(self._files, path, generation)
+        except OSError as error:
+            logger.warning("the generation of %s cannot be kept now: %s", path, error)
+            return False
+        return True
 
     def _take(self, saved: Mapping[str, int]) -> None:
         for path, number in saved.items():

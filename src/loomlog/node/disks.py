@@ -6,25 +6,36 @@ What is not handed in is the real thing; the simulator hands in its own files, w
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from loomlog.config import NodeSettings
 from loomlog.core.conditions import Condition, Kind
-from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.errors import Corrupt, InvalidArgument, Unavailable
 from loomlog.node.access import KnownAccess
 from loomlog.node.age_marks import Generations, KnownRun
+from loomlog.node.failed_volumes import FailedVolumes
 from loomlog.node.volume import Volume
 from loomlog.storage.disk import EagerWorker, RealFiles, ThreadWorker, lock_directory
-from loomlog.storage.files import Closable, Files, Worker
-from loomlog.storage.identity import Owner, open_owned
-from loomlog.storage.volumes import Volumes
+from loomlog.storage.files import Closable, Files, Worker, is_of_disk
+from loomlog.storage.identity import Owner, is_owned, open_owned
+from loomlog.storage.volumes import Volumes, node_path
+
+logger = logging.getLogger(__name__)
 
 OpenStore: TypeAlias = Callable[[str], Any]  # at a path
+SalvageStore: TypeAlias = Callable[[Files, str], str]  # at a path; returns where it is then
 
 S = TypeVar("S", bound=Closable)
+
+# A volume with such an error is left out. Not one that is full: it can be read.
+_OF_BAD_DISKS: Final = frozenset(
+    (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ESTALE)
+)
 
 
 class Stores(Protocol):
@@ -59,9 +70,10 @@ class Disks:
         self._stores: list[Stores] = []
         self._opened: Volumes | None = None
         self._by_path: dict[str, Volume] = {}
+        self._not_salvaged: set[str] = set()  # stores: it failed
 
-    def open(self) -> None:
-        """Check and lock the volumes."""
+    def open(self, failures: Mapping[str, OSError] | None = None) -> None:
+        """Check and lock the volumes, except those where an earlier attempt met errors."""
         self.files = self._handed_in or RealFiles()
         self._opened = Volumes(
             self.files,
@@ -71,8 +83,11 @@ class Disks:
             new_secret=partial(secrets.token_hex, 16),
             lock=None if self._handed_in else lock_directory,
             error_if_exists=self.settings.error_if_exists,
+            failures=failures,
         )
+        self.failed = FailedVolumes(self._opened, self.worker, self.settings.node_id)
         paths, limits = self._opened.paths, self.settings.volume_limits
+        cluster, node = self.settings.cluster_id, self.settings.node_id
         self._by_path = {
             path: Volume(
                 self.files,
@@ -81,7 +96,8 @@ class Disks:
                 self._volume_changed,
                 limits.get(volume),
             )
-            for volume, path in zip(self.settings.volumes, paths, strict=True)
+            for volume in self.settings.volumes
+            if (path := node_path(volume, cluster, node)) in paths
         }
         self.reader = self.worker()
         notes = self.worker()  # of their own: they are synced, and reads must not wait for that
@@ -93,16 +109,23 @@ class Disks:
         """Look after the volumes from now on."""
         for volume in self.volumes:
             volume.start()
+        self.failed.start()
 
-    def close(self) -> None:
+    def close(self, *, clean: bool = False) -> None:
+        """`clean`: all that was acknowledged is written, and the metadata repository knows what
+        happened before."""
         for volume in self.volumes:
             volume.stop()
+        if self._opened is not None:
+            self.failed.stop()
         for stores in self._stores:
             stores.stop()
         for worker in self._workers:
             worker.close()
         for stores in self._stores:
             stores.close()
+        if clean:
+            self.generations.close()
         if self._opened is not None:
             self._opened.close()
 
@@ -113,6 +136,14 @@ class Disks:
         """The volumes as they were checked, with the identity that is on them."""
         assert self._opened is not None
         return self._opened
+
+    def name_of(self, error: OSError) -> str:
+        """Return the volume that failed with an error; "" if that is not known, or none failed."""
+        if error.errno not in _OF_BAD_DISKS:
+            return ""
+        names = (volume.rstrip("/") for volume in self.settings.volumes)
+        path = str(error.filename or "")
+        return next((name or "/" for name in names if path.startswith(f"{name}/")), "")
 
     @property
     def volumes(self) -> list[Volume]:
@@ -144,8 +175,10 @@ class Disks:
                 volume=name,
             )
             for name in self.opened.missing.values()
+            if name not in self.failed.names
         ]
-        return [*missing, *(each for volume in self.volumes for each in volume.conditions)]
+        present = (each for volume in self.volumes for each in volume.conditions)
+        return [*missing, *self.failed.conditions, *present]
 
     @property
     def take_nothing(self) -> bool:
@@ -176,7 +209,12 @@ class Disks:
     def worker(self) -> Worker:
         """Return a new worker, which is closed with the disks."""
         new_worker = self._new_worker
-        worker = new_worker() if new_worker else ThreadWorker(asyncio.get_running_loop())
+        worker: Worker
+        if new_worker:
+            worker = new_worker()
+        else:
+            loop = asyncio.get_running_loop()
+            worker = EagerWorker(ThreadWorker(loop), loop.call_soon)
         self._workers.append(worker)
         return worker
 
@@ -184,11 +222,6 @@ class Disks:
     def waiting(self) -> int:
         """The number of jobs that wait for a disk."""
         return sum(getattr(worker, "waiting", 0) for worker in self._workers)
-
-    def eager(self, worker: Worker) -> Worker:
-        """Return the worker as one that may do on the loop what is quick. A simulated one stays as
-        it is: its jobs take no real time."""
-        return worker if self._new_worker else EagerWorker(worker)
 
     def open_store(
         self,
@@ -204,3 +237,28 @@ class Disks:
             return simulated
         owner = Owner(self.opened.cluster_stamp, self.settings.node_id, shard)
         return open_owned(self.files, path, owner, open_real, is_empty)
+
+    def may_salvage(self, path: str) -> bool:
+        """Return whether nothing is known that would prevent it."""
+        return self._handed_in is None and path not in self._not_salvaged
+
+    def salvage(
+        self, path: str, damage: Corrupt, salvage_store: SalvageStore, shard: int = 0
+    ) -> None:
+        """Replace a damaged store by what can be read of it. Raises the damage if it is not this
+        node's, or if that failed before. Blocks."""
+        owner = Owner(self.opened.cluster_stamp, self.settings.node_id, shard)
+        if not self.may_salvage(path) or not is_owned(self.files, path, owner):
+            raise damage
+        try:
+            aside = salvage_store(self.files, path)
+        except Exception as error:
+            if not is_of_disk(error):  # there may be space later
+                self._not_salvaged.add(path)
+            raise Corrupt(f"{damage}; what can be read was not salvaged: {error}") from error
+        logger.error(
+            "%s: what can be read was salvaged, the rest must come from other nodes; the damaged "
+            "directory is %s now",
+            damage,
+            aside,
+        )

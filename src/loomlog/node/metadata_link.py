@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from loomlog import limits
 from loomlog.core.backoff import Backoff
@@ -23,12 +24,15 @@ from loomlog.errors import (
     InvalidArgument,
     LoomError,
     NotLeader,
+    RolledBack,
     Unauthorized,
     Unavailable,
 )
 from loomlog.net.address import split_address
+from loomlog.net.credentials import RENEWS
 from loomlog.net.endpoints import connect
 from loomlog.net.notices import Notices
+from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Connection, Frame, Service
@@ -36,6 +40,9 @@ from loomlog.wire.link import Connection, Frame, Service
 logger = logging.getLogger(__name__)
 
 _RETRY = Backoff(0.05, 1.0)
+SHORT_BEATS: Final = 2  # follow one another at most
+AddChanges: TypeAlias = Callable[[pb.GetReportResponse], None]
+
 _REFUSALS = (Unauthorized, AlreadyExists, InvalidArgument)  # of this node: retries do not help
 
 
@@ -53,19 +60,23 @@ class MetadataLink:
         service: Service,
         registration: Callable[[], pb.Register],
         on_registered: Callable[[pb.Registered], None],
-        make_report: Callable[[bool], pb.GetReportResponse],
+        make_report: Callable[[], pb.GetReportResponse],
+        make_short_report: Callable[[], pb.GetReportResponse],
     ) -> None:
-        """`make_report(full)` returns what changed, or with `full` all that heartbeats report."""
+        """`make_report` returns a heartbeat. While nothing changes, most are short ones."""
         self._addresses = list(addresses)
         self._chosen = 0
         self._codec = codec
         self._registration = registration
         self._on_registered = on_registered
-        self._make_report = make_report
+        self._make_report, self._make_short_report = make_report, make_short_report
+        self._told = b""  # with the last heartbeat that was not short
+        self._short_beats = 0  # that follow
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._lost = asyncio.Event()
-        self._report_due = False
+        self._changes: dict[AddChanges, None] = {}  # to be reported in the next turn of the loop
+        self._node_id: NodeId = 0
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S
         self._unanswered = 0  # questions to the leader whether it still leads
@@ -78,6 +89,7 @@ class MetadataLink:
         self.registered = asyncio.Event()
         self.refused: asyncio.Future[LoomError] = self._loop.create_future()
         self.held_back: asyncio.Future[str] = self._loop.create_future()  # why, if it ever was
+        self.rolled_back: RolledBack | None = None  # nothing is decided until an operator acts
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._stay_connected())
@@ -94,22 +106,36 @@ class MetadataLink:
         """Whether the metadata repository knows this node now."""
         return self._connection is not None
 
-    def report_soon(self) -> None:
-        """Report what changed, once for all that changes in this turn of the loop."""
-        if not self._report_due:
-            self._report_due = True
-            self._loop.call_soon(self.report)
+    def report_soon(self, add: AddChanges) -> None:
+        """Report what changed, once for all that changes in this turn of the loop; `add` adds it to
+        a report."""
+        if not self._changes:
+            self._loop.call_soon(self._report_changes)
+        self._changes[add] = None
 
-    def report(self, *, full: bool = False) -> None:
-        """Report at once what changed, or with `full` all that heartbeats report."""
-        self._report_due = False
+    def _report_changes(self) -> None:
+        changes, self._changes = self._changes, {}
         if self._connection is not None:
-            self._connection.send(pb.Frame(report=self._make_report(full)))
+            frame = pb.Frame()
+            report = frame.report
+            report.storage_node_id = self._node_id
+            for add in changes:
+                add(report)
+            self._connection.send(frame)
+
+    def report(self) -> None:
+        """Report at once what heartbeats report."""
+        if self._connection is not None:
+            self._connection.send(pb.Frame(report=self._make_report()))
 
     def notify(self, frame: Frame) -> None:
         """Send something if the metadata repository is connected; its answer does not matter."""
         if self._connection is not None:
             self._connection.call(frame, (), lambda answer, payload: None)
+
+    def register_again(self) -> None:
+        """Register again: the list of replicas of the last registration is out of date."""
+        self._hang_up()
 
     def leader_announced(self, beat: pb.LeaderBeat) -> None:
         """Called when a metadata repository of this cluster announces that it leads."""
@@ -143,6 +169,8 @@ class MetadataLink:
                     self.refused.set_result(error)
                 return
             except LoomError as error:
+                if not isinstance(error, NotLeader):
+                    self.rolled_back = error if isinstance(error, RolledBack) else None
                 self._complain(address, error)
                 self._turn(error)
                 failures += 1
@@ -214,6 +242,7 @@ class MetadataLink:
         connection = await self._connect(address, connect_s)
         self._lost.clear()
         registration = self._registration()
+        self._node_id = registration.storage_node_id
         try:
             answer, _ = await connection.request(
                 pb.Frame(register=registration, leader_epoch=self._leader_epoch),
@@ -229,7 +258,8 @@ class MetadataLink:
         if connection.closed:
             return
         self._connection = connection
-        self._unanswered = 0
+        self.rolled_back = None
+        self._unanswered = self._short_beats = 0
         self._heartbeat_s = answer.registered.heartbeat_s or limits.HEARTBEAT_S
         self._learn(answer.registered.metadata)
         self._on_registered(answer.registered)
@@ -239,14 +269,12 @@ class MetadataLink:
 
     async def _connect(self, address: str, timeout_s: float) -> Connection:
         """Connect; an error of whatever is at the address now is no refusal of this node."""
+        credentials = self._codec.credentials
+        if credentials is not None and credentials.has_expired:
+            # Clients cannot connect: this node is away, even if a slow clock would let it in.
+            raise Unavailable(f"{credentials.own} has expired: {RENEWS}")
         try:
-            connection = await connect(address, self._codec, self, timeout_s)
-            try:
-                connection.require("metadata")
-            except Unauthorized:
-                connection.close()
-                raise
-            return connection
+            return await connect(address, self._codec, self, timeout_s, wanted=("metadata", 0))
         except _REFUSALS as error:
             raise Unavailable(f"cannot talk to {address}: {error}") from error
 
@@ -273,11 +301,23 @@ class MetadataLink:
         if connection is None:
             return
         try:
-            self.report(full=True)
+            connection.send(pb.Frame(report=self._next_report()))
             if len(self._addresses) > 1:
                 self._watch_leader(connection)
         finally:  # whatever fails, there must be another one
             self._schedule_heartbeat()
+
+    def _next_report(self) -> pb.GetReportResponse:
+        if self._short_beats:
+            self._short_beats -= 1
+            return self._make_short_report()
+        report, content = self._make_report(), pb.GetReportResponse()
+        content.CopyFrom(report)
+        content.ClearField("clock_us")
+        content.ClearField("scrub")  # has times, too
+        told, self._told = self._told, content.SerializeToString()
+        self._short_beats = SHORT_BEATS if self._told == told else 0
+        return report
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

@@ -19,6 +19,7 @@ from loomlog import limits
 from loomlog.config import NodeSettings
 from loomlog.core.audit import AuditTrail
 from loomlog.errors import InvalidArgument, LoomError, NotFound
+from loomlog.meters import Traffic
 from loomlog.net.credentials import Credentials
 from loomlog.net.notices import Notices
 from loomlog.node.access import LearnedNames
@@ -33,13 +34,14 @@ from loomlog.node.workers import off_loop
 from loomlog.storage.files import Files, Space, Worker
 from loomlog.types import LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.access import Access
 from loomlog.wire.codec import Codec
 from loomlog.wire.conditions import condition_to_wire
-from loomlog.wire.guard import Access, Guard
+from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection, Frame, Route, Server, Service
+from loomlog.wire.operations import OPERATIONS
 from loomlog.wire.proofs import is_signed, node_proof
 from loomlog.wire.server_check import server_check, volume_check
-from loomlog.wire.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class StorageNode:
         new_worker: Callable[[], Worker] | None = None,
         open_store: Mapping[str, OpenStore] | None = None,
         rng: Random | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         self._settings = settings
         cluster, tls = settings.cluster_id, settings.tls
@@ -65,16 +68,20 @@ class StorageNode:
         if tls:
             credentials = Credentials.of_server(tls, "node", settings.node_id, cluster)
         self._codec = Codec("vsn", cluster_id=cluster, credentials=credentials)
-        self._disks = Disks(settings, files, new_worker, open_store, self._volume_changed)
+        self._new_disks = partial(
+            Disks, settings, files, new_worker, open_store, self._volume_changed
+        )
+        self._disks = self._new_disks()
         self._notices = Notices(logger)
         self._rng = rng or Random()  # noqa: S311 - delays and ids; no secrets
         self._process = f"{self._rng.getrandbits(64):016x}"
         self._scrubber = Scrubber(settings.scrub_bytes_per_s)
-        self.audit = AuditTrail()
-        self._traffic = Traffic()
+        self.audit = audit or AuditTrail()
+        self._traffic = Traffic(OPERATIONS)
         self._sizes: dict[tuple[LogId, int], int] = {}  # as reported
         self._count_again_at_s = 0.0  # by the loop's clock
         self.protocols: dict[str, NodeProtocol] = {}
+        self._has_registered = False
 
     @property
     def address(self) -> str:
@@ -86,15 +93,25 @@ class StorageNode:
         return self._link.refused
 
     @property
+    def recovered(self) -> asyncio.Future[str]:
+        """Done with the name of a volume that works again and failed at the start: this node has to
+        be started again to use it."""
+        return self._disks.failed.recovered
+
+    @property
+    def listening(self) -> str:
+        """The address that it is bound to, which may differ from the one that others use."""
+        return self._server.address
+
+    @property
     def held_back(self) -> asyncio.Future[str]:
         """Done with the reason when this node has to wait for an operator's decision."""
         return self._link.held_back
 
     async def start(self) -> None:
         """Recover what is stored, listen, and begin to register."""
+        self._open()
         try:
-            self._disks.open()
-            self._open_protocols()
             self._disks.watch()
             self._server = Server(self._codec, self._requests, self._guard.admit, self._traffic)
             self._guard.update(self._disks.known_access.current)  # before anybody connects
@@ -116,7 +133,7 @@ class StorageNode:
         self._scrubber.start(self.protocols.values())
         growing = self._disks.generations.grow(self._stored_bytes)
         self._growing = asyncio.get_running_loop().create_task(growing)
-        for name in self._disks.opened.missing.values():
+        for name in set(self._disks.opened.missing.values()) - self._disks.failed.names:
             logger.warning("volume %s is missing: what it has is not served", name)
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
 
@@ -152,9 +169,32 @@ class StorageNode:
         await self._requests.stop()
         for protocol in protocols:
             await protocol.stop()
-        self._disks.close()
+        if self._codec.credentials is not None:
+            await self._codec.credentials.wait_closed()
+        # If it crashed before, and nobody knows that, the next start must say so.
+        self._disks.close(clean=self._has_registered or self._disks.generations.is_clean)
 
     # ---- protocols
+
+    def _open(self) -> None:
+        """Recover what is stored, without volumes that fail."""
+        failures: dict[str, OSError] = {}
+        while True:
+            try:
+                self._disks.open(failures)
+                self._open_protocols()
+                return
+            except OSError as error:
+                self._disks.close()
+                volume = self._disks.name_of(error)
+                if not volume or volume in failures:
+                    raise
+                failures[volume] = error.with_traceback(None)
+            except BaseException:
+                self._disks.close()
+                raise
+            self._disks = self._new_disks()
+            self.protocols.clear()
 
     def _open_protocols(self) -> None:
         routes: dict[str, Route] = {
@@ -188,6 +228,7 @@ class StorageNode:
             self._registration,
             self._registered,
             self._report,
+            self._short_report,
         )
         context = NodeContext(
             node_id=self._settings.node_id,
@@ -235,7 +276,7 @@ class StorageNode:
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
         self._disks.drain(frame.drain_volumes.volumes)
-        self._link.report(full=True)
+        self._link.report()
         return pb.Frame(done=pb.Done())
 
     async def _give_up_volume(
@@ -281,7 +322,7 @@ class StorageNode:
     def _volume_changed(self, volume: Volume) -> None:
         for protocol in self.protocols.values():
             protocol.volume_changed(volume)
-        self._link.report(full=True)
+        self._link.report()
 
     # ---- HTTP
 
@@ -293,7 +334,6 @@ class StorageNode:
 
     def _leader_announced(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         beat = frame.leader_beat
-        connection.require("metadata", beat.leader)
         if is_signed(beat, self._disks.opened.identity.cluster_secret):
             self._link.leader_announced(beat)
         else:
@@ -325,6 +365,7 @@ class StorageNode:
             known_run=self._disks.known_run.to_wire(),
             generations=self._disks.generations.numbers,
             process=self._process,
+            clean=self._disks.generations.is_clean,
             conditions=self._conditions(),
         )
         for protocol in self.protocols.values():
@@ -333,7 +374,8 @@ class StorageNode:
 
     def _registered(self, answer: pb.Registered) -> None:
         self._disks.opened.join(answer.cluster_secret)
-        self._disks.generations.raise_to(answer.generation)
+        self._disks.generations.registered(answer.generation)
+        self._has_registered = True
         there = {volume.name for volume in self._disks.volumes}
         self._disks.drain(there.intersection(answer.draining_volumes))
         if answer.HasField("access"):  # who stands in for a metadata repository has no rules
@@ -344,23 +386,39 @@ class StorageNode:
         for protocol in self.protocols.values():
             protocol.registered(answer)
 
-    def _report(self, full: bool) -> pb.GetReportResponse:
-        """Return what changed in replicas; with `full` also the rest, which heartbeats report."""
-        message = pb.GetReportResponse(storage_node_id=self._settings.node_id)
-        if full:
-            message.clock_us = _now_us()
-            message.generations.extend(self._disks.generations.numbers)
-            message.conditions.CopyFrom(self._conditions())
-            message.volumes.extend(map(_space_of, self._disks.volumes, self._disks.shards))
-            message.denials = self._guard.denials
-            message.refusals.CopyFrom(pb.LimitRefusals(**self._guard.refusals))
-            if self._settings.scrub_bytes_per_s:
-                message.scrub.CopyFrom(self._scrubber.status())
+    def _short_report(self) -> pb.GetReportResponse:
+        """Return a short heartbeat."""
+        message = pb.GetReportResponse(storage_node_id=self._settings.node_id, clock_us=_now_us())
         for protocol in self.protocols.values():
-            protocol.report(message, full=full)
-        if full:
-            message.sizes.extend(self._changed_sizes())
+            protocol.report(message)
         return message
+
+    def _report(self) -> pb.GetReportResponse:
+        """Return a long heartbeat."""
+        message = pb.GetReportResponse(
+            storage_node_id=self._settings.node_id,
+            clock_us=_now_us(),
+            generations=self._disks.generations.numbers,
+            conditions=self._conditions(),
+            volumes=self._spaces(),
+            denials=self._guard.denials,
+            audit_dropped=self.audit.dropped,
+            refusals=pb.LimitRefusals(**self._guard.refusals),
+            scrub=self._scrubber.status() if self._settings.scrub_bytes_per_s else None,
+            sizes=self._changed_sizes(),
+        )
+        for protocol in self.protocols.values():
+            protocol.report(message)
+        return message
+
+    def _spaces(self) -> list[pb.VolumeSpace]:
+        disks = self._disks
+        listed = disks.opened.identity.volumes
+        failed = [
+            pb.VolumeSpace(path=name, shard=listed.index(name), failed=True)
+            for name in sorted(disks.failed.names)
+        ]
+        return [*map(_space_of, disks.volumes, disks.shards), *failed]
 
     def _changed_sizes(self) -> list[pb.LogletSize]:
         """Return the sizes that changed since the last report; they are counted now and then."""

@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from loomlog.errors import Unavailable
+from loomlog.meters import SYNC_TIMES, LogKey, LogTraffic, Traffic
 from loomlog.metrics import CONTENT_TYPE, Metric, Sample, gauge, page, server_info
 from loomlog.node.access import LearnedNames
 from loomlog.node.disks import Disks
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.node.volume import Volume
-from loomlog.storage import sync_times
 from loomlog.types import LogId
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import Server
 from loomlog.wire.permissions import Target
 from loomlog.wire.server_metrics import disk_metrics, log_metrics, server_metrics
-from loomlog.wire.traffic import LogTraffic, Traffic
 
 if TYPE_CHECKING:
     from loomlog.http import Content, HttpServer, Permits
@@ -93,11 +92,11 @@ class Pages:
                 "1 if this node takes part in the cluster.",
                 int(self._link.is_connected),
             ),
-            *server_metrics(self._traffic, self._server, sync_times.TIMES),
+            *server_metrics(self._traffic, self._server, SYNC_TIMES),
             *log_metrics(self._traffic_of_logs().items()),
             *disk_metrics({each.name: (each.room.free, each.room.total) for each in volumes}),
             self._of_volumes("used_bytes", "Bytes that this node uses.", _used),
-            self._of_volumes("failed", "1 if a volume does not work.", _has_failed),
+            self._failed_volumes(),
             self._of_volumes("full", "1 if a volume takes no appends for lack of space.", _is_full),
             gauge("disk_jobs_waiting", "Jobs that wait for a disk.", self._disks.waiting),
         ]
@@ -107,13 +106,19 @@ class Pages:
         samples = [Sample(value(each), {"volume": each.name}) for each in self._disks.volumes]
         return Metric(f"disk_{name}", "gauge", help, samples)
 
-    def _loglets(self) -> dict[tuple[Target, int], LogId]:
+    def _failed_volumes(self) -> Metric:
+        metric = self._of_volumes("failed", "1 if a volume does not work.", _has_failed)
+        left_out = [Sample(1, {"volume": name}) for name in sorted(self._disks.failed.names)]
+        return metric._replace(samples=[*metric.samples, *left_out])
+
+    def _loglets(self) -> dict[LogKey, LogId]:
         """Return the loglet of all that was counted and is still here."""
-        loglets: dict[tuple[Target, int], LogId] = {}
-        for target, number in self._traffic.logs:
-            loglet = number if target is Target.LOGLET else self._names.loglet_of(number)
+        loglets: dict[LogKey, LogId] = {}
+        for field, number in self._traffic.logs:
+            is_loglet = field == Target.LOGLET.field
+            loglet = number if is_loglet else self._names.loglet_of(number)
             if loglet is not None:
-                loglets[target, number] = loglet
+                loglets[field, number] = loglet
         return loglets
 
     def _traffic_of_logs(self) -> dict[str, LogTraffic]:

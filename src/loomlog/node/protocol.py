@@ -71,8 +71,8 @@ class NodeProtocol:
     def registered(self, answer: pb.Registered) -> None:
         """Called when the metadata repository has taken this node in."""
 
-    def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
-        """Add what changed; with `full`, also what only heartbeats report."""
+    def report(self, message: pb.GetReportResponse) -> None:
+        """Add what heartbeats report."""
 
     def conditions(self) -> list[Condition]:
         """Return what operators should know."""

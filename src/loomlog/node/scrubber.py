@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from loomlog import limits
@@ -27,6 +28,8 @@ BUSY_S: Final = 1.0  # a pause, then it is measured again
 PAUSES_MAX: Final = 30  # in a row: a node that is always busy is scrubbed, too
 NAMED_MAX: Final = 5  # damaged copies in a condition
 RESULTS_MAX: Final = 100  # results that are remembered
+RESTORED_S: Final = 60.0  # for other nodes to restore what is damaged or gone as a whole
+LOOK_S: Final = 0.1
 BROKEN: Final = "is broken and no other node has it"
 
 
@@ -107,6 +110,15 @@ class ScrubNotes:
     def error(self) -> str:
         """The problems that are left, for operators."""
         return _some([*self.lost, *self.unchecked])
+
+
+async def restored(is_restored: Callable[[], bool]) -> bool:
+    """Wait until other nodes have restored something; return False if that takes too long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(RESTORED_S):
+            while not is_restored():  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+    return is_restored()
 
 
 class _Order:

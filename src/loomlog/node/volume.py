@@ -16,6 +16,7 @@ import asyncio
 import errno
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,7 @@ from loomlog.config import VolumeLimit
 from loomlog.core.conditions import Condition, Kind
 from loomlog.limits import MIB
 from loomlog.node.workers import off_loop
+from loomlog.storage import set_aside
 from loomlog.storage.disk_speed import DiskSpeed, measure
 from loomlog.storage.files import Files, Space, Worker
 
@@ -122,8 +124,12 @@ class Volume:
         self._files = files
         self._new_worker = new_worker
         self._worker: Worker | None = None
+        self._meter: Worker | None = None  # for measurements while a check waits for the disk
+        self._measuring = threading.Lock()
         self._changed = changed
         self._watched = {path: files.inode(path)}
+        self._aside: dict[str, int] = {}  # damaged data that was set aside, and its bytes
+        self._look_aside()
         self._usable_at_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self._doubted = asyncio.Event()
@@ -162,20 +168,33 @@ class Volume:
 
     @property
     def conditions(self) -> list[Condition]:
+        aside = [
+            Condition(
+                Kind.DATA_LEFT_OVER,
+                f"{path} is damaged and was set aside, {_mib(size)}",
+                f"when its logs are whole, run `vsn damaged --volumes {self.name} --delete`",
+                volume=self.name,
+            )
+            for path, size in self._aside.items()
+        ]
         if not self.condition:
-            return []
+            return aside
         kind = Kind.VOLUME_FULL if self.is_full else Kind.VOLUME_FAILED
         kind = kind if self.error else Kind.VOLUME_NEARLY_FULL
-        return [Condition(kind, self.condition, volume=self.name)]
+        return [Condition(kind, self.condition, volume=self.name), *aside]
 
     @property
     def name(self) -> str:
         """The directory that the operator gave."""
         return self.path.rpartition("/cid=")[0] or "/"
 
+    def lacks(self, path: str) -> bool:
+        """Return whether a directory is gone, or was replaced, and the volume is there."""
+        return path in self.vanished and self.path not in self.vanished
+
     def problem_of(self, path: str) -> str:
         """Return a sentence about a directory on the volume; empty if nothing is wrong."""
-        if path in self.vanished and self.path not in self.vanished:
+        if self.lacks(path):
             return f"{path} is gone or was replaced"
         if not self.error:
             return ""
@@ -206,6 +225,18 @@ class Volume:
     def forget(self, path: str) -> None:
         self._watched.pop(path, None)
 
+    def give_up(self, path: str) -> None:
+        """Forget a directory that is gone."""
+        self.forget(path)
+        self.vanished -= {path}
+
+    async def trust(self, path: str) -> None:
+        """Watch a directory that was gone, or replaced, and was made again."""
+        async with self._looking:
+            self._worker = self._worker or self._new_worker()
+            await off_loop(self._worker, partial(self.watch, path))
+        self._take(Look(self.error, self.vanished - {path}, self.nearly_full, self.is_spent))
+
     def failed(self, error: BaseException) -> None:
         """Called by a store that could not change anything because of this error."""
         self._doubted.set()
@@ -215,11 +246,22 @@ class Volume:
         self._usable_at_s = loop.time() + limits.VOLUME_FAILED_S
         self._take(Look(describe(error), self.vanished, self.nearly_full, self.is_spent))
 
+    def look_soon(self) -> None:
+        """Check the volume at once: something was set aside there."""
+        self._doubted.set()
+
     async def look(self) -> None:
         """Check the volume now."""
         async with self._looking:
             self._worker = self._worker or self._new_worker()
-            found = await off_loop(self._worker, self._look)
+            looking = asyncio.ensure_future(off_loop(self._worker, self._look))
+            try:
+                while not (await asyncio.wait([looking], timeout=self._measure_in_s))[0]:
+                    self._meter = self._meter or self._new_worker()
+                    await self._measure_with(self._meter)
+                found = looking.result()
+            finally:
+                looking.cancel()
         now_s = asyncio.get_running_loop().time()
         is_better = self.error and not found.error
         if is_better and (found.nearly_full or now_s < self._usable_at_s):
@@ -252,12 +294,15 @@ class Volume:
         """Look at the space only, which costs next to nothing."""
         async with self._looking:
             self._worker = self._worker or self._new_worker()
-            try:
-                found = await off_loop(self._worker, self._measure)
-            except OSError:
-                self._doubted.set()
-                return
-        self._take(Look(self.error, self.vanished, *found))
+            await self._measure_with(self._worker)
+
+    async def _measure_with(self, worker: Worker) -> None:
+        try:
+            found = await off_loop(worker, self._measure)
+        except OSError:
+            self._doubted.set()
+        else:
+            self._take(Look(self.error, self.vanished, *found))
 
     def _look(self) -> Look:
         """Check the volume, in the worker."""
@@ -267,13 +312,24 @@ class Volume:
         if self.path in vanished:
             return Look("its directory is gone or was replaced: bring it back", vanished)
         try:
+            self._look_aside()
             self._write()
             return Look("", vanished, *self._measure())
         except OSError as error:
             return Look(describe(error), vanished)
 
+    def _look_aside(self) -> None:
+        """Look for what was set aside. Blocks."""
+        known, used = self._aside, self._files.used
+        found = set_aside.find(self._files, self.path)
+        self._aside = {path: known[path] if path in known else used(path) for path in found}
+
     def _measure(self) -> tuple[bool, bool]:
-        """Measure the space, in the worker; return whether it is nearly full, and spent."""
+        """Measure the space, in a worker; return whether it is nearly full, and spent."""
+        with self._measuring:
+            return self._measure_alone()
+
+    def _measure_alone(self) -> tuple[bool, bool]:
         space = self._files.space(self.path)
         is_counted = time.monotonic() >= self._count_again_s
         if is_counted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from loomlog.core.backoff import Backoff
 from loomlog.storage.files import Finished, Worker
@@ -50,8 +50,11 @@ async def insist(
     return result
 
 
+REST_S_MAX: Final = 0.5  # a peer that does not answer takes nobody's time
+
+
 class Throttle:
-    """Bounds the rate of background work."""
+    """Bounds the rate of background work, and the part of the time in which it is done."""
 
     def __init__(self, bytes_per_s: int) -> None:
         """0 means no bound."""
@@ -66,3 +69,9 @@ class Throttle:
         free_at_s = max(self._free_at_s, now_s)
         self._free_at_s = free_at_s + count / self.bytes_per_s
         await asyncio.sleep(free_at_s - now_s)
+
+    def rest(self, took_s: float) -> None:
+        """Leave as much time to others as something took: the busier they are, the longer that
+        was."""
+        until_s = asyncio.get_running_loop().time() + min(took_s, REST_S_MAX)
+        self._free_at_s = max(self._free_at_s, until_s)

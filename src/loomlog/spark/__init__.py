@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from loomlog.spark.java import require_java
+from loomlog.spark.offsets import lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +43,7 @@ __all__ = [
     "Pipeline",
     "Runner",
     "delta",
+    "lag",
     "log",
     "parquet",
     "pipeline",

@@ -9,15 +9,15 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from loomlog.archive import range_file
 from loomlog.archive.location import Location
 from loomlog.archive.manifest import RangeFile
+from loomlog.client import row_ranges
 from loomlog.client.blocking import BlockingLog, connect_sync
-from loomlog.client.loglets.registry import is_dense
+from loomlog.client.row_ranges import SILENCE_S
 from loomlog.errors import Corrupt, DataLoss, LoomError, Retryable
 from loomlog.types import Glsn
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-SILENCE_S: Final = 60.0  # a task that receives nothing for this long fails and is retried
 LOOK_EVERY_S: Final = 0.5
 
 
@@ -101,21 +100,8 @@ def cut(
     log: BlockingLog, place: ArchivedLog, first: Glsn, last: Glsn, rows_per_file: int
 ) -> Iterator[WriteTask]:
     """Yield files that together have all positions from `first` to `last`."""
-    while first <= last:
-        begin = _next_entry(log, first, last)
-        end = min(begin + rows_per_file - 1, last)
-        yield WriteTask(place, first, end, end - begin + 1)
-        first = end + 1
-
-
-def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
-    """Return the position of the next entry if a wide gap may come before it; otherwise `first`."""
-    if is_dense(0, last):  # all positions of the log
-        return first
-    found = log.subscribe_arrow(first, last, archived=False, timeout_s=SILENCE_S)
-    with closing(cast("Any", found)):
-        rows = next(found, None)
-        return last if rows is None else int(rows.column("position")[0].as_py())
+    for part in row_ranges.cut(log, first, last, rows_per_file):
+        yield WriteTask(place, *part)
 
 
 # ---- on Spark

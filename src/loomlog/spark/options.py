@@ -5,11 +5,14 @@ Spark hands options over as text and does not keep the case of their names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
+from loomlog.client.arguments import duration_s
+from loomlog.config import parse_size
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn
 
@@ -25,16 +28,23 @@ Start: TypeAlias = Glsn | Committed | Literal["earliest", "latest"]
 End: TypeAlias = Glsn | Literal["latest"]
 
 READ_TIMEOUT_MS: Final = 30_000
+TRIGGER_DELAY: Final = "15m"
 _NUMBER_MAX: Final = (1 << 63) - 2  # one more is still a position on the wire
 
 _NAMES: Final = (
     "cluster",
     "log",
+    "logs",
+    "logPattern",
     "startingPosition",
+    "startingOffsets",
     "endingPosition",
     "startingTimestamp",
     "endingTimestamp",
     "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRecordsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
@@ -43,7 +53,12 @@ _NAMES: Final = (
     "tls",
     "tokenFile",
 )
-_STREAM_ONLY: Final = "maxRecordsPerTrigger"
+_STREAM_ONLY: Final = (
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRecordsPerTrigger",
+    "maxTriggerDelay",
+)
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -52,12 +67,17 @@ class ReadOptions:
     """The options of a read."""
 
     cluster: str
-    log: str
+    log: str  # empty if there may be several
+    logs: tuple[str, ...]  # the names of several; empty: those that match the pattern
+    log_pattern: str
     start: Start
     end: End
     from_time: datetime | None  # rows at or after it
     to_time: datetime | None  # rows before it
     records_per_trigger_max: int | None
+    bytes_per_trigger_max: int | None
+    records_per_trigger_min: int  # fewer wait for more, but not longer than the delay
+    trigger_delay_s: float
     partitions_min: int
     records_per_partition_max: int | None
     fail_on_data_loss: bool
@@ -73,20 +93,36 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     _refuse_wrong_kind(options, streaming)
     from_time = _time(options, "startingTimestamp")
     to_time = _time(options, "endingTimestamp")
-    start = _start(options.get("startingPosition", "latest" if streaming else "earliest"))
+    default = "latest" if streaming and from_time is None else "earliest"
+    start = _start(options, default)
     end = _end(options.get("endingPosition", "latest"))
     if isinstance(start, int) and isinstance(end, int) and start > end:
         raise InvalidArgument(f"startingPosition {start} is above endingPosition {end}")
     if from_time is not None and to_time is not None and from_time > to_time:
         raise InvalidArgument("startingTimestamp is after endingTimestamp")
+    most, least = (_count(options, f"{bound}RecordsPerTrigger") for bound in ("max", "min"))
+    if most is not None and least is not None and least > most:
+        raise InvalidArgument(f"minRecordsPerTrigger {least} is above maxRecordsPerTrigger {most}")
+    cluster = required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400")
+    log, logs, log_pattern = _logs(options)
+    if not log and (isinstance(start, int) or isinstance(end, int)):
+        raise InvalidArgument(
+            "a position is one of a single log: with logs or logPattern start at earliest, latest, "
+            "committed:PIPELINE or a startingTimestamp, and end at latest"
+        )
     return ReadOptions(
-        cluster=required(options, "cluster", "the vmr's address, e.g. 127.0.0.1:7400"),
-        log=required(options, "log", "the name of the log to read"),
+        cluster=cluster,
+        log=log,
+        logs=logs,
+        log_pattern=log_pattern,
         start=start,
         end=end,
         from_time=from_time,
         to_time=to_time,
-        records_per_trigger_max=_count(options, "maxRecordsPerTrigger"),
+        records_per_trigger_max=most,
+        bytes_per_trigger_max=_size(options, "maxBytesPerTrigger"),
+        records_per_trigger_min=least or 0,
+        trigger_delay_s=_delay(options, least),
         partitions_min=_count(options, "minPartitions") or 1,
         records_per_partition_max=_count(options, "maxRecordsPerPartition"),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
@@ -95,6 +131,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         tls=options.get("tls"),
         token_file=options.get("tokenFile", ""),
     )
+
+
+def names_logs(given: Mapping[str, str]) -> bool:
+    """Return whether the rows have a column `log`, since there may be several."""
+    return any(name.lower() in ("logs", "logpattern") for name in given)
 
 
 def includes_headers(given: Mapping[str, str]) -> bool:
@@ -114,8 +155,9 @@ def named(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[str
 
 
 def _refuse_wrong_kind(options: Mapping[str, str], streaming: bool) -> None:
-    if not streaming and _STREAM_ONLY in options:
-        raise InvalidArgument(f"{_STREAM_ONLY} is for spark.readStream: a batch has no triggers")
+    for name in _STREAM_ONLY:
+        if not streaming and name in options:
+            raise InvalidArgument(f"{name} is for spark.readStream: a batch has no triggers")
 
 
 def required(options: Mapping[str, str], name: str, meaning: str) -> str:
@@ -125,7 +167,35 @@ def required(options: Mapping[str, str], name: str, meaning: str) -> str:
     return value
 
 
-def _start(text: str) -> Start:
+def _logs(options: Mapping[str, str]) -> tuple[str, tuple[str, ...], str]:
+    """Return the name of the log, or those of several, or their pattern."""
+    given = [name for name in ("log", "logs", "logPattern") if name in options]
+    if len(given) > 1:
+        raise InvalidArgument(f"{' and '.join(given)} name the logs to read: give one of them")
+    if "logs" in options:
+        names = [name.strip() for name in options["logs"].split(",")]
+        if not all(names) or len(set(names)) < len(names):
+            raise InvalidArgument(
+                f"logs must be different names with commas between them, not {options['logs']!r}"
+            )
+        return "", tuple(sorted(names)), ""
+    if "logPattern" in options:
+        pattern = required(options, "logPattern", "a regular expression for names of logs")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidArgument(
+                f"logPattern {pattern!r} is not a regular expression: {error}"
+            ) from None
+        return "", (), pattern
+    return required(options, "log", "the name of the log to read"), (), ""
+
+
+def _start(options: Mapping[str, str], default: str) -> Start:
+    if "startingPosition" in options and "startingOffsets" in options:
+        raise InvalidArgument("startingOffsets is another name of startingPosition: give one")
+    name = "startingOffsets" if "startingOffsets" in options else "startingPosition"
+    text = options.get(name, default)
     lowered = text.lower()
     if lowered == "earliest":
         return "earliest"
@@ -135,7 +205,7 @@ def _start(text: str) -> Start:
     if kind.lower() == "committed" and pipeline:
         return Committed(pipeline)
     wanted = "earliest, latest, committed:PIPELINE or a position from 1 on"
-    return number("startingPosition", text, wanted)
+    return number(name, text, wanted)
 
 
 def _end(text: str) -> End:
@@ -147,6 +217,24 @@ def _end(text: str) -> End:
 def _count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     return None if text is None else number(name, text, "a number from 1 on")
+
+
+def _size(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    size = None if text is None else parse_size(text)
+    if text is not None and not size:
+        raise InvalidArgument(f"{name} must be a number of bytes such as 64M, not {text!r}")
+    return size
+
+
+def _delay(options: Mapping[str, str], least: int | None) -> float:
+    text = options.get("maxTriggerDelay")
+    if text is not None and least is None:
+        raise InvalidArgument("maxTriggerDelay limits the wait for minRecordsPerTrigger: give both")
+    try:
+        return duration_s(text or TRIGGER_DELAY)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"maxTriggerDelay: {error}") from None
 
 
 def number(name: str, text: str, wanted: str) -> int:

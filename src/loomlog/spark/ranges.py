@@ -38,6 +38,7 @@ class StreamRange(InputPartition):
     first: Glsn
     last: Glsn
     by_position: bool = False  # its LLSNs are positions
+    log: str = ""
 
     @property
     def count(self) -> int:
@@ -58,6 +59,7 @@ class PositionRange(InputPartition):
     last: Glsn
     streams: frozenset[StreamId] | None
     sparse: bool = False  # most of it may be one gap
+    log: str = ""
 
     @property
     def count(self) -> int:
@@ -88,7 +90,7 @@ def plan(
             continue  # just now: the next look at the head finds out
         wanted = [r for r in found if streams is None or r.stream in streams]
         ranges += itertools.chain.from_iterable(map(_to_read, wanted))
-        return list(_split(ranges, options))
+        return [replace(part, log=log.name) for part in _split(ranges, options)]
     raise Trimmed(f"log {log.name!r} is trimmed faster than a read of it can be planned")
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from loomlog.errors import InvalidArgument
-from loomlog.spark.options import includes_headers, read_options
+from loomlog.spark.options import includes_headers, names_logs, read_options
 from loomlog.spark.readers import BatchReader, FilteringReader, MicroBatchReader
 from loomlog.spark.writers import BatchWriter, StreamWriter, require_writable, write_options
 
@@ -35,9 +35,8 @@ COLUMNS: Final = StructType(
         StructField("value", BinaryType(), nullable=False),
     ]
 )
-COLUMNS_WITH_HEADERS: Final = StructType(
-    [*COLUMNS.fields, StructField("headers", MapType(StringType(), BinaryType()))]
-)
+_LOG: Final = StructField("log", StringType(), nullable=False)
+_HEADERS: Final = StructField("headers", MapType(StringType(), BinaryType()))
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -52,7 +51,9 @@ class LoomlogSource(DataSource):
         return self._columns()
 
     def _columns(self) -> StructType:
-        return COLUMNS_WITH_HEADERS if includes_headers(self.options) else COLUMNS
+        log = [_LOG] if names_logs(self.options) else []
+        headers = [_HEADERS] if includes_headers(self.options) else []
+        return StructType([*log, *COLUMNS.fields, *headers])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _require_columns(schema, self._columns())

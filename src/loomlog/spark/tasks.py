@@ -40,13 +40,15 @@ def connect(options: ReadOptions) -> BlockingCluster:
 def read_range(options: ReadOptions, wanted: TaskRange, schema: Any) -> Iterator[Any]:
     """Yield the rows of a range as Arrow batches of `schema`."""
     with connect(options) as cluster:
-        log = cluster.log(options.log)
+        log = cluster.log(wanted.log)
         if isinstance(wanted, PositionRange):
             batches = _by_position(log, options, wanted)
         else:
             batches = _streamed(log, options, wanted)
         for batch in sized(_in_time(batches, options)):
-            columns = batch.select(schema.names).columns
+            columns = batch.select([n for n in schema.names if n != "log"]).columns
+            if schema.names[0] == "log":
+                columns.insert(0, pa.repeat(pa.scalar(log.name), batch.num_rows))
             if options.include_headers:
                 columns[-1] = _as_maps(columns[-1], schema.field("headers").type)
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -97,15 +99,19 @@ def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> It
         )
         try:
             for batch in entries:
-                next_llsn += batch.num_rows
+                next_llsn = batch.column(_LLSN)[-1].as_py() + 1
                 position = batch.column(0)[-1].as_py() + 1
                 yield batch
+            return  # fewer rows than LLSNs: a transaction failed
         except (Trimmed, NotFound):  # a stream of an ended segment goes with its last entry
-            found = next_llsn
+            found, info = next_llsn, log.archive()
+            is_whole = info is not None and info.first <= position and info.through >= wanted.last
             for batch in _meanwhile_archived(log, options, wanted, next_llsn, position):
-                next_llsn += batch.num_rows
+                next_llsn = batch.column(_LLSN)[-1].as_py() + 1
                 position = batch.column(0)[-1].as_py() + 1
                 yield batch
+            if is_whole:
+                return
             if next_llsn > found:
                 continue
             head = log.head()
@@ -123,9 +129,9 @@ def _meanwhile_archived(
     """The rest of a stream's range that was trimmed after it was planned; none of it if the archive
     does not have it either."""
     info = log.archive()
-    if info is None:
+    if info is None or info.first > position:
         return
-    rest = PositionRange(max(position, info.first), wanted.last, frozenset({wanted.stream}))
+    rest = PositionRange(position, wanted.last, frozenset({wanted.stream}))
     try:
         for batch in _archived(log, options, rest):
             llsn = batch.column(_LLSN)
@@ -134,11 +140,8 @@ def _meanwhile_archived(
             )
             if not batch.num_rows:
                 continue
-            if batch.column(_LLSN)[0].as_py() != next_llsn:
-                return
-            next_llsn += batch.num_rows
             yield batch
-            if next_llsn > wanted.last_llsn:
+            if batch.column(_LLSN)[-1].as_py() >= wanted.last_llsn:
                 return
     except Trimmed:
         return

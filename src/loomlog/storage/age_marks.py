@@ -1,16 +1,19 @@
-"""Two small files (small_files.py) on the volumes of a storage node that show older copies.
+"""Small files (small_files.py) on the volumes of a storage node that show older copies.
 
     <volume>/cid=<cluster id>/snid=<node id>/generation
+    <volume>/cid=<cluster id>/snid=<node id>/origin
     <volume>/cid=<cluster id>/snid=<node id>/run
 
 generation   of the data on the volume, a number that grows with every start, and while the node
              writes: data with a lower one than it had before is an older copy. A volume without
-             one beside others that have one is new
+             one beside others that have one is new. It is clean if the node stopped after the last
+             write: then nothing of this generation is missing. Else it has the stamp of the origin
+origin       empty, and never changed: a copy of the volume has another one (core/generation.py)
 run          the newest run of the metadata (core/history.py) that the node knows: metadata with an
              earlier one is an older copy. The newest counts
 
-Both are the same on all volumes that a node runs with, except after a crash. Everything here
-blocks.
+Generation and run are the same on all volumes that a node runs with, except after a crash, and
+except for the stamp. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
+from loomlog.core.generation import NO_GENERATION, Generation
 from loomlog.core.history import Run, Seen
 from loomlog.storage import small_files
 from loomlog.storage.files import Files
@@ -26,22 +30,41 @@ from loomlog.storage.files import Files
 logger = logging.getLogger(__name__)
 
 _GENERATION: Final = "generation"
+_ORIGIN: Final = "origin"
 _RUN: Final = "run"
 
 
-def load_generation(files: Files, path: str) -> int | None:
-    """Return that of a volume, or 0 if there is none. None: there is one, but it cannot be read.
-    That is no sign of an older copy, which would have one that can."""
-    if not files.exists(f"{path}/{_GENERATION}"):
-        return 0
+def load_generation(files: Files, path: str) -> Generation | None:
+    """Return that of a volume, or NO_GENERATION. None: there is one, but it cannot be read."""
+    try:
+        if not files.exists(f"{path}/{_GENERATION}"):
+            return NO_GENERATION
+    except OSError:
+        pass  # complained of below
     mark = _load(files, f"{path}/{_GENERATION}", number=int)
-    return None if mark is None else int(mark["number"])
+    if mark is None:
+        return None
+    return Generation(mark["number"], mark.get("clean") is True, str(mark.get("stamp", "")))
 
 
-def save_generation(files: Files, path: str, generation: int) -> None:
+def save_generation(files: Files, path: str, generation: Generation) -> None:
     """Store it on a volume."""
-    data = small_files.encode({"number": generation})
+    data = small_files.encode(generation._asdict())
     small_files.replace_small_file(files, f"{path}/{_GENERATION}", data)
+
+
+def stamp_of_origin(files: Files, path: str) -> str:
+    """Return that of a volume, which gets an origin if it has none; "" if it has no stamp."""
+    origin = f"{path}/{_ORIGIN}"
+    try:
+        if not files.exists(origin):
+            files.open(origin, create=True).close()
+        return files.stamp(origin)
+    except OSError as error:
+        logger.warning(
+            "%s cannot be read (%s): if killed, the node counts as crashed", origin, error
+        )
+        return ""
 
 
 def load_run(files: Files, paths: Sequence[str]) -> Seen:

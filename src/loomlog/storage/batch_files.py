@@ -15,6 +15,7 @@ One thread appends, removes and closes. Others may read at the same time: each o
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 from collections.abc import Container
 from contextlib import suppress
@@ -102,8 +103,11 @@ class BatchFiles:
     def _create(self, folder: int, number: int) -> File:
         path, directory = self._file(folder, number), self._directory(folder)
         if not self._files.exists(path):
+            home = self._path.rpartition("/")[0]
+            if not self._files.exists(home):  # RocksDB would write into a new one when it is closed
+                raise FileNotFoundError(errno.ENOENT, "its directory is gone", home)
             self._files.make_directory(directory)
-            self._directories |= {directory, self._path, self._path.rpartition("/")[0]}
+            self._directories |= {directory, self._path, home}
         return self._files.open(path, create=True)
 
     # ---- reading, in any thread

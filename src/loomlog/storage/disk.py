@@ -14,12 +14,13 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Final, Protocol
 
 from loomlog.errors import InvalidArgument
+from loomlog.meters import note_sync
 from loomlog.storage.files import File, Finished, Space, Step, UnsyncedError, Worker
-from loomlog.storage.sync_times import note_sync
 from loomlog.types import Buffer
 
 FILE_MODE: Final = 0o600  # entries and secrets are for the user who runs the server
@@ -29,6 +30,7 @@ DIRECTORY_MODE: Final = 0o700
 QUICK_S: Final = 0.001  # if the last one took less: the loop must not stand still for longer
 ALONE_S: Final = 0.0003  # if the last one ended at least this long ago
 
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"  # only on Linux
 _BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system
 _BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)  # only on Linux
@@ -62,7 +64,11 @@ class RealFile:
         view = memoryview(data)
         done = 0
         while done < size:
-            got = os.preadv(self._fd, [view[done:]], offset + done)
+            try:
+                got = os.preadv(self._fd, [view[done:]], offset + done)
+            except OSError as error:
+                error.filename = self._path
+                raise
             if not got:
                 break
             done += got
@@ -151,12 +157,18 @@ class RealFiles:
     def inode(self, path: str) -> int:
         return os.stat(path).st_ino
 
+    def stamp(self, path: str) -> str:
+        found, boot = os.stat(path), _boot_id()
+        place = f"{found.st_dev} {found.st_ino} {found.st_ctime_ns}"  # ctime: inodes are used again
+        return f"{boot} {place}" if boot else ""
+
     def space(self, path: str) -> Space:
         found = os.statvfs(path)
         return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def used(self, path: str) -> int:
         count, directories = 0, [path]
+        linked: set[int] = set()  # inodes: files with several names count once
         while directories:
             with suppress(FileNotFoundError), os.scandir(directories.pop()) as entries:
                 for entry in entries:
@@ -164,7 +176,10 @@ class RealFiles:
                         directories.append(entry.path)
                     else:
                         with suppress(FileNotFoundError):  # removed meanwhile
-                            count += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+                            stat = entry.stat(follow_symlinks=False)
+                            if stat.st_nlink == 1 or stat.st_ino not in linked:
+                                count += stat.st_blocks * _BLOCK_BYTES
+                            linked.update([stat.st_ino] if stat.st_nlink > 1 else ())
         return count
 
     def make_directory(self, path: str) -> None:
@@ -194,12 +209,27 @@ class RealFiles:
             os.close(fd)
 
 
+def _boot_id() -> str:
+    """Return what the kernel tells this boot of the machine by; "" if it does not."""
+    try:
+        with open(_BOOT_ID) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 class Loop(Protocol):
     """The methods of an event loop that the worker uses."""
 
     def call_soon_threadsafe(
         self, callback: Callable[[BaseException | None], None], error: BaseException | None, /
     ) -> object: ...
+
+
+class CallSoon(Protocol):
+    """An event loop's call_soon."""
+
+    def __call__(self, callback: Callable[[], None], /) -> object: ...
 
 
 class ThreadWorker:
@@ -216,6 +246,8 @@ class ThreadWorker:
 
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
         self._jobs.put((steps, finished))
+
+    run_short = run
 
     @property
     def waiting(self) -> int:
@@ -250,31 +282,60 @@ def _run(steps: Sequence[Step]) -> BaseException | None:
 class EagerWorker:
     """Runs short jobs on the loop and others on the worker behind it, in order.
 
-    To hand a job to a thread and its end back to the loop costs about as much as a sync. So a job
-    that comes alone runs on the loop, as long as such jobs were quick lately; its callback is
-    called before `run` returns. Jobs that come close upon each other go to the thread, and so do
-    all jobs while the disk is slow.
+    To hand a job to a thread and its end back to the loop costs about as much as a sync. So a short
+    job that comes alone runs on the loop, as long as jobs were quick lately: in the next turn, so
+    that what was sent in this one leaves first. Jobs that come close upon each other go to the
+    thread, and so do all jobs while the disk is slow.
     """
 
-    def __init__(self, worker: Worker, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, worker: Worker, call_soon: CallSoon, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self._worker = worker
+        self._call_soon = call_soon
         self._clock = clock
+        self._next: tuple[Sequence[Step], Finished] | None = None  # runs in the next turn
         self._under_way = 0  # in the thread
         self._ended_s = 0.0
         self._took_s = QUICK_S  # the first one shows how quick they are
 
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
-        began_s = self._clock()
-        alone = not self._under_way and began_s - self._ended_s >= ALONE_S
+        self._run_early()
+        self._hand_over(steps, finished)
+
+    def run_short(self, steps: Sequence[Step], finished: Finished) -> None:
+        self._run_early()
+        alone = not self._under_way and self._clock() - self._ended_s >= ALONE_S
         if alone and self._took_s < QUICK_S:
-            self._run_here(steps, finished, began_s)
+            self._next = steps, finished
+            self._call_soon(self._run_here)
         else:
-            self._hand_over(steps, finished, began_s)
+            self._hand_over(steps, finished)
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs in the thread that have not ended."""
+        return self._under_way
 
     def close(self) -> None:
+        self._run_early()
         self._worker.close()
 
-    def _run_here(self, steps: Sequence[Step], finished: Finished, began_s: float) -> None:
+    def _run_early(self) -> None:
+        """Run now what waits for the next turn: another job must not overtake it."""
+        if self._next is not None:
+            (_, finished), error = self._next, self._run_next()
+            self._call_soon(partial(finished, error))
+
+    def _run_here(self) -> None:
+        if self._next is not None:
+            _, finished = self._next
+            finished(self._run_next())
+
+    def _run_next(self) -> BaseException | None:
+        assert self._next is not None
+        (steps, _), self._next = self._next, None
+        began_s = self._clock()
         error: BaseException | None = None
         try:
             for step in steps:
@@ -282,9 +343,11 @@ class EagerWorker:
         except Exception as failure:
             error = failure
         self._ended(began_s)
-        finished(error)
+        return error
 
-    def _hand_over(self, steps: Sequence[Step], finished: Finished, began_s: float) -> None:
+    def _hand_over(self, steps: Sequence[Step], finished: Finished) -> None:
+        began_s = self._clock()
+
         def ended(error: BaseException | None) -> None:
             self._under_way -= 1
             self._ended(began_s)

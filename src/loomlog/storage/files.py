@@ -12,11 +12,23 @@ from contextlib import contextmanager, suppress
 from traceback import clear_frames
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from loomlog.errors import Corrupt
 from loomlog.types import Buffer
 
 
 class UnsyncedError(OSError):
     """A sync failed. What was written before it may be lost even if a later sync succeeds."""
+
+
+class DamagedRowsError(Corrupt):
+    """Rows of a database cannot be read: others may be missing unnoticed, so it is to be
+    salvaged."""
+
+
+def is_of_disk(error: Exception) -> bool:
+    """Return whether the disk failed, or is full, and not what is on it. RocksDB's errors have no
+    type of their own."""
+    return isinstance(error, OSError) or str(error).startswith("IO error")
 
 
 class Space(NamedTuple):
@@ -78,13 +90,20 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+def clear_frames_of(error: BaseException | None) -> None:
+    """Drop what the frames of an error refer to: cursors in them would keep a database locked."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__context__
+
+
 @contextmanager
 def closed_on_failure(store: Closable) -> Iterator[None]:
     """Close a store if what is done first with it fails."""
     try:
         yield
     except BaseException as error:
-        clear_frames(error.__traceback__)  # cursors in them would keep a database locked
+        clear_frames_of(error)
         with suppress(Exception):
             store.close()
         raise
@@ -104,6 +123,10 @@ class Files(Protocol):
     def inode(self, path: str) -> int:
         """Return a number that changes when something else takes the place at `path`;
         FileNotFoundError if nothing is there."""
+
+    def stamp(self, path: str) -> str:
+        """Return a text that another file, and a copy of this one, does not have, and that changes
+        when the file is changed or the machine boots; "" if the system cannot tell."""
 
     def space(self, path: str) -> Space:
         """Return the space of the file system that holds `path`."""
@@ -166,5 +189,29 @@ class Worker(Protocol):
         """Run the steps in order, off the loop; then call `finished` on the loop with the error
         that stopped them, or None. In a simulation a crash may fall between two steps."""
 
+    def run_short(self, steps: Sequence[Step], finished: Finished) -> None:
+        """Like `run`, for a job that takes hardly longer than a sync: it may run on the loop."""
+
     def close(self) -> None:
         """Finish what was handed in, then stop. Blocks; call it at shutdown."""
+
+
+class FileWindow:
+    """A view on a file that moves forward, read block by block."""
+
+    def __init__(self, file: File, read: Read, block_bytes: int, limit: int) -> None:
+        self._file = file
+        self._read = read
+        self._block_bytes = block_bytes
+        self._limit = limit
+        self._block = memoryview(b"")
+        self._start = 0
+
+    def at(self, offset: int, size: int) -> memoryview:
+        """Return the bytes there; fewer at the end of the file."""
+        if offset < self._start or offset + size > self._start + len(self._block):
+            want = min(max(size, self._block_bytes), max(self._limit - offset, 0))
+            self._block = memoryview(self._read(self._file, want, offset))
+            self._start = offset
+        begin = offset - self._start
+        return self._block[begin : begin + size]

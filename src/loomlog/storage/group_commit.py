@@ -16,12 +16,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from loomlog.limits import MIB
-from loomlog.storage.files import Worker
+from loomlog import tracing
+from loomlog.limits import KIB, MIB
+from loomlog.storage.files import DamagedRowsError, Worker, clear_frames_of
 
 logger = logging.getLogger(__name__)
 
 WAITING_BYTES_MAX: Final = 128 * MIB  # batches waiting for the disk; more are refused
+SHORT_BYTES_MAX: Final = 16 * KIB  # of batches: writing more takes longer than a sync
 LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
 
 RequestT = TypeVar("RequestT")
@@ -45,8 +47,12 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
         self._on_failure = on_failure
         self._waiting: list[tuple[RequestT, Callable[[AnswerT | RefusalT], None]]] = []
         self._waiting_bytes = 0
+        self._is_urgent = False  # a caller waits for the next commit
         self._under_way = False
         self._looking = 0
+        self._tracer = tracing.active()
+        self._traces: list[str] = []  # of requests that wait; the sync is part of the first
+        self.on_damage: Callable[[DamagedRowsError], None] | None = None  # set by its owner
         self.failed: RefusalT | None = None  # the answer to all requests once a commit has failed
 
     # ---- what is decided by the store
@@ -59,10 +65,6 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
     @abstractmethod
     def _disk_failed(self, error: BaseException) -> RefusalT:
         """Return the answer to a request that the disk failed."""
-
-    def _worker_for(self, size: int) -> Worker:
-        """Return the worker for a commit of this size."""
-        return self._commits
 
     def _note(self) -> None:
         """Called on the loop after a commit, before the next one begins and before the answers."""
@@ -82,16 +84,40 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
         """Add a request to the next commit; return False if too much waits for the disk."""
         if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
             return False
+        if self._tracer is not None:
+            done = self._traced(self._tracer, size, done)
         self._waiting.append((request, done))
         self._waiting_bytes += size
-        if not self._under_way:
-            self._start()
+        self._hurry()
         return True
+
+    def _add(self, request: RequestT, done: Callable[[AnswerT | RefusalT], None]) -> None:
+        """Add a request to the next commit, whenever another one or `_hurry` begins that."""
+        self._waiting.append((request, done))
+
+    def _hurry(self) -> None:
+        """Commit what waits as soon as possible."""
+        self._is_urgent = bool(self._waiting)
+        if self._is_urgent and not self._under_way:
+            self._start()
+
+    def _traced(
+        self, tracer: tracing.Tracer, size: int, done: Callable[[AnswerT | RefusalT], None]
+    ) -> Callable[[AnswerT | RefusalT], None]:
+        """Make a span of a request, until it is answered."""
+        span = tracer.begin("store", {"bytes": size})
+        self._traces.append(tracer.current())
+
+        def ended(answer: AnswerT | RefusalT) -> None:
+            tracer.end(span)
+            done(answer)
+
+        return ended
 
     def _start(self) -> None:
         """Begin a commit of all that waits."""
         group, size = self._waiting, self._waiting_bytes
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting, self._waiting_bytes, self._is_urgent = [], 0, False
         answers: list[AnswerT] = []
 
         def carry_out() -> None:
@@ -105,7 +131,7 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
             if failed is None:
                 self._note()
             self._under_way = False
-            if self._waiting:
+            if self._is_urgent:
                 self._start()
             for index, (request, done) in enumerate(group):
                 if failed is None:
@@ -115,8 +141,14 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
             if failed is None and not self._under_way:
                 self._rest()
 
+        finished: tracing.Finished = committed
+        if self._tracer is not None:
+            trace = next(filter(None, self._traces), "")
+            self._traces.clear()
+            finished = self._tracer.ending("sync", {"requests": len(group)}, finished, trace)
         self._under_way = True
-        self._worker_for(size).run([carry_out], committed)
+        run = self._commits.run_short if size <= SHORT_BYTES_MAX else self._commits.run
+        run([carry_out], finished)
 
     def _commit_failed(self, error: BaseException) -> None:
         self.fail(error)
@@ -148,6 +180,9 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
             self._looking -= 1
             if error is not None:
                 found.append(unreadable(error))
+                clear_frames_of(error)
+            if isinstance(error, DamagedRowsError) and self.on_damage is not None:
+                self.on_damage(error)
             done(found[0] if self.failed is None else self.failed)
 
         self._look_ups.run([lambda: found.append(question())], finished)

@@ -14,7 +14,8 @@ import hashlib
 import json
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -27,6 +28,9 @@ from loomlog.types import NodeId
 
 FORMAT: Final = 6
 _FILE: Final = "identity"
+_FIRST_FILES: Final = frozenset(
+    (_FILE, "generation", "origin")
+)  # that a node makes before it registers
 _STORES: Final = frozenset(("chains", "logs"))
 _DEPTH_MAX: Final = 4  # two more levels than where data should be
 LISTED_MAX: Final = 10_000  # a volume that is shared with other files is not searched forever
@@ -102,6 +106,21 @@ def load(files: Files, path: str) -> Identity:
     )
 
 
+def is_unused(files: Files, path: str) -> bool:
+    """Return whether a node directory was made for a start that no cluster accepted: it has an
+    identity, which has joined nothing, and no data."""
+    names = {name.removesuffix(".tmp") for name in files.list(path)}
+    return _FILE in names and names <= _FIRST_FILES and not load(files, path).cluster_secret
+
+
+def remove_unused(files: Files, path: str) -> None:
+    """Remove such a directory; if that is interrupted, it is still one, or nothing is left."""
+    for name in sorted(files.list(path), key=_FILE.__eq__):  # the identity last
+        files.remove(f"{path}/{name}")
+    files.remove_tree(path)
+    files.sync_directory(path.rpartition("/")[0])
+
+
 def _fields(line: bytes) -> dict[str, Any] | None:
     try:
         fields = json.loads(line)
@@ -145,16 +164,20 @@ def _is_data(names: list[str]) -> bool:
 
 
 def _names(files: Files, path: str) -> list[str]:
-    """Return what is in a directory; nothing if it is a file, or not ours to read."""
+    """Return what is in a directory; nothing if it is a file, or of others and not ours to read."""
     try:
         return files.list(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except PermissionError:
+        if path.rpartition("/")[2].startswith(_PARENTS):
+            raise  # it may be ours
         return []
 
 
 # ---- stores
 
-_OWNER_FILE: Final = "owner"
+OWNER_FILE: Final = "owner"
 _OWNER_FORMAT: Final = 2
 _OWNER_ADVICE: Final = "check --volumes, or move it out of the volume"
 
@@ -182,23 +205,46 @@ def open_owned(
     is_empty: Callable[[S], bool],
 ) -> S:
     """Open the store at `path` if it is the owner's; an empty one becomes it. Blocking."""
-    is_marked = files.exists(f"{path}/{_OWNER_FILE}")
+    is_marked = files.exists(f"{path}/{OWNER_FILE}")
     if is_marked and (found := _load_owner(files, path)) != owner:
         raise InvalidArgument(f"{path} belongs to {found}, not to {owner}; {_OWNER_ADVICE}")
-    store = open_store(path)
     if is_marked:
-        return store
-    with closed_on_failure(store):
-        if not is_empty(store):
-            raise InvalidArgument(f"{path} has no file that says whose it is; {_OWNER_ADVICE}")
-        _save_owner(files, path, owner)
+        return open_store(path)
+    with _removed_if_not_made(files, path):
+        store = open_store(path)
+        with closed_on_failure(store):
+            if not is_empty(store):
+                raise InvalidArgument(f"{path} has no file that says whose it is; {_OWNER_ADVICE}")
+            _save_owner(files, path, owner)
     return store
+
+
+@contextmanager
+def _removed_if_not_made(files: Files, path: str) -> Iterator[None]:
+    """Remove the directory of a store that could not be made, unless it was there before. If one
+    was deleted under this process, the old store may still be open, and write into the new
+    directory when it is closed."""
+    is_new = not files.exists(path)
+    try:
+        yield
+    except Exception:
+        if is_new and files.exists(path) and not files.exists(f"{path}/{OWNER_FILE}"):
+            files.remove_tree(path)
+        raise
+
+
+def is_owned(files: Files, path: str, owner: Owner) -> bool:
+    """Return whether the store at `path` is certainly the owner's. Blocking."""
+    try:
+        return files.exists(f"{path}/{OWNER_FILE}") and _load_owner(files, path) == owner
+    except Corrupt:
+        return False
 
 
 def find_copies(files: Files, paths: Sequence[str]) -> dict[str, str]:
     """Return the stores that are there twice: for each, where another copy of it is. Blocking."""
-    marked = [path for path in paths if files.exists(f"{path}/{_OWNER_FILE}")]
-    stamps = {path: small_files.read(files, f"{path}/{_OWNER_FILE}") for path in marked}
+    marked = [path for path in paths if files.exists(f"{path}/{OWNER_FILE}")]
+    stamps = {path: small_files.read(files, f"{path}/{OWNER_FILE}") for path in marked}
     return {
         path: other
         for path in marked
@@ -209,14 +255,16 @@ def find_copies(files: Files, paths: Sequence[str]) -> dict[str, str]:
 
 def _save_owner(files: Files, path: str, owner: Owner) -> None:
     fields = {"format": _OWNER_FORMAT, **owner._asdict(), "stamp": secrets.token_hex(8)}
-    small_files.replace_file(files, f"{path}/{_OWNER_FILE}", small_files.encode(fields))
+    small_files.replace_file(files, f"{path}/{OWNER_FILE}", small_files.encode(fields))
 
 
 def _load_owner(files: Files, path: str) -> Owner:
-    fields = small_files.decode(small_files.read(files, f"{path}/{_OWNER_FILE}"))
+    fields = small_files.decode(small_files.read(files, f"{path}/{OWNER_FILE}"))
     try:
         if fields is not None:
             return Owner(fields["cluster"], fields["node_id"], fields["shard"])
     except KeyError:
         pass  # nothing of ours wrote it
-    raise Corrupt(f"{path}/{_OWNER_FILE} does not match its checksum; restore it from another node")
+    raise Corrupt(
+        f"{path}/{OWNER_FILE} does not match its checksum: restore it, or move the directory away"
+    )

@@ -14,19 +14,19 @@ damaged logs    are cut at the first record that RocksDB cannot read, silently. 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from itertools import pairwise
-from struct import Struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
-from typing import BinaryIO, Final
+from typing import Final
 
-from crc32c import crc32c
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
+from loomlog.meters import note_sync
 from loomlog.storage.disk import DIRECTORY_MODE
-from loomlog.storage.sync_times import note_sync
+from loomlog.storage.files import DamagedRowsError, is_of_disk
+from loomlog.storage.write_ahead_log import check_log
 
 _MEMTABLE_BYTES: Final = 32 * MIB
 _LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
@@ -69,6 +69,31 @@ def _is_made_first(name: str) -> bool:
     return name in _MADE_FIRST or name.startswith(("LOG", "MANIFEST-")) or name.endswith(".dbtmp")
 
 
+def families(path: str, made: Options) -> list[str]:
+    """Return the names of all column families except the default one."""
+    if not os.path.exists(os.path.join(path, "CURRENT")):
+        return []
+    with _errors(path):
+        return [name for name in Rdict.list_cf(path, made) if name != "default"]
+
+
+def open_database(path: str, made: Callable[[], Options], names: Iterable[str] = ()) -> Rdict:
+    """Open a database with these column families, or make it. Raises Corrupt if it is damaged, else
+    OSError."""
+    with _errors(path):
+        return Rdict(path, made(), {name: made() for name in names})
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # RocksDB's have no type of their own
+        if "Corruption" not in str(error):
+            raise OSError(f"{path} cannot be opened: {error}") from error
+        raise Corrupt(f"{path} is damaged: {error}") from error
+
+
 def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
     """Write a batch; no reader may use it before this returns."""
     db.write(batch)
@@ -79,8 +104,8 @@ def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
 
 
 class Cursor:
-    """A table as of when this was made. Raises Corrupt where it is damaged, and OSError where the
-    disk cannot be read."""
+    """A table as of when this was made. Raises DamagedRowsError where it is damaged, and OSError
+    where the disk cannot be read."""
 
     def __init__(self, table: Rdict) -> None:
         self._rows = table.iter()
@@ -112,6 +137,14 @@ class Cursor:
     def get(self, key: bytes) -> bytes | None:
         return self.value if self.seek(key) == key else None
 
+    def get_content(self, key: bytes) -> bytes | None:
+        """Return the value of a row that no other row depends on; raise Corrupt if it is damaged:
+        then it is missed, and nothing else."""
+        try:
+            return self.get(key)
+        except DamagedRowsError as error:
+            raise Corrupt(str(error)) from None
+
     def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows whose keys begin with `prefix`, in order."""
         key = self.seek(prefix)
@@ -127,82 +160,6 @@ class Cursor:
         try:
             self._rows.status()  # whether it came to the end, or to what cannot be read
         except Exception as error:  # RocksDB's have no type of their own
-            is_damaged = not str(error).startswith("IO error")
-            raise (Corrupt if is_damaged else OSError)(f"{error}: check the disk") from error
+            kind = OSError if is_of_disk(error) else DamagedRowsError
+            raise kind(f"{error}: check the disk") from error
         return None
-
-
-# ---- the write-ahead log
-#
-# A log consists of blocks of 32 KiB, a block of records, little-endian:
-#
-#     checksum(4): CRC-32C of the rest, masked    length(2)    kind(1)    content
-#
-# Less than a header at the end of a block is left empty.
-
-_BLOCK_BYTES: Final = 32 * KIB
-_SECTOR_BYTES: Final = 512
-_HEADER: Final = Struct("<IHB")
-_KIND_AT: Final = 6
-_KINDS: Final = range(1, 5)  # of records: whole ones, and the parts of those that cross blocks
-
-
-def check_log(path: str) -> None:
-    """Raise Corrupt if a write-ahead log of the database at `path` is damaged."""
-    for name in sorted(os.listdir(path)):
-        if name.endswith(".log"):
-            with open(os.path.join(path, name), "rb") as file:
-                place = _find_damage(file)
-            if place is not None:
-                raise Corrupt(f"{path}/{name} is damaged at byte {place}: check the disk")
-
-
-def _find_damage(file: BinaryIO) -> int | None:
-    start = 0
-    while block := memoryview(file.read(_BLOCK_BYTES)):
-        at = _end_of_records(block)
-        if at + _HEADER.size <= _BLOCK_BYTES:
-            return None if _is_torn(block, at) else start + at
-        start += _BLOCK_BYTES
-    return None
-
-
-def _end_of_records(block: memoryview) -> int:
-    """Return where the block has no whole record any more."""
-    at = 0
-    while (end := _end_of_record(block, at)) is not None:
-        at = end
-    return at
-
-
-def _end_of_record(block: memoryview, at: int) -> int | None:
-    """Return the end of the record there, or None if there is no whole one."""
-    if at + _HEADER.size > len(block):
-        return None
-    checksum, length, _ = _HEADER.unpack_from(block, at)
-    end = at + _HEADER.size + length
-    is_whole = end <= len(block) and checksum == _masked(crc32c(block[at + _KIND_AT : end]))
-    return end if is_whole else None
-
-
-def _masked(crc: int) -> int:
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _is_torn(block: memoryview, at: int) -> bool:
-    """Return whether the record there was not written to its end."""
-    if at + _HEADER.size > len(block):
-        return True
-    end = at + _HEADER.size + _HEADER.unpack_from(block, at)[1]
-    if len(block) < end <= _BLOCK_BYTES and not _has_records(block, at + 1):
-        return True
-    end = min(end, len(block))
-    cuts = [at, *range(at - at % _SECTOR_BYTES + _SECTOR_BYTES, end, _SECTOR_BYTES), end]
-    return any(not any(block[a:b]) for a, b in pairwise(cuts))
-
-
-def _has_records(block: memoryview, start: int) -> bool:
-    """Return whether there is a whole record, wherever it begins."""
-    places = range(start, len(block) - _HEADER.size + 1)
-    candidates = (at for at in places if block[at + _KIND_AT] in _KINDS)
-    return any(_end_of_record(block, at) is not None for at in candidates)

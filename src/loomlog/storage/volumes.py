@@ -11,18 +11,24 @@ The identities of a node's volumes differ in their shard only, an index that a v
 say how many volumes have had each index, and how many of those an operator has given up. While a
 volume is missing, the node runs without it, but takes in no empty one: that may be a wrong mount.
 Once the missing one is given up, it is refused, and a new volume gets its index.
+
+A volume that cannot be read, locked or written to when the node starts is left out, and so counts
+as missing, if another volume knows it by its name. Nothing is assumed of what is on it; whether it
+works again is asked with `look_again`, and the next start uses it.
 Everything here blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 from typing import Any, Final
 
-from loomlog.errors import AlreadyExists, InvalidArgument
+from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, LoomError
 from loomlog.storage import identity as identities
+from loomlog.storage import small_files
 from loomlog.storage.files import Closable, Files
 from loomlog.storage.identity import (
     LISTED_MAX,
@@ -50,36 +56,44 @@ class Volumes:
         new_secret: Callable[[], str],
         lock: Callable[[str], Closable] | None = None,
         error_if_exists: bool = False,
+        failures: Mapping[str, OSError] | None = None,
     ) -> None:
         """Check the volumes, make the storage node paths, and lock them.
 
-        `lock` locks a directory against other processes (disk.lock_directory)."""
+        `lock` locks a directory against other processes (disk.lock_directory). `failures`: errors
+        that were met behind these checks, by volume; they are left out, too."""
         if not volumes:
             raise InvalidArgument("a storage node needs a volume; give --volumes DIR")
         if "/" in cluster_id or not cluster_id:
             raise InvalidArgument(f"cluster id {cluster_id!r} must be a name without '/'")
-        volumes = [volume.rstrip("/") or "/" for volume in volumes]
-        _check_apart(volumes)
-        for volume in volumes:
-            _check_readable(files, volume)
+        self._volumes = [volume.rstrip("/") or "/" for volume in volumes]
+        _check_apart(self._volumes)
         self.files = files
-        self._volumes = volumes
-        self._node_id = node_id
-        self.paths = [_node_path(volume, cluster_id, node_id) for volume in volumes]
-        if error_if_exists:
-            self._refuse_existing()
+        self._lock = lock
         self._locks: list[Closable] = []
         self._saving = Lock()
+        self._expected = Identity(cluster_id, node_id, "")
         self._shards: dict[str, tuple[int, int]] = {}  # index and turn of each path
-        expected = Identity(cluster_id, node_id, "")
+        self._failures = failures or {}
+        self.failed: dict[str, str] = {}  # volumes that are left out, and why
+        if error_if_exists:
+            self._refuse_existing()
         try:
-            self._check_owner(expected)  # before anything is written
-            self._claim(lock)
-            self._check_owner(expected)  # another process may have come first
-            self.identity = self._identify(expected, new_secret)
+            self._leave_out_failed(self._check_owner)  # before anything is written
+            self._leave_out_failed(lambda volume: self._locks.extend(self._claim(volume)))
+            found = self._leave_out_failed(self._check_owner)  # another process may have come first
+            self.identity = self._identify(found, new_secret)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def paths(self) -> list[str]:
+        """The node's directories, one on each volume that is used."""
+        return list(map(self._path, self._volumes))
+
+    def _path(self, volume: str) -> str:
+        return node_path(volume, self._expected.cluster_id, self._expected.node_id)
 
     @property
     def cluster_stamp(self) -> str:
@@ -176,30 +190,86 @@ class Volumes:
             if self.files.exists(path):
                 raise AlreadyExists(f"{path} exists; drop --error-if-exists to use its data")
 
-    def _claim(self, lock: Callable[[str], Closable] | None) -> None:
-        for volume, path in zip(self._volumes, self.paths, strict=True):
+    def _leave_out_failed(self, check: Callable[[str], object]) -> dict[str, Identity]:
+        """Check each volume, and use no more those that fail, unless none is left or nobody knows
+        that they are this node's. Return the identities of the others, by path."""
+        found: dict[str, Identity] = {}
+        failures: dict[str, LoomError] = {}
+        for volume in self._volumes:
+            path = self._path(volume)
             try:
-                if lock is not None:
-                    self._locks.append(lock(volume))
+                check(volume)
+                with _failing(f"volume {volume} cannot be read"):
+                    if volume in self._failures:
+                        raise self._failures[volume]
+                    if identities.exists(self.files, path):
+                        found[path] = identities.load(self.files, path)
+            except (_FailedVolumeError, Corrupt) as error:
+                failures[volume] = error
+        self._volumes = [volume for volume in self._volumes if volume not in failures]
+        missing = _missing(found.values(), {each.shard for each in found.values()}).values()
+        for volume, failure in failures.items():
+            if volume not in missing:
+                raise failure
+            self.failed[volume] = _reason(failure)
+        self._check_mounted(found, missing)
+        return found
+
+    def look_again(self, volume: str) -> bool:
+        """Return whether a volume that failed can be used again; if not, `failed` says why. May be
+        called in any thread."""
+        path = self._path(volume)
+        try:
+            self._check_owner(volume)
+            with _failing(f"{path} cannot be read"):
+                if not identities.exists(self.files, path):
+                    raise InvalidArgument("it is empty, but had data of this node: mount it")
+                found = {path: identities.load(self.files, path)}
+            self._check_same(found, self.identity)
+            used = {path: self._of(path, self.identity) for path in self.paths}
+            self._check_shards({**used, **found}, self.identity.marks)
+            for lock in self._claim(volume):
+                lock.close()
+            if volume in self._failures:
+                with _failing(f"volume {volume} cannot be used"):
+                    _probe(self.files, str(self._failures[volume].filename))
+        except LoomError as error:
+            self.failed[volume] = _reason(error)
+            return False
+        return True
+
+    def _claim(self, volume: str) -> list[Closable]:
+        """Lock a volume, and make the node's directory there."""
+        locks = list[Closable]()
+        path, parents = self._path(volume), self._path(volume).split("/")
+        try:
+            with _failing(f"volume {volume} is not writable"):
+                if self._lock is not None:
+                    locks.append(self._lock(volume))
                 probe = f"{volume}/.loomlog-probe"
                 self.files.open(probe, create=True).close()
                 self.files.remove(probe)
-            except OSError as error:
-                raise InvalidArgument(
-                    f"volume {volume} is not writable ({error.strerror or error}); check its "
-                    "permissions"
-                ) from None
-            try:
+            with _failing(f"cannot use {path}"):
+                self._remove_unused(volume)
                 self.files.make_directory(path)
-                parents = path.split("/")
                 self.files.sync_directory("/".join(parents[:-1]))
                 self.files.sync_directory("/".join(parents[:-2]) or "/")
-            except OSError as error:
-                raise InvalidArgument(f"cannot use {path}: {error.strerror or error}") from None
+        except BaseException:
+            for lock in locks:
+                lock.close()
+            raise
+        return locks
 
-    def _check_owner(self, expected: Identity) -> None:
-        """Refuse volumes with anything under them that is not this node's."""
-        for volume, own in zip(self._volumes, self.paths, strict=True):
+    def _remove_unused(self, volume: str) -> None:
+        for path in node_directories(self.files, volume)[0]:
+            if path != self._path(volume) and identities.is_unused(self.files, path):
+                identities.remove_unused(self.files, path)
+
+    def _check_owner(self, volume: str) -> None:
+        """Refuse a volume with anything under it that is not this node's."""
+        own = self._path(volume)
+        _check_directory(self.files, volume)
+        with _failing(f"volume {volume} cannot be read"):
             directories, are_all = node_directories(self.files, volume)
             if not are_all and own not in directories:
                 raise InvalidArgument(
@@ -208,19 +278,18 @@ class Volumes:
                 )
             for path in directories:
                 found = self._identity_at(path)
-                if not found.is_of(expected):
-                    raise _mismatch(path, expected, found)
+                if not found.is_of(self._expected):
+                    if identities.is_unused(self.files, path):
+                        continue  # of a start with a wrong number, say
+                    raise _mismatch(path, self._expected, found)
                 if path != own:
                     raise InvalidArgument(
                         f"{path} is a second directory of {found}, which belongs at {own}; move "
                         "one of them out of the volume"
                     )
-        self._check_mounted()
 
-    def _check_mounted(self) -> None:
+    def _check_mounted(self, found: Collection[str], missing: Collection[str]) -> None:
         """Refuse an empty volume while one that this node had is missing."""
-        found = self._identities()
-        missing = _missing(found.values(), {each.shard for each in found.values()}).values()
         for volume, path in zip(self._volumes, self.paths, strict=True):
             if path in found or not missing:
                 continue
@@ -229,15 +298,9 @@ class Volumes:
             raise InvalidArgument(
                 f"volume {volume} is empty, but {what}: mount it, or correct --volumes; if its "
                 "disk is lost, start the node with its other volumes and run "
-                f"`loom node replace {self._node_id} --volume {gone}`, then add an empty one"
+                f"`loom node replace {self._expected.node_id} --volume {gone}`, then add an empty "
+                "one"
             )
-
-    def _identities(self) -> dict[str, Identity]:
-        return {
-            path: identities.load(self.files, path)
-            for path in self.paths
-            if identities.exists(self.files, path)
-        }
 
     def _identity_at(self, path: str) -> Identity:
         if not identities.exists(self.files, path):
@@ -248,16 +311,11 @@ class Volumes:
             )
         return identities.load(self.files, path)
 
-    def _identify(self, expected: Identity, new_secret: Callable[[], str]) -> Identity:
+    def _identify(self, found: Mapping[str, Identity], new_secret: Callable[[], str]) -> Identity:
         """Return the identity on all volumes; empty volumes get it."""
-        found = self._identities()
         joined_first = sorted(found.values(), key=lambda identity: not identity.cluster_secret)
-        own = joined_first[0] if found else replace(expected, node_secret=new_secret())
-        for path, identity in found.items():
-            if identity.node_secret != own.node_secret or (
-                identity.cluster_secret not in ("", own.cluster_secret)
-            ):
-                raise _mismatch(path, own, identity)
+        own = joined_first[0] if found else replace(self._expected, node_secret=new_secret())
+        self._check_same(found, own)
         # A crash may have kept the newest from some volumes.
         marks = _highest(identity.marks for identity in found.values())
         self._check_shards(found, marks)
@@ -273,6 +331,14 @@ class Volumes:
             if found.get(path) != self._of(path, own):
                 self._save_at(path, own)
         return own
+
+    def _check_same(self, found: Mapping[str, Identity], own: Identity) -> None:
+        """Refuse data of another life of this node, or of another cluster."""
+        for path, identity in found.items():
+            if identity.node_secret != own.node_secret or (
+                identity.cluster_secret not in ("", own.cluster_secret)
+            ):
+                raise _mismatch(path, own, identity)
 
     def _by_shard(self, missing: Mapping[int, str]) -> tuple[str, ...]:
         """Return all volumes of the node by their indexes; "" where there is none."""
@@ -318,7 +384,8 @@ def _missing(found: Collection[Identity], present: Collection[int]) -> dict[int,
     return missing
 
 
-def _node_path(volume: str, cluster_id: str, node_id: NodeId) -> str:
+def node_path(volume: str, cluster_id: str, node_id: NodeId) -> str:
+    """Return the directory of a node on a volume."""
     return f"{volume.rstrip('/')}/cid={cluster_id}/snid={node_id}"
 
 
@@ -331,17 +398,44 @@ def _check_apart(volumes: Sequence[str]) -> None:
                 raise InvalidArgument(f"volume {volume} is inside volume {other}; give one of them")
 
 
-def _check_readable(files: Files, volume: str) -> None:
+def _check_directory(files: Files, volume: str) -> None:
+    with _failing(f"volume {volume} cannot be read"):
+        try:
+            files.list(volume)
+        except FileNotFoundError:
+            raise InvalidArgument(f"volume {volume} does not exist; create the directory") from None
+        except NotADirectoryError:
+            raise InvalidArgument(f"volume {volume} is not a directory") from None
+
+
+class _FailedVolumeError(InvalidArgument):
+    """The disk of a volume fails, or does not let this process in."""
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Raise errors of the disk as such; `what` is the beginning of a sentence."""
     try:
-        files.list(volume)
-    except FileNotFoundError:
-        raise InvalidArgument(f"volume {volume} does not exist; create the directory") from None
-    except NotADirectoryError:
-        raise InvalidArgument(f"volume {volume} is not a directory") from None
+        yield
     except OSError as error:
-        raise InvalidArgument(
-            f"volume {volume} cannot be read ({error.strerror or error}); check its permissions"
-        ) from None
+        raise _FailedVolumeError(
+            f"{what} ({error.strerror or error}); check its disk, its mount and its permissions"
+        ) from error
+
+
+def _probe(files: Files, path: str) -> None:
+    """Raise OSError if what is at a path, if anything, cannot be read."""
+    if files.exists(path):
+        try:
+            files.list(path)
+        except NotADirectoryError:
+            small_files.read(files, path)
+
+
+def _reason(error: LoomError) -> str:
+    """Return why a volume cannot be used, as the end of a sentence."""
+    cause = error.__cause__
+    return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(error)
 
 
 def _mismatch(path: str, expected: Identity, found: Identity) -> InvalidArgument:

@@ -12,7 +12,7 @@ It is plain data and independent of the simulator, so it also checks real cluste
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -50,6 +50,8 @@ class Rule(StrEnum):
     NO_LOSS = "no entry is reported as lost"
     WHOLE = "the values of one append are seen together, in order, or not at all"
     STREAM_ORDER = "in a stream, LLSNs grow one by one with the position, or are positions"
+    EXPECTED = "between an expected tail and what was appended there, there is no entry"
+    CONFLICT = "when an append met a conflict, another entry stood behind its expected tail"
     COMPLETE = "a final read goes from the head of the log to its last acknowledged position"
 
 
@@ -75,6 +77,8 @@ class Append:
     outcome: Outcome = Outcome.UNKNOWN
     positions: tuple[Position, ...] = ()
     ended: bool = False
+    expected: Glsn | None = None  # the tail behind which alone it may be appended
+    conflict: int = 0  # how many appends had begun when it ended with a conflict; 0: it did not
 
 
 @dataclass(slots=True)
@@ -99,8 +103,10 @@ class History:
         self._acked_max: Glsn = 0
         self._events: list[list[Any]] = []
 
-    def invoke(self, client: str, op: OpId, values: Sequence[bytes]) -> None:
-        """Note that an append is about to be sent."""
+    def invoke(
+        self, client: str, op: OpId, values: Sequence[bytes], expected: Glsn | None = None
+    ) -> None:
+        """Note that an append is about to be sent, perhaps with an expected tail."""
         if op in self.appends:
             raise ValueError(f"append {op!r} was invoked before")
         if not values:
@@ -109,8 +115,8 @@ class History:
             if value in self._value_owner:
                 raise ValueError(f"value {_short(value)} is appended twice; make values unique")
             self._value_owner[value] = op
-        self._events.append(["invoke", client, op, [value.hex() for value in values]])
-        self.appends[op] = Append(op, client, tuple(values), self._acked_max)
+        self._events.append(["invoke", client, op, [value.hex() for value in values], expected])
+        self.appends[op] = Append(op, client, tuple(values), self._acked_max, expected=expected)
 
     def ack(self, op: OpId, positions: Sequence[Position]) -> None:
         append = self._end(op, Outcome.ACKED)
@@ -122,6 +128,11 @@ class History:
         """Record that the append failed: nothing was appended."""
         self._end(op, Outcome.FAILED)
         self._events.append(["fail", op])
+
+    def conflict(self, op: OpId) -> None:
+        """Record that nothing was appended, since the tail was not the expected one."""
+        self._end(op, Outcome.FAILED).conflict = len(self.appends)
+        self._events.append(["conflict", op])
 
     def unknown(self, op: OpId) -> None:
         """Record that the append may or may not have happened, like one that never ends."""
@@ -187,13 +198,13 @@ class History:
 
     def _replay(self, kind: str, *args: Any) -> None:
         match kind, args:
-            case "invoke", (client, op, values):
-                self.invoke(client, op, [bytes.fromhex(value) for value in values])
+            case "invoke", (client, op, values, *expected):
+                self.invoke(client, op, [bytes.fromhex(value) for value in values], *expected)
             case "ack", (op, positions):
                 self.ack(op, [Position(*at) for at in positions])
             case "see", (reader, position, stream, llsn, value):
                 self.see(reader, position, stream, llsn, bytes.fromhex(value))
-            case (("fail" | "unknown" | "trim" | "reader" | "see_gap" | "final"), _):
+            case (("fail" | "conflict" | "unknown" | "trim" | "reader" | "see_gap" | "final"), _):
                 getattr(self, kind)(*args)
             case _:
                 raise ValueError(f"unknown event {kind!r} in a history")
@@ -222,6 +233,7 @@ class _Checker:
         yield from self._check_values()
         for append in self.history.appends.values():
             yield from self._check_append(append)
+        yield from self._check_expected()
         yield from self._check_streams()
         yield from self._check_complete()
 
@@ -345,6 +357,33 @@ class _Checker:
             reader.final or (reader.passed and reader.start <= position <= reader.passed[-1][1])
             for reader in self.history.readers.values()
         )
+
+    def _check_expected(self) -> Iterator[Violation]:
+        owners = {at: self.history.owner(value) for at, (_, _, value) in self.log.items()}
+        for append in self.history.appends.values():
+            owners |= {at.position: append for at in append.positions}
+        taken = sorted(owners)
+        began = {op: number for number, op in enumerate(self.history.appends)}
+        for append in self.history.appends.values():
+            if append.expected is None:
+                continue
+            behind = taken[bisect_right(taken, append.expected) :]
+            own = [at for at in behind if owners[at] is append]
+            if own and own[0] != behind[0]:
+                yield Violation(
+                    Rule.EXPECTED,
+                    f"{_name(append)} expected {append.expected} and stands at {own[0]}, behind "
+                    f"{behind[0]}",
+                )
+            earlier = [at for at in behind if self._began(owners[at], began) < append.conflict]
+            if append.conflict and not earlier and append.expected >= self.history.trimmed:
+                yield Violation(
+                    Rule.CONFLICT, f"{_name(append)}: nothing stood behind {append.expected}"
+                )
+
+    @staticmethod
+    def _began(append: Append | None, began: dict[OpId, int]) -> int:
+        return 0 if append is None else began[append.op]
 
     def _check_streams(self) -> Iterator[Violation]:
         last: dict[StreamId, tuple[Glsn, Llsn]] = {}

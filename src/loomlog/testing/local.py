@@ -16,9 +16,11 @@ from types import TracebackType
 from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
 from loomlog.config import MetadataSettings, NodeSettings, StorageSettings
+from loomlog.core.principal import Kind, Principal
 from loomlog.errors import InvalidArgument
 from loomlog.metadata import MetadataRepository
 from loomlog.metadata.store.memory import MemoryStore
+from loomlog.net.credentials import AUTHORITIES
 from loomlog.node import StorageNode
 from loomlog.testing.ports import free_address
 from loomlog.types import NodeId, SyncMode
@@ -32,7 +34,7 @@ class LocalCluster:
     Servers can be stopped and started again on the same data with `stop_node`, `start_node`,
     `stop_metadata` and `start_metadata`. With `metadata=3` there are three metadata repositories,
     numbered from 1; what they share (etcd, in life) is in memory then. `locations` are those of the
-    nodes, in turn.
+    nodes, in turn. With `secure`, all connections use TLS; `certificate` makes one.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class LocalCluster:
         nodes: int = 3,
         *,
         metadata: int = 1,
+        secure: bool = False,
         locations: Sequence[str] = (),
         directory: str | Path | None = None,
         sync: SyncMode | str = SyncMode.ALWAYS,
@@ -49,6 +52,7 @@ class LocalCluster:
         retention_interval_s: float = limits.RETENTION_INTERVAL_S,
     ) -> None:
         self._count = nodes
+        self._secure = secure
         self._locations = locations
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._directory = Path(directory) if directory is not None else None
@@ -100,10 +104,26 @@ class LocalCluster:
         await self.close()
 
     async def connect(self) -> Cluster:
-        """Connect another client; it is closed with the cluster."""
-        client = await connect(self.address)
+        """Connect another client, an operator; it is closed with the cluster."""
+        client = await connect(self.address, tls=self._operator())
         self._clients.append(client)
         return client
+
+    def certificate(self, kind: Kind, *, number: int = 0, name: str = "") -> str:
+        """Return the file with the key and certificate of a server, client or operator."""
+        from loomlog.net.certificates import create_authority, create_certificate
+
+        certs = self._path("certs")
+        if not (certs / AUTHORITIES).exists():
+            create_authority(certs, CLUSTER_ID)
+        file = certs / f"{kind}-{number or name}.pem"
+        if not file.exists():
+            holder = Principal(kind, name, number, CLUSTER_ID)
+            create_certificate(certs, holder, () if name else ("127.0.0.1",))
+        return str(file)
+
+    def _operator(self) -> str | None:
+        return self.certificate("operator", name="admin") if self._secure else None
 
     async def close(self) -> None:
         for client in self._clients:
@@ -135,6 +155,7 @@ class LocalCluster:
                 peers={} if self._store is None else self._listen,
                 leader_silence_s=self._leader_silence_s,
                 retention_interval_s=self._retention_interval_s,
+                tls=self.certificate("metadata", number=number) if self._secure else "",
             ),
             store=self._store,
         )
@@ -173,6 +194,7 @@ class LocalCluster:
             listen=self._node_listen.get(node_id) or free_address(),
             location=self._location(node_id),
             storage=self._storage,
+            tls=self.certificate("node", number=node_id) if self._secure else "",
         )
 
     async def stop_node(self, node_id: NodeId) -> None:
@@ -184,7 +206,7 @@ class LocalCluster:
         if node_id in self.nodes:
             await self.stop_node(node_id)
         shutil.rmtree(self._path(f"vsn-{node_id}"))
-        async with await connect(self.address) as client:
+        async with await connect(self.address, tls=self._operator()) as client:
             while any(  # noqa: ASYNC110 - nobody tells
                 node.id == node_id and node.alive for node in (await client.status()).nodes
             ):

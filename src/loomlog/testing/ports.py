@@ -27,10 +27,15 @@ def listen_on_free_port() -> socket.socket:
             continue
 
 
-def free_address() -> str:
-    """Return an address that is free now, and that no outgoing connection will take."""
+def free_port() -> int:
+    """Return a port that is free now, and that no outgoing connection will take."""
     with listen_on_free_port() as listener:
-        return f"{_HOST}:{listener.getsockname()[1]}"
+        return int(listener.getsockname()[1])
+
+
+def free_address() -> str:
+    """Return the address of such a port on the loopback interface."""
+    return f"{_HOST}:{free_port()}"
 
 
 @cache

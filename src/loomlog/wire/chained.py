@@ -82,7 +82,9 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
             "position",
             _limit(core.LIST_MAX),
             Field("before_us", _before_us),
+            "without_junk",
         ),
+        _Ask.MEASURE: (core.Measure, "epoch", "position", "last", _limit(core.LIST_MAX)),
         _Ask.FETCH: (core.Fetch, "epoch", "position", _limit(FETCH_BYTES_MAX), "salvage"),
         _Ask.CHECK: (core.Check, "epoch"),
         _Ask.END: (core.FindEnd, "epoch"),
@@ -160,9 +162,10 @@ _ANSWERS: Final = Family[Answer, pb.ChainAnswer](
         _Tell.MISSING: (core.Missing, "position"),
         _Tell.TRIMMED_TO: (core.TrimmedTo, "position"),
         _Tell.LISTED: (core.Listed, repeated("extents", _EXTENT), "more", "position"),
+        _Tell.MEASURED: (core.MeasuredBlocks, "position", "size"),
         _Tell.FETCHED: (core.Fetched, Field("extents", _blocks, _extents), "more"),
         _Tell.PULLED: (core.Pulled, "end", "size", "more"),
-        _Tell.SEALED_AT: (core.SealedAt, "end", "position"),
+        _Tell.SEALED_AT: (core.SealedAt, "end", "position", "life"),
         _Tell.BEYOND: (core.Beyond, "end"),
         _Tell.EPOCH_OVER: (core.EpochOver, "epoch"),
         _Tell.REFUSED: (core.Refused, "reason"),
@@ -198,10 +201,19 @@ def _ticket(message: pb.SequencerAnswer, _: memoryview) -> Ticket:
     return Ticket(message.first, message.count, message.epoch)
 
 
+def _expected_tail(message: pb.SequencerRequest, _: memoryview) -> Glsn | None:
+    return message.expected_tail if message.HasField("expected_tail") else None
+
+
 _SEQUENCER_REQUESTS: Final = Family[Request, pb.SequencerRequest](
     pb.SequencerRequest,
     {
-        pb.SequencerRequest.NEXT: (core.Next, "epoch", "count"),
+        pb.SequencerRequest.NEXT: (
+            core.Next,
+            "epoch",
+            "count",
+            Field("expected_tail", _expected_tail),
+        ),
         pb.SequencerRequest.HOLDING: (core.FindTicket, "epoch", "position"),
         pb.SequencerRequest.FIND_END: (core.FindEnd, "epoch"),
     },
@@ -272,6 +284,7 @@ def projection_to_wire(projection: Projection, addresses: Mapping[NodeId, str]) 
         closed=projection.closed,
         lost=projection.lost,
         least=projection.least,
+        lost_from=projection.lost_from,
     )
 
 
@@ -302,5 +315,6 @@ def projection_from_wire(message: pb.Projection) -> tuple[Projection, dict[NodeI
         message.closed,
         tuple(message.lost),
         message.least,
+        tuple(message.lost_from),
     )
     return projection, addresses

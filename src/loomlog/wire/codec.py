@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
@@ -24,23 +27,27 @@ from loomlog.types import Buffer
 from loomlog.wire import loomlog_pb2 as pb
 
 MAGIC = 0x32464D4C  # "LMF2"
-_PREFIX = struct.Struct("<IIIII")
-_SIZES = struct.Struct("<III")
-_CHECKSUMS = struct.Struct("<II")
-_PADDING = bytes(limits.ALIGNMENT)
+_PREFIX: Final = struct.Struct("<IIIII")
+_SIZES: Final = struct.Struct("<III")
+_CHECKSUMS: Final = struct.Struct("<II")
+_PREFIX_BYTES: Final = _PREFIX.size
+_SIZES_BYTES: Final = _SIZES.size
+_unpack_prefix, _pack_sizes, _pack_checksums = _PREFIX.unpack_from, _SIZES.pack, _CHECKSUMS.pack
+_ALIGNMENT: Final = limits.ALIGNMENT
+_ALIGNED: Final = _ALIGNMENT - 1  # the bits of a number that are 0 at multiples
+_MULTIPLE: Final = ~_ALIGNED
+_PADDINGS: Final = [bytes(size) for size in range(limits.ALIGNMENT)]
 _NO_PAYLOAD = memoryview(b"")
-_BUFFER_BYTES_MIN = 64 * limits.KIB
-_BUFFER_BYTES_MAX = 512 * limits.KIB
+_BUFFER_BYTES_MIN: Final = 64 * limits.KIB
+_BUFFER_BYTES_MAX = limits.READ_CHUNK_BYTES + limits.KIB  # an answer of a subscription
 _CLAIMED_BYTES_MAX = limits.MIB  # the buffer of a larger frame grows as its bytes arrive
-_NUMBER_MASK = 0xFFFFFFFF
-
-
-def _padding(size: int) -> int:
-    return -size % limits.ALIGNMENT
+_NUMBER_MASK: Final = 0xFFFFFFFF
 
 
 class FrameWriter:
     """Encodes the frames of one direction of a connection."""
+
+    __slots__ = ("_number",)
 
     def __init__(self) -> None:
         self._number = 0  # number of the next frame
@@ -48,17 +55,19 @@ class FrameWriter:
     def encode(self, frame: pb.Frame, payload: Sequence[Buffer] = ()) -> list[Buffer]:
         """Return the buffers of a frame, in order."""
         header = frame.SerializeToString()
+        header_size = len(header)
         size = sum(map(len, payload)) if payload else 0
-        sizes = _SIZES.pack(MAGIC, len(header), size)
+        sizes = _pack_sizes(MAGIC, header_size, size)
         number = self._number
         self._number = (number + 1) & _NUMBER_MASK
         checksum = crc32c(sizes, number)
-        checksums = _CHECKSUMS.pack(checksum, crc32c(header, checksum))
-        padding = _PADDING[: -(_PREFIX.size + len(header)) % limits.ALIGNMENT]
-        head = b"".join((sizes, checksums, header, padding))
-        if not size % limits.ALIGNMENT:
-            return [head, *payload]
-        return [head, *payload, _PADDING[: -size % limits.ALIGNMENT]]
+        checksums = _pack_checksums(checksum, crc32c(header, checksum))
+        head = b"".join(
+            (sizes, checksums, header, _PADDINGS[-(_PREFIX_BYTES + header_size) & _ALIGNED])
+        )
+        if not size & _ALIGNED:
+            return [head, *payload] if size else [head]
+        return [head, *payload, _PADDINGS[-size & _ALIGNED]]
 
 
 class FrameReader:
@@ -73,9 +82,10 @@ class FrameReader:
         self._payload_bytes_max = 0
         self._begin = 0  # of the first byte not yet consumed, from the aligned start
         self._end = 0  # of what has arrived
-        self._needed = 0  # known size of the incomplete frame
         self._shared = False  # a payload in this buffer was handed out
+        self._last_bytes = 0  # size of the last frame
         self._space = _aligned(2 * limits.GREETING_BYTES_MAX)
+        self._limit = len(self._space)  # the end of `writable`
 
     def accept_all(self) -> None:
         """Accept frames of any allowed size: the peer has greeted. The buffer grows once it is
@@ -83,9 +93,26 @@ class FrameReader:
         self._header_bytes_max = limits.FRAME_HEADER_BYTES_MAX
         self._payload_bytes_max = limits.FRAME_PAYLOAD_BYTES_MAX
 
+    @property
+    def held_bytes(self) -> int:
+        """The size of the buffer. Payloads that were handed out are not counted."""
+        return len(self._space)
+
+    def shrink(self) -> None:
+        """Let go of a buffer that nothing is in: the peer has been silent for a while."""
+        if self._begin == self._end and len(self._space) > 2 * limits.GREETING_BYTES_MAX:
+            self.drop()
+
+    def drop(self) -> None:
+        """Let go of the buffer, and of what is in it."""
+        self._space = _aligned(2 * limits.GREETING_BYTES_MAX)
+        self._limit = len(self._space)
+        self._begin = self._end = self._last_bytes = 0
+        self._shared = False
+
     def writable(self) -> memoryview:
         """Return the space for the next bytes; never empty."""
-        return self._space[self._end :]
+        return self._space[self._end : self._limit]
 
     def received(self, count: int) -> Iterator[tuple[pb.Frame, memoryview]]:
         """Yield the frames that are complete now that `count` bytes were put into `writable()`.
@@ -93,40 +120,48 @@ class FrameReader:
         Raises Corrupt for bytes that are no frame; the connection must then be closed. The caller
         may stop early and continue later with `received(0)`, before it asks for room again.
         """
-        self._end += count
-        while (frame := self._next()) is not None:
-            yield frame
-        self._make_room(self._needed)
-
-    def _next(self) -> tuple[pb.Frame, memoryview] | None:
-        """Return a complete frame, if any; otherwise note how many bytes it needs."""
+        self._end = end = self._end + count
         begin, space = self._begin, self._space
-        available = self._end - begin
-        if available < _PREFIX.size:
-            self._needed = limits.ALIGNMENT
-            return None
-        magic, header_size, payload_size, sizes_crc, crc = _PREFIX.unpack_from(space, begin)
-        if sizes_crc != crc32c(space[begin : begin + _SIZES.size], self._number):
-            raise _no_frame(magic)
-        if header_size > self._header_bytes_max or payload_size > self._payload_bytes_max:
-            raise _too_large(header_size, payload_size)
-        header_at = begin + _PREFIX.size
-        header_end = header_at + header_size
-        payload_at = header_end + -(header_end - begin) % limits.ALIGNMENT
-        payload_end = payload_at + payload_size
-        size = payload_end + -payload_size % limits.ALIGNMENT - begin
-        if available < size:
-            self._needed = size
-            return None
-        header = space[header_at:header_end]
-        if crc != crc32c(header, sizes_crc):
-            raise Corrupt("a frame's header does not match its checksum: connection closed")
-        self._begin += size
-        self._number = (self._number + 1) & _NUMBER_MASK
-        if not payload_size:
-            return _parse(header), _NO_PAYLOAD
-        self._shared = True
-        return _parse(header), space[payload_at:payload_end]
+        needed = _ALIGNMENT
+        while end - begin >= _PREFIX_BYTES:
+            magic, header_size, payload_size, sizes_crc, crc = _unpack_prefix(space, begin)
+            if sizes_crc != crc32c(space[begin : begin + _SIZES_BYTES], self._number):
+                raise _no_frame(magic)
+            if header_size > self._header_bytes_max or payload_size > self._payload_bytes_max:
+                raise _too_large(header_size, payload_size)
+            header_end = begin + _PREFIX_BYTES + header_size
+            payload_at = header_end + _ALIGNED & _MULTIPLE
+            frame_end = payload_at + payload_size + _ALIGNED & _MULTIPLE
+            if end < frame_end:
+                needed = frame_end - begin
+                break
+            header = space[begin + _PREFIX_BYTES : header_end]
+            if crc != crc32c(header, sizes_crc):
+                raise Corrupt("a frame's header does not match its checksum: connection closed")
+            self._last_bytes = frame_end - begin
+            self._begin = begin = frame_end
+            self._number = (self._number + 1) & _NUMBER_MASK
+            if payload_size:
+                self._shared = True
+                yield _parse(header), space[payload_at : payload_at + payload_size]
+            else:
+                yield _parse(header), _NO_PAYLOAD
+        last, room = self._last_bytes, len(space)
+        if begin == end and last < _BUFFER_BYTES_MIN:  # mostly; what follows would do the same
+            if not self._shared and end < room:
+                self._begin = self._end = 0
+                self._limit = room
+                return
+            if self._shared and end < room - room // 4 and last <= room // 4:
+                self._limit = room
+                return
+        self._make_room(needed)
+        # What is read of a frame that does not fit into the buffer has to be moved. So stop behind
+        # a large frame, and expect that the next one is as large.
+        expected = needed if self._end > self._begin else self._last_bytes
+        self._limit = len(self._space)
+        if expected >= _BUFFER_BYTES_MIN:
+            self._limit = min(self._limit, self._begin + expected)
 
     def _make_room(self, needed: int) -> None:
         """Make room for the rest of a frame of `needed` bytes, and for more if much arrives."""
@@ -135,6 +170,8 @@ class FrameReader:
         if not left and not self._shared and (self._end < space or space >= _BUFFER_BYTES_MIN):
             self._begin = self._end = 0
             return
+        if not left:
+            needed = max(needed, min(self._last_bytes, _BUFFER_BYTES_MAX))  # as large as the last
         if self._begin + needed <= space:
             if self._end < space - space // 4 or needed > space // 2:
                 return
@@ -149,15 +186,40 @@ class FrameReader:
         left = self._end - self._begin
         fresh = _aligned(max(size, left + limits.ALIGNMENT))
         fresh[:left] = self._space[self._begin : self._end]
+        _leave(self._space)
         self._space, self._begin, self._end, self._shared = fresh, 0, left, False
 
 
 def _aligned(size: int) -> memoryview:
-    """Return a writable buffer that starts at a multiple of 64 bytes."""
-    room = bytearray(size + limits.ALIGNMENT)
+    """Return a writable buffer that starts at a multiple of 64 bytes; its content is arbitrary."""
+    room = _room(size + limits.ALIGNMENT)
     address = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    begin = _padding(address)
+    begin = -address & _ALIGNED
     return memoryview(room)[begin : begin + size]
+
+
+# The kernel clears new memory page by page, which takes longer than receiving into it. So a few
+# buffers are used again, once nobody has a view of them.
+_rooms: deque[bytearray] = deque()
+_ROOM_BYTES = _BUFFER_BYTES_MAX + limits.ALIGNMENT
+_ROOMS_MAX = 16  # 8 MiB in a process
+_LOOKS = 2  # at rooms that may still be in use
+
+
+def _room(size: int) -> bytearray:
+    if size == _ROOM_BYTES:
+        for _ in range(min(_LOOKS, len(_rooms))):
+            room = _rooms.popleft()
+            if sys.getrefcount(room) == 2:  # by this name, and as the argument: there is no view
+                return room
+            _rooms.append(room)
+    return bytearray(size)
+
+
+def _leave(space: memoryview) -> None:
+    """Keep the room of a buffer for others, unless there are enough."""
+    if space.nbytes == _BUFFER_BYTES_MAX and len(_rooms) < _ROOMS_MAX:
+        _rooms.append(space.obj)  # type: ignore[arg-type]  # it is that of `_aligned`
 
 
 def _no_frame(magic: int) -> Corrupt:
@@ -183,13 +245,14 @@ def _parse(header: memoryview) -> pb.Frame:
         raise Corrupt("a frame's header is no protobuf message: connection closed") from error
 
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 2  # what this release speaks
+OLDEST_VERSION = 2  # what it understands, too, so that servers can be upgraded one by one
 
 _READS = frozenset(
     {
         *("read", "fetch_batches", "list_commits"),
         *("get_status", "list_logs", "get_register", "list_registers", "list_leases"),
-        "round_read",
+        *("list_events", "round_read"),
     }
 )
 _CHAIN_READS = frozenset(
@@ -213,6 +276,7 @@ class Codec:
         self.credentials = credentials  # None: without TLS
         self._hello = pb.Hello(
             protocol_version=PROTOCOL_VERSION,
+            oldest_version=OLDEST_VERSION,
             role=role,
             software=software,
             cluster_id=cluster_id,
@@ -241,12 +305,7 @@ class Codec:
             raise _error_in(frame)
         if self.kind(frame) != "hello":
             raise errors.Corrupt("the peer did not say hello: connection closed")
-        theirs = frame.hello.protocol_version
-        if theirs != PROTOCOL_VERSION:
-            raise errors.VersionMismatch(
-                f"the peer ({frame.hello.software}) speaks protocol version {theirs}, "
-                f"this side {PROTOCOL_VERSION}: use the same release on both"
-            )
+        _check_version(frame.hello)
         if "vmr" == frame.hello.role == self._hello.role:
             self._check_same_cluster(frame.hello.cluster_id)
         return str(frame.hello.role)
@@ -287,6 +346,23 @@ class Codec:
         if isinstance(error, errors.Unavailable):
             inside.lasting = error.lasting
         return pb.Frame(error=inside)
+
+
+def _check_version(hello: pb.Hello) -> None:
+    """Raise VersionMismatch unless there is a version that both sides speak."""
+    newest = hello.protocol_version
+    oldest = hello.oldest_version or newest
+    if newest < OLDEST_VERSION or oldest > PROTOCOL_VERSION:
+        older = "the peer" if newest < OLDEST_VERSION else "this side"
+        raise errors.VersionMismatch(
+            f"the peer ({hello.software}) speaks protocol {_versions(oldest, newest)}, this side "
+            f"{_versions(OLDEST_VERSION, PROTOCOL_VERSION)}: upgrade {older}, or use the same "
+            "release on both"
+        )
+
+
+def _versions(oldest: int, newest: int) -> str:
+    return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
 
 
 def _error_in(frame: pb.Frame) -> errors.LoomError:

@@ -6,24 +6,23 @@ raises InvalidArgument (a request) or Corrupt (an answer), which counts as no an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from loomlog.batch import check_at
 from loomlog.core.copyset import messages as core
 from loomlog.core.copyset.messages import EpochStoreRequest, LogState, NodeAnswer, NodeRequest
-from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble, index_of, node_of
+from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.record import (
     EPOCH_MAX,
     OFFSET_MAX,
     Epoch,
     Kind,
-    Lsn,
     Record,
     epoch_of,
     offset_of,
 )
-from loomlog.core.copyset.shards import index_of, node_of
 from loomlog.errors import Corrupt, InvalidArgument, LoomError
 from loomlog.limits import SEND_BUFFER_BYTES
 from loomlog.types import Buffer, LogId, NodeId, ShardId
@@ -60,10 +59,10 @@ _RECORD: Final = Shape(
 def _record(message: pb.CopysetRecord, batch: memoryview) -> Record:
     """Return the record, verified with its batch."""
     first, count = message.first, message.count
-    last_offset = offset_of(first) + count - 1
-    if not (0 < epoch_of(first) <= EPOCH_MAX and offset_of(first) and count):
+    offset = offset_of(first)
+    if not (0 < epoch_of(first) <= EPOCH_MAX and offset and count):
         raise Corrupt(f"there is no record of {count} entries at {first}")
-    if last_offset > OFFSET_MAX or message.kind not in _KINDS:
+    if offset + count - 1 > OFFSET_MAX or message.kind not in _KINDS:
         raise Corrupt(f"no record of kind {message.kind} with {count} entries can be at {first}")
     if batch:
         check_at(batch, first, count)
@@ -96,8 +95,27 @@ def _bare_to_wire(record: Record) -> pb.CopysetRecord:
     return _RECORD.to_wire(record._replace(batch=b""))
 
 
+def _ranges(name: str, collect: Callable[[Iterable[tuple[int, int]]], object]) -> Field:
+    return Field(
+        name,
+        lambda message, _: collect((part.first, part.last) for part in getattr(message, name)),
+        lambda ranges: [pb.CopysetRange(first=first, last=last) for first, last in ranges],
+    )
+
+
 _END: Final = Shape(
-    core.EpochEnd, pb.CopysetEnd, "epoch", "lng", "last", "seal", "wave", negated("uncertain")
+    core.EpochEnd,
+    pb.CopysetEnd,
+    "epoch",
+    "lng",
+    "last",
+    "seal",
+    "wave",
+    negated("uncertain"),
+    _ranges("found", tuple),
+    Field("crashed", lambda message, _: tuple(message.crashed), list),
+    Field("absent", lambda message, _: tuple(message.absent), list),
+    _ranges("lost", tuple),
 )
 _BYTES_MAX: Final = Field("bytes_max", lambda message, _: min(message.bytes_max, READ_BYTES_MAX))
 _BATCHES: Final = negated("without_batches")
@@ -152,6 +170,9 @@ _REQUESTS: Final = Family[NodeRequest, pb.CopysetRequest](
 )
 
 
+_WITH_BATCHES: Final = (core.Store, core.Restore)
+
+
 def request_to_wire(
     shard: ShardId, request: NodeRequest, stamp: int, *, wait_ms: int = 0
 ) -> tuple[pb.CopysetRequest, Buffer]:
@@ -160,7 +181,7 @@ def request_to_wire(
     message = _REQUESTS.to_wire[type(request)](request, stamp, index_of(shard))
     if wait_ms:
         message.wait_ms = wait_ms
-    return message, request.record.batch if isinstance(request, core.Store | core.Restore) else b""
+    return message, request.record.batch if isinstance(request, _WITH_BATCHES) else b""
 
 
 def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRequest:
@@ -177,14 +198,6 @@ def request_from_wire(message: pb.CopysetRequest, payload: memoryview) -> NodeRe
 def _trouble(message: pb.CopysetAnswer, _: memoryview) -> Trouble:
     """Return the kind of trouble; one of a newer node counts as DISABLED."""
     return Trouble(message.trouble) if message.trouble in set(Trouble) else Trouble.DISABLED
-
-
-def _damaged(message: pb.CopysetAnswer, _: memoryview) -> list[tuple[Lsn, Lsn]]:
-    return [(damaged.first, damaged.last) for damaged in message.damaged]
-
-
-def _damaged_to_wire(ranges: Iterable[tuple[Lsn, Lsn]]) -> list[pb.CopysetRange]:
-    return [pb.CopysetRange(first=first, last=last) for first, last in ranges]
 
 
 _EPOCH: Final = Shape(core.EpochState, pb.CopysetEnd, "epoch", "lng", "last")
@@ -207,6 +220,7 @@ _ANSWERS: Final = Family[NodeAnswer, pb.CopysetAnswer](
             repeated("ends", _EPOCH),
             "lost_through",
             "next_lsn",
+            "life",
         ),
         _Tell.FOUND: (
             core.FoundBatch,
@@ -221,7 +235,8 @@ _ANSWERS: Final = Family[NodeAnswer, pb.CopysetAnswer](
             "trimmed",
             "released",
             "lost_through",
-            Field("damaged", _damaged, _damaged_to_wire),
+            _ranges("damaged", list),
+            "life",
         ),
     },
 )
@@ -264,7 +279,9 @@ _STORE_REQUESTS: Final = Family[EpochStoreRequest, pb.EpochStoreRequest](
             "epoch",
             Field("shards", lambda message, _: tuple(message.shards)),
         ),
+        _Store.PRESUME: (Presume, "loglet_id", "by", "epoch", "wave", "lng", "tail"),
         _Store.FINISH: (core.Finish, "loglet_id", "epoch", "tail"),
+        _Store.MISS: (core.Miss, "loglet_id", "epoch", "tail"),
         _Store.CONTRADICT: (core.Contradict, "loglet_id", "epoch", "by", "tail"),
     },
 )
@@ -323,6 +340,11 @@ _NODE: Final = Shape(
 _ACKNOWLEDGED: Final = Shape(
     core.Acknowledged, pb.CopysetEnd, "epoch", "last", negated("uncertain")
 )
+_TAKER: Final = Shape(core.Taker, pb.CopysetTaker, "epoch", "storage_node_id")
+_LIFE: Final = Shape(core.Life, pb.CopysetLife, "epoch", "storage_node_id", "life")
+_PRESUMPTION: Final = Shape(
+    Presumption, pb.CopysetPresumption, "epoch", "by", "wave", "lng", "good"
+)
 _STATE: Final = Shape(
     LogState,
     pb.CopysetState,
@@ -341,6 +363,10 @@ _STATE: Final = Shape(
     repeated("told", _ACKNOWLEDGED, tuple),
     "stamp",
     "least",
+    repeated("takers", _TAKER, tuple),
+    repeated("lives", _LIFE, tuple),
+    repeated("witnesses", _LIFE, tuple),
+    repeated("presumed", _PRESUMPTION, tuple),
     more=("loglet_id", "nodes"),
 )
 

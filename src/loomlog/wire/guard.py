@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Final, Protocol, TypeAlias
 
@@ -27,8 +27,6 @@ from loomlog import limits
 from loomlog.core.audit import AuditTrail
 from loomlog.core.permissions import (
     AUDIT_LOG,
-    AccessRules,
-    Grant,
     Need,
     Permission,
     Verb,
@@ -38,10 +36,10 @@ from loomlog.core.permissions import (
 )
 from loomlog.core.principal import ANONYMOUS, Principal
 from loomlog.core.usage import NO_LIMITS, UNKNOWN, Usage
-from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
+from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied, Unauthorized
 from loomlog.limits import IdentityLimits
 from loomlog.types import LogId, StreamId
-from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.access import Access
 from loomlog.wire.link import Connection, Frame
 from loomlog.wire.permissions import AUDITED, Rule, Target, rule_of
 from loomlog.wire.tokens import VerifiedToken, verify
@@ -62,39 +60,6 @@ class LogNames(Protocol):
 
     async def learn(self, loglet: LogId) -> None:
         """Learn the name of its log; raise NotFound if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The rules of the cluster as servers have them."""
-
-    version: int = 0
-    rules: AccessRules = field(default_factory=AccessRules)
-    keys: Mapping[int, bytes] = field(default_factory=dict)  # public, of tokens
-    revoked: frozenset[str] = frozenset()  # tokens
-
-    @classmethod
-    def from_wire(cls, message: pb.Access) -> Access:
-        grants = tuple(Grant(each.subject, each.what, each.pattern) for each in message.grants)
-        return cls(
-            message.version,
-            AccessRules(message.enforced, grants),
-            {key.key_id: key.public for key in message.keys},
-            frozenset(message.revoked),
-        )
-
-    def to_wire(self) -> pb.Access:
-        return pb.Access(
-            version=self.version,
-            enforced=self.rules.enforced,
-            grants=map(grant_to_wire, self.rules.grants),
-            keys=[pb.TokenKey(key_id=key_id, public=key) for key_id, key in self.keys.items()],
-            revoked=sorted(self.revoked),
-        )
-
-
-def grant_to_wire(grant: Grant) -> pb.AccessGrant:
-    return pb.AccessGrant(subject=grant.subject, what=grant.what, pattern=grant.pattern)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,12 +86,13 @@ _Key: TypeAlias = tuple[Rule, int | str]
 class Session:
     """The decisions on one connection under one version of the rules."""
 
-    __slots__ = ("admitted", "generation", "peer")
+    __slots__ = ("admitted", "generation", "lesser", "peer")
 
     def __init__(self, generation: int, peer: _Peer) -> None:
         self.generation = generation
         self.peer = peer
         self.admitted: dict[_Key, Need | None] = {}
+        self.lesser: set[_Key] = set()  # rules of which the peer fulfils the lesser one alone
 
     def remember(self, rule: Rule, target: int | str, need: Need | None) -> None:
         """Keep a decision. Those on numbers end subscriptions when they change, and logs have few;
@@ -236,7 +202,7 @@ class Guard:
         when the result is done."""
         if not self.is_on and not connection.is_encrypted:
             return None
-        rule = rule_of(kind, frame, payload)
+        rule = rule_of(kind, frame)
         if rule.is_open:
             return None
         # Without rules, certificates still tell servers from others.
@@ -247,13 +213,17 @@ class Guard:
             if session is not None and session.generation != self._generation:
                 session = None
             if session is None or (rule, target) not in session.admitted:
-                waiting = self._decide(connection, session, kind, rule, target)
+                waiting = self._decide(connection, session, kind, rule, target, frame)
                 if waiting is not None:
                     return waiting
+            if rule.fence is not None and (lease := getattr(frame, kind).lease):
+                self._decide(connection, connection.session, kind, rule.fence, lease, frame)
         elif connection.usage is UNKNOWN:
             self._enter(connection, str(connection.principal), connection.principal.kind)
+        if rule.sender is not None and rule.sender.field:
+            self._check_sender(connection, kind, rule, getattr(frame, kind))
         if connection.usage.is_limited:
-            connection.count(frame.id, len(payload))
+            connection.count(frame.id, len(payload) + frame.ByteSize())
         return None
 
     def _decide(
@@ -263,6 +233,7 @@ class Guard:
         kind: str,
         rule: Rule,
         target: int | str,
+        frame: Frame,
     ) -> Awaitable[None] | None:
         peer = session.peer if session else None
         try:
@@ -279,13 +250,37 @@ class Guard:
             if need is None:
                 assert isinstance(target, int)
                 return self._names.learn(self._loglet(rule, target))
-            if not peer.permits(need, self._clock()):
+            now_s = self._clock()
+            if peer.permits(need, now_s):
+                session.lesser.discard((rule, target))
+                session.remember(rule, target, need)
+                return None
+            if rule.lesser is not None:
+                need = Need(rule.lesser.verbs, need.name)
+            if rule.lesser is None or not peer.permits(need, now_s):
+                if rule.purpose:
+                    need = need.only(getattr(getattr(frame, kind), rule.purpose))
                 raise _denied(peer, self._shown(peer, rule, target, need))
         except PermissionDenied as error:
             self._deny(connection, peer, kind, error)
             raise
-        session.remember(rule, target, need)
+        session.lesser.add((rule, target))
+        session.remember(rule.lesser, target, need)
         return None
+
+    def _check_sender(
+        self, connection: Connection, kind: str, rule: Rule, message: Message
+    ) -> None:
+        """Raise Unauthorized unless the peer has the certificate of the server that the message
+        names."""
+        assert rule.sender is not None
+        number, peer = getattr(message, rule.sender.field), connection.principal
+        if connection.is_encrypted and number != peer.number:
+            error = Unauthorized(
+                f"this needs the certificate of {peer.kind} {number}, not that of {peer}"
+            )
+            self._deny(connection, None, kind, error)
+            raise error
 
     def _begin(self, connection: Connection, peer: _Peer) -> Session:
         if connection.usage is UNKNOWN:
@@ -322,7 +317,7 @@ class Guard:
     def _need(self, peer: _Peer, rule: Rule, target: int | str) -> Need | None:
         """Return the permission that a request needs; None if the name of its log is not known."""
         match rule.target:
-            case Target.REGISTER | Target.REGISTER_CHANGE:
+            case Target.REGISTER | Target.REGISTER_CHANGE | Target.LEASE:
                 change = rule.target is Target.REGISTER_CHANGE
                 return register_need(str(target), change=change)
             case Target.LOGLET | Target.STREAM:
@@ -378,7 +373,7 @@ class Guard:
         permitted = peer.permits(Need((Verb.METRICS,)), self._clock())
         if not permitted:
             self.denials += 1
-            self.trail.note(self._clock(), peer.name, where, "HTTP", "denied: metrics")
+            self.trail.note(self._clock(), peer.name, where, "HTTP", "denied: metrics", denied=True)
         return permitted
 
     # ---- peers
@@ -431,14 +426,15 @@ class Guard:
         if self.is_on and kind in AUDITED:
             what = f"{kind} {_words(getattr(frame, kind))}"
             who = self.name_of(connection)
-            self.trail.note(self._clock(), who, connection.peer, what, outcome)
+            self.trail.note(self._clock(), who, connection.peer, what, outcome, denied=False)
 
     def _deny(
         self, connection: Connection, peer: _Peer | None, kind: str, error: LoomError
     ) -> None:
         self.denials += 1
         name = peer.name if peer is not None else str(connection.principal)
-        self.trail.note(self._clock(), name, connection.peer, kind, f"denied: {error}")
+        outcome = f"denied: {error}"
+        self.trail.note(self._clock(), name, connection.peer, kind, outcome, denied=True)
 
 
 def _check_all(again: Session, before: Session, permits: Callable[[_Peer, Need], bool]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loomlog import protocol_names
+from loomlog.core.copyset.nodeset import node_of, shard_name
 from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, epoch_of, lsn_words, make
-from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -80,10 +80,18 @@ class StreamInfo:
         if self.chains:
             chains = ", ".join("-".join(map(str, chain)) for chain in self.chains)
             return f"{chains} (head to tail)"
-        nodes = ", ".join(str(replica.node) for replica in self.replicas)
+        numbers = [str(replica.node) for replica in self.replicas]
+        nodes = ", ".join(numbers)
         if self.copyset is not None:
             return f"{self.copyset.history[-1].replicas} copies on any of {nodes}"
-        return f"{nodes} (first: primary)" if len(self.replicas) > 1 else nodes
+        if len(numbers) < 2:
+            return nodes
+        return ", ".join([f"{numbers[0]} (primary)", *numbers[1:]])
+
+    @property
+    def is_sealable(self) -> bool:
+        """Return whether operators may seal it: it has a primary, which stops taking appends."""
+        return not self.chains and self.copyset is None
 
     @property
     def sequencer(self) -> NodeId | None:
@@ -121,6 +129,18 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a work queue is."""
+
+    name: str
+    members: int
+    position: Glsn  # every entry up to here was taken at least once
+    behind: int | None  # positions up to the tail that nobody has taken; None: not known
+    taken: int  # jobs that a member has
+    free: int  # jobs that were taken before and wait to be taken again
+
+
+@dataclass(frozen=True, slots=True)
 class LogInfo:
     """A log with its bounds, segments and streams."""
 
@@ -135,8 +155,10 @@ class LogInfo:
     segments: tuple[SegmentInfo, ...] = ()  # in order; the last one is active
     switching: str = ""  # target and progress of a switch; empty: none is in progress
     retention_s: int | None = None  # entries older than this may be deleted; None: kept forever
+    retention_bytes: int | None = None  # of the newest entries, which stay; None: all stay
     reached: Glsn = 0  # the last known position; below the tail if `tail` is None
     groups: tuple[GroupLag, ...] = ()  # only in the status of a cluster
+    queues: tuple[QueueLag, ...] = ()  # the same
 
     def epoch_and_offset(self, position: Glsn) -> str:
         """Return what a position is made of, such as e3n17; empty: it is just a number."""
@@ -292,7 +314,9 @@ def log_info(log: pb.Log) -> LogInfo:
         segments=tuple(map(_segment_info, log.segments)),
         switching=log.switching,
         retention_s=log.retention_s or None,
+        retention_bytes=log.retention_bytes or None,
         groups=tuple(_group_lag(group, log) for group in log.groups),
+        queues=tuple(_queue_lag(queue, log) for queue in log.queues),
     )
 
 
@@ -303,6 +327,17 @@ def _group_lag(group: pb.GroupStatus, log: pb.Log) -> GroupLag:
         members=group.members,
         positions=tuple(group.positions),
         behind=None if log.tail_unknown else behind,
+    )
+
+
+def _queue_lag(queue: pb.QueueStatus, log: pb.Log) -> QueueLag:
+    return QueueLag(
+        name=queue.name,
+        members=queue.members,
+        position=queue.position,
+        behind=None if log.tail_unknown else max(0, log.tail - queue.position),
+        taken=queue.taken,
+        free=queue.free,
     )
 
 

@@ -70,10 +70,11 @@ STREAM_SEALED: StreamState
 RUNNING: StreamState
 
 class Frame(_message.Message):
-    __slots__ = ("id", "reply", "leader_epoch", "error", "hello", "done", "ping", "register", "registered", "report", "node_stops", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "prove_node", "node_proof", "note_run", "list_holdings", "holdings", "check_server", "server_check", "list_stored", "stored_list", "drain_volumes", "give_up_volume", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "replication_paused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "find_expired", "expired", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "check_nodes", "nodes_outage", "describe_stream", "stream_description", "plan_rebalance", "rebalance_plan", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "copyset_rebuild", "copyset_restored", "fill_copyset", "copyset_filled", "describe_loglet", "loglet_name", "access", "get_access", "change_access", "create_token", "token", "protocol_message")
+    __slots__ = ("id", "reply", "leader_epoch", "trace", "error", "hello", "done", "ping", "register", "registered", "report", "node_stops", "check_replica", "hold_log", "commit", "add_log_stream", "seal", "seal_response", "unseal", "trim_log_stream", "remove_log_stream", "synchronise", "synchronise_response", "scrub", "scrub_response", "prove_node", "node_proof", "note_run", "list_holdings", "holdings", "check_server", "server_check", "list_stored", "stored_list", "drain_volumes", "give_up_volume", "measure_stream", "measure_copyset", "measured", "relocate_log_stream", "list_commits", "commit_list", "open_replication", "replicate", "replication_refused", "replication_paused", "sync_start", "sync_started", "sync_batches", "fetch_batches", "fetched_batches", "append", "appended", "read", "read_response", "subscribe", "subscription_data", "subscription_credit", "cancel_subscription", "resolve_append", "append_resolved", "locate", "located", "find_time", "found_time", "create_log", "describe_log", "log", "list_logs", "log_list", "delete_log", "trim_log", "get_bounds", "bounds", "get_status", "status", "change_stream", "change_node", "changed", "change_metadata", "switch_log", "set_retention", "find_expired", "expired", "enlist_log", "get_register", "register_value", "swap_register", "list_registers", "register_list", "change_lease", "lease", "list_leases", "lease_list", "check_nodes", "nodes_outage", "describe_stream", "stream_description", "plan_rebalance", "rebalance_plan", "round_seal", "round_sealed", "round_read", "round_tail", "round_install", "round_append", "round_stored", "ask_leader", "leader_beat", "chain_request", "chain_answer", "sequencer_request", "sequencer_answer", "report_chain", "decide_position", "copyset_request", "copyset_answer", "copyset_append", "find_copyset_tail", "copyset_tail", "epoch_store_request", "copyset_state", "recover_copyset", "find_copyset_landmarks", "copyset_landmarks", "copyset_rebuild", "copyset_restored", "fill_copyset", "copyset_filled", "check_copyset", "copyset_checked", "describe_loglet", "loglet_name", "access", "get_access", "change_access", "create_token", "token", "list_events", "event_list", "protocol_message")
     ID_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +83,8 @@ class Frame(_message.Message):
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     NODE_STOPS_FIELD_NUMBER: _ClassVar[int]
+    CHECK_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    HOLD_LOG_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     ADD_LOG_STREAM_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +107,10 @@ class Frame(_message.Message):
     STORED_LIST_FIELD_NUMBER: _ClassVar[int]
     DRAIN_VOLUMES_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_VOLUME_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_STREAM_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_COPYSET_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    RELOCATE_LOG_STREAM_FIELD_NUMBER: _ClassVar[int]
     LIST_COMMITS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_LIST_FIELD_NUMBER: _ClassVar[int]
     OPEN_REPLICATION_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +155,7 @@ class Frame(_message.Message):
     SET_RETENTION_FIELD_NUMBER: _ClassVar[int]
     FIND_EXPIRED_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    ENLIST_LOG_FIELD_NUMBER: _ClassVar[int]
     GET_REGISTER_FIELD_NUMBER: _ClassVar[int]
     REGISTER_VALUE_FIELD_NUMBER: _ClassVar[int]
     SWAP_REGISTER_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +185,7 @@ class Frame(_message.Message):
     SEQUENCER_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_ANSWER_FIELD_NUMBER: _ClassVar[int]
     REPORT_CHAIN_FIELD_NUMBER: _ClassVar[int]
+    DECIDE_POSITION_FIELD_NUMBER: _ClassVar[int]
     COPYSET_REQUEST_FIELD_NUMBER: _ClassVar[int]
     COPYSET_ANSWER_FIELD_NUMBER: _ClassVar[int]
     COPYSET_APPEND_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +200,8 @@ class Frame(_message.Message):
     COPYSET_RESTORED_FIELD_NUMBER: _ClassVar[int]
     FILL_COPYSET_FIELD_NUMBER: _ClassVar[int]
     COPYSET_FILLED_FIELD_NUMBER: _ClassVar[int]
+    CHECK_COPYSET_FIELD_NUMBER: _ClassVar[int]
+    COPYSET_CHECKED_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOGLET_FIELD_NUMBER: _ClassVar[int]
     LOGLET_NAME_FIELD_NUMBER: _ClassVar[int]
     ACCESS_FIELD_NUMBER: _ClassVar[int]
@@ -198,10 +209,13 @@ class Frame(_message.Message):
     CHANGE_ACCESS_FIELD_NUMBER: _ClassVar[int]
     CREATE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LIST_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    EVENT_LIST_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     id: int
     reply: bool
     leader_epoch: int
+    trace: str
     error: Error
     hello: Hello
     done: Done
@@ -210,6 +224,8 @@ class Frame(_message.Message):
     registered: Registered
     report: GetReportResponse
     node_stops: NodeStops
+    check_replica: CheckReplica
+    hold_log: HoldLog
     commit: CommitRequest
     add_log_stream: AddLogStream
     seal: Seal
@@ -232,6 +248,10 @@ class Frame(_message.Message):
     stored_list: StoredList
     drain_volumes: DrainVolumes
     give_up_volume: GiveUpVolume
+    measure_stream: MeasureStream
+    measure_copyset: MeasureCopyset
+    measured: Measured
+    relocate_log_stream: RelocateLogStream
     list_commits: ListCommits
     commit_list: CommitList
     open_replication: OpenReplication
@@ -276,6 +296,7 @@ class Frame(_message.Message):
     set_retention: SetRetention
     find_expired: FindExpired
     expired: Expired
+    enlist_log: EnlistLog
     get_register: GetRegister
     register_value: RegisterValue
     swap_register: SwapRegister
@@ -305,6 +326,7 @@ class Frame(_message.Message):
     sequencer_request: SequencerRequest
     sequencer_answer: SequencerAnswer
     report_chain: ReportChain
+    decide_position: DecidePosition
     copyset_request: CopysetRequest
     copyset_answer: CopysetAnswer
     copyset_append: CopysetAppend
@@ -319,6 +341,8 @@ class Frame(_message.Message):
     copyset_restored: CopysetRestored
     fill_copyset: FillCopyset
     copyset_filled: CopysetFilled
+    check_copyset: CheckCopyset
+    copyset_checked: CopysetChecked
     describe_loglet: DescribeLoglet
     loglet_name: LogletName
     access: Access
@@ -326,22 +350,26 @@ class Frame(_message.Message):
     change_access: ChangeAccess
     create_token: CreateToken
     token: Token
+    list_events: ListEvents
+    event_list: EventList
     protocol_message: ProtocolMessage
-    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., node_stops: _Optional[_Union[NodeStops, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., prove_node: _Optional[_Union[ProveNode, _Mapping]] = ..., node_proof: _Optional[_Union[NodeProof, _Mapping]] = ..., note_run: _Optional[_Union[NoteRun, _Mapping]] = ..., list_holdings: _Optional[_Union[ListHoldings, _Mapping]] = ..., holdings: _Optional[_Union[Holdings, _Mapping]] = ..., check_server: _Optional[_Union[CheckServer, _Mapping]] = ..., server_check: _Optional[_Union[ServerCheck, _Mapping]] = ..., list_stored: _Optional[_Union[ListStored, _Mapping]] = ..., stored_list: _Optional[_Union[StoredList, _Mapping]] = ..., drain_volumes: _Optional[_Union[DrainVolumes, _Mapping]] = ..., give_up_volume: _Optional[_Union[GiveUpVolume, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., replication_paused: _Optional[_Union[ReplicationPaused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., find_expired: _Optional[_Union[FindExpired, _Mapping]] = ..., expired: _Optional[_Union[Expired, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., nodes_outage: _Optional[_Union[NodesOutage, _Mapping]] = ..., describe_stream: _Optional[_Union[DescribeStream, _Mapping]] = ..., stream_description: _Optional[_Union[StreamDescription, _Mapping]] = ..., plan_rebalance: _Optional[_Union[PlanRebalance, _Mapping]] = ..., rebalance_plan: _Optional[_Union[RebalancePlan, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., copyset_rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., copyset_restored: _Optional[_Union[CopysetRestored, _Mapping]] = ..., fill_copyset: _Optional[_Union[FillCopyset, _Mapping]] = ..., copyset_filled: _Optional[_Union[CopysetFilled, _Mapping]] = ..., describe_loglet: _Optional[_Union[DescribeLoglet, _Mapping]] = ..., loglet_name: _Optional[_Union[LogletName, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., get_access: _Optional[_Union[GetAccess, _Mapping]] = ..., change_access: _Optional[_Union[ChangeAccess, _Mapping]] = ..., create_token: _Optional[_Union[CreateToken, _Mapping]] = ..., token: _Optional[_Union[Token, _Mapping]] = ..., protocol_message: _Optional[_Union[ProtocolMessage, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bool] = ..., leader_epoch: _Optional[int] = ..., trace: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., register: _Optional[_Union[Register, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., report: _Optional[_Union[GetReportResponse, _Mapping]] = ..., node_stops: _Optional[_Union[NodeStops, _Mapping]] = ..., check_replica: _Optional[_Union[CheckReplica, _Mapping]] = ..., hold_log: _Optional[_Union[HoldLog, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., add_log_stream: _Optional[_Union[AddLogStream, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., unseal: _Optional[_Union[Unseal, _Mapping]] = ..., trim_log_stream: _Optional[_Union[TrimLogStream, _Mapping]] = ..., remove_log_stream: _Optional[_Union[RemoveLogStream, _Mapping]] = ..., synchronise: _Optional[_Union[Synchronise, _Mapping]] = ..., synchronise_response: _Optional[_Union[SynchroniseResponse, _Mapping]] = ..., scrub: _Optional[_Union[Scrub, _Mapping]] = ..., scrub_response: _Optional[_Union[ScrubResponse, _Mapping]] = ..., prove_node: _Optional[_Union[ProveNode, _Mapping]] = ..., node_proof: _Optional[_Union[NodeProof, _Mapping]] = ..., note_run: _Optional[_Union[NoteRun, _Mapping]] = ..., list_holdings: _Optional[_Union[ListHoldings, _Mapping]] = ..., holdings: _Optional[_Union[Holdings, _Mapping]] = ..., check_server: _Optional[_Union[CheckServer, _Mapping]] = ..., server_check: _Optional[_Union[ServerCheck, _Mapping]] = ..., list_stored: _Optional[_Union[ListStored, _Mapping]] = ..., stored_list: _Optional[_Union[StoredList, _Mapping]] = ..., drain_volumes: _Optional[_Union[DrainVolumes, _Mapping]] = ..., give_up_volume: _Optional[_Union[GiveUpVolume, _Mapping]] = ..., measure_stream: _Optional[_Union[MeasureStream, _Mapping]] = ..., measure_copyset: _Optional[_Union[MeasureCopyset, _Mapping]] = ..., measured: _Optional[_Union[Measured, _Mapping]] = ..., relocate_log_stream: _Optional[_Union[RelocateLogStream, _Mapping]] = ..., list_commits: _Optional[_Union[ListCommits, _Mapping]] = ..., commit_list: _Optional[_Union[CommitList, _Mapping]] = ..., open_replication: _Optional[_Union[OpenReplication, _Mapping]] = ..., replicate: _Optional[_Union[Replicate, _Mapping]] = ..., replication_refused: _Optional[_Union[ReplicationRefused, _Mapping]] = ..., replication_paused: _Optional[_Union[ReplicationPaused, _Mapping]] = ..., sync_start: _Optional[_Union[SyncStart, _Mapping]] = ..., sync_started: _Optional[_Union[SyncStarted, _Mapping]] = ..., sync_batches: _Optional[_Union[SyncBatches, _Mapping]] = ..., fetch_batches: _Optional[_Union[FetchBatches, _Mapping]] = ..., fetched_batches: _Optional[_Union[FetchedBatches, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., read: _Optional[_Union[Read, _Mapping]] = ..., read_response: _Optional[_Union[ReadResponse, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscription_data: _Optional[_Union[SubscriptionData, _Mapping]] = ..., subscription_credit: _Optional[_Union[SubscriptionCredit, _Mapping]] = ..., cancel_subscription: _Optional[_Union[CancelSubscription, _Mapping]] = ..., resolve_append: _Optional[_Union[ResolveAppend, _Mapping]] = ..., append_resolved: _Optional[_Union[AppendResolved, _Mapping]] = ..., locate: _Optional[_Union[Locate, _Mapping]] = ..., located: _Optional[_Union[Located, _Mapping]] = ..., find_time: _Optional[_Union[FindTime, _Mapping]] = ..., found_time: _Optional[_Union[FoundTime, _Mapping]] = ..., create_log: _Optional[_Union[CreateLog, _Mapping]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., list_logs: _Optional[_Union[ListLogs, _Mapping]] = ..., log_list: _Optional[_Union[LogList, _Mapping]] = ..., delete_log: _Optional[_Union[DeleteLog, _Mapping]] = ..., trim_log: _Optional[_Union[TrimLog, _Mapping]] = ..., get_bounds: _Optional[_Union[GetBounds, _Mapping]] = ..., bounds: _Optional[_Union[Bounds, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., change_stream: _Optional[_Union[ChangeStream, _Mapping]] = ..., change_node: _Optional[_Union[ChangeNode, _Mapping]] = ..., changed: _Optional[_Union[Changed, _Mapping]] = ..., change_metadata: _Optional[_Union[ChangeMetadata, _Mapping]] = ..., switch_log: _Optional[_Union[SwitchLog, _Mapping]] = ..., set_retention: _Optional[_Union[SetRetention, _Mapping]] = ..., find_expired: _Optional[_Union[FindExpired, _Mapping]] = ..., expired: _Optional[_Union[Expired, _Mapping]] = ..., enlist_log: _Optional[_Union[EnlistLog, _Mapping]] = ..., get_register: _Optional[_Union[GetRegister, _Mapping]] = ..., register_value: _Optional[_Union[RegisterValue, _Mapping]] = ..., swap_register: _Optional[_Union[SwapRegister, _Mapping]] = ..., list_registers: _Optional[_Union[ListRegisters, _Mapping]] = ..., register_list: _Optional[_Union[RegisterList, _Mapping]] = ..., change_lease: _Optional[_Union[ChangeLease, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., list_leases: _Optional[_Union[ListLeases, _Mapping]] = ..., lease_list: _Optional[_Union[LeaseList, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., nodes_outage: _Optional[_Union[NodesOutage, _Mapping]] = ..., describe_stream: _Optional[_Union[DescribeStream, _Mapping]] = ..., stream_description: _Optional[_Union[StreamDescription, _Mapping]] = ..., plan_rebalance: _Optional[_Union[PlanRebalance, _Mapping]] = ..., rebalance_plan: _Optional[_Union[RebalancePlan, _Mapping]] = ..., round_seal: _Optional[_Union[RoundSeal, _Mapping]] = ..., round_sealed: _Optional[_Union[RoundSealed, _Mapping]] = ..., round_read: _Optional[_Union[RoundRead, _Mapping]] = ..., round_tail: _Optional[_Union[RoundTail, _Mapping]] = ..., round_install: _Optional[_Union[RoundInstall, _Mapping]] = ..., round_append: _Optional[_Union[RoundAppend, _Mapping]] = ..., round_stored: _Optional[_Union[RoundStored, _Mapping]] = ..., ask_leader: _Optional[_Union[AskLeader, _Mapping]] = ..., leader_beat: _Optional[_Union[LeaderBeat, _Mapping]] = ..., chain_request: _Optional[_Union[ChainRequest, _Mapping]] = ..., chain_answer: _Optional[_Union[ChainAnswer, _Mapping]] = ..., sequencer_request: _Optional[_Union[SequencerRequest, _Mapping]] = ..., sequencer_answer: _Optional[_Union[SequencerAnswer, _Mapping]] = ..., report_chain: _Optional[_Union[ReportChain, _Mapping]] = ..., decide_position: _Optional[_Union[DecidePosition, _Mapping]] = ..., copyset_request: _Optional[_Union[CopysetRequest, _Mapping]] = ..., copyset_answer: _Optional[_Union[CopysetAnswer, _Mapping]] = ..., copyset_append: _Optional[_Union[CopysetAppend, _Mapping]] = ..., find_copyset_tail: _Optional[_Union[FindCopysetTail, _Mapping]] = ..., copyset_tail: _Optional[_Union[CopysetTail, _Mapping]] = ..., epoch_store_request: _Optional[_Union[EpochStoreRequest, _Mapping]] = ..., copyset_state: _Optional[_Union[CopysetState, _Mapping]] = ..., recover_copyset: _Optional[_Union[RecoverCopyset, _Mapping]] = ..., find_copyset_landmarks: _Optional[_Union[FindCopysetLandmarks, _Mapping]] = ..., copyset_landmarks: _Optional[_Union[CopysetLandmarks, _Mapping]] = ..., copyset_rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., copyset_restored: _Optional[_Union[CopysetRestored, _Mapping]] = ..., fill_copyset: _Optional[_Union[FillCopyset, _Mapping]] = ..., copyset_filled: _Optional[_Union[CopysetFilled, _Mapping]] = ..., check_copyset: _Optional[_Union[CheckCopyset, _Mapping]] = ..., copyset_checked: _Optional[_Union[CopysetChecked, _Mapping]] = ..., describe_loglet: _Optional[_Union[DescribeLoglet, _Mapping]] = ..., loglet_name: _Optional[_Union[LogletName, _Mapping]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., get_access: _Optional[_Union[GetAccess, _Mapping]] = ..., change_access: _Optional[_Union[ChangeAccess, _Mapping]] = ..., create_token: _Optional[_Union[CreateToken, _Mapping]] = ..., token: _Optional[_Union[Token, _Mapping]] = ..., list_events: _Optional[_Union[ListEvents, _Mapping]] = ..., event_list: _Optional[_Union[EventList, _Mapping]] = ..., protocol_message: _Optional[_Union[ProtocolMessage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "role", "software", "cluster_id", "token")
+    __slots__ = ("protocol_version", "role", "software", "cluster_id", "token", "oldest_version")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     role: str
     software: str
     cluster_id: str
     token: str
-    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[str] = ..., software: _Optional[str] = ..., cluster_id: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    oldest_version: int
+    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[str] = ..., software: _Optional[str] = ..., cluster_id: _Optional[str] = ..., token: _Optional[str] = ..., oldest_version: _Optional[int] = ...) -> None: ...
 
 class CheckServer(_message.Message):
     __slots__ = ()
@@ -426,7 +454,7 @@ class Replica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "shards", "uncommit_reports", "chain_replicas", "location", "lost_shards", "given_up", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generations", "process")
+    __slots__ = ("storage_node_id", "cluster_id", "address", "cluster_secret", "node_secret", "sync_mode", "volumes", "shards", "uncommit_reports", "chain_replicas", "location", "lost_shards", "closings", "given_up", "salvaged_chains", "conditions", "highest_log_id", "highest_stream_id", "known_run", "generations", "process", "clean", "reads_packed")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -439,13 +467,17 @@ class Register(_message.Message):
     CHAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     LOST_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    CLOSINGS_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    SALVAGED_CHAINS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_LOG_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     KNOWN_RUN_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    CLEAN_FIELD_NUMBER: _ClassVar[int]
+    READS_PACKED_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     cluster_id: str
     address: str
@@ -458,18 +490,48 @@ class Register(_message.Message):
     chain_replicas: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
     location: str
     lost_shards: _containers.RepeatedScalarFieldContainer[int]
+    closings: _containers.RepeatedCompositeFieldContainer[ShardClosing]
     given_up: _containers.RepeatedScalarFieldContainer[int]
+    salvaged_chains: _containers.RepeatedScalarFieldContainer[int]
     conditions: NodeConditions
     highest_log_id: int
     highest_stream_id: int
     known_run: NoteRun
     generations: _containers.RepeatedScalarFieldContainer[int]
     process: str
-    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[int]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., lost_shards: _Optional[_Iterable[int]] = ..., given_up: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generations: _Optional[_Iterable[int]] = ..., process: _Optional[str] = ...) -> None: ...
+    clean: bool
+    reads_packed: bool
+    def __init__(self, storage_node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., address: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., node_secret: _Optional[str] = ..., sync_mode: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ..., shards: _Optional[_Iterable[int]] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., chain_replicas: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., location: _Optional[str] = ..., lost_shards: _Optional[_Iterable[int]] = ..., closings: _Optional[_Iterable[_Union[ShardClosing, _Mapping]]] = ..., given_up: _Optional[_Iterable[int]] = ..., salvaged_chains: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., highest_log_id: _Optional[int] = ..., highest_stream_id: _Optional[int] = ..., known_run: _Optional[_Union[NoteRun, _Mapping]] = ..., generations: _Optional[_Iterable[int]] = ..., process: _Optional[str] = ..., clean: _Optional[bool] = ..., reads_packed: _Optional[bool] = ...) -> None: ...
+
+class ShardClosing(_message.Message):
+    __slots__ = ("shard", "number")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    number: int
+    def __init__(self, shard: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class NodeStops(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class HoldLog(_message.Message):
+    __slots__ = ("log_stream_id", "seal_epoch", "expected_tail")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAIL_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    seal_epoch: int
+    expected_tail: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., expected_tail: _Optional[int] = ...) -> None: ...
+
+class CheckReplica(_message.Message):
+    __slots__ = ("log_stream_id", "storage_node_id")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    storage_node_id: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., storage_node_id: _Optional[int] = ...) -> None: ...
 
 class NoteRun(_message.Message):
     __slots__ = ("number", "id", "revision")
@@ -568,7 +630,7 @@ class ChainReplicaRef(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., shard: _Optional[int] = ..., trimmed: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "held_back", "lost", "generation", "void", "rebuild", "draining_volumes", "access")
+    __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "held_back", "lost", "generation", "void", "rebuild", "draining_volumes", "access", "life", "reads_packed", "forgetful")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_SECRET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
@@ -580,6 +642,9 @@ class Registered(_message.Message):
     REBUILD_FIELD_NUMBER: _ClassVar[int]
     DRAINING_VOLUMES_FIELD_NUMBER: _ClassVar[int]
     ACCESS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    READS_PACKED_FIELD_NUMBER: _ClassVar[int]
+    FORGETFUL_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster_secret: str
     heartbeat_s: float
@@ -591,7 +656,10 @@ class Registered(_message.Message):
     rebuild: CopysetRebuild
     draining_volumes: _containers.RepeatedScalarFieldContainer[str]
     access: Access
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., metadata: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostCopies, _Mapping]]] = ..., generation: _Optional[int] = ..., void: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., draining_volumes: _Optional[_Iterable[str]] = ..., access: _Optional[_Union[Access, _Mapping]] = ...) -> None: ...
+    life: int
+    reads_packed: bool
+    forgetful: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., metadata: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostCopies, _Mapping]]] = ..., generation: _Optional[int] = ..., void: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., draining_volumes: _Optional[_Iterable[str]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., life: _Optional[int] = ..., reads_packed: _Optional[bool] = ..., forgetful: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ...) -> None: ...
 
 class LostCopies(_message.Message):
     __slots__ = ("loglet_id", "epoch", "shard")
@@ -604,7 +672,7 @@ class LostCopies(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class LogStreamUncommitReport(_message.Message):
-    __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes", "damaged", "stamp", "birth")
+    __slots__ = ("log_stream_id", "uncommitted_llsn_offset", "uncommitted_llsn_length", "high_watermark", "seal_epoch", "state", "stored_high_watermark", "resend", "stored_bytes", "damaged", "stamp", "birth", "precondition_llsn", "precondition_length", "expected_tail")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_LLSN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_LLSN_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -617,6 +685,9 @@ class LogStreamUncommitReport(_message.Message):
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
     BIRTH_FIELD_NUMBER: _ClassVar[int]
+    PRECONDITION_LLSN_FIELD_NUMBER: _ClassVar[int]
+    PRECONDITION_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAIL_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     uncommitted_llsn_offset: int
     uncommitted_llsn_length: int
@@ -629,7 +700,10 @@ class LogStreamUncommitReport(_message.Message):
     damaged: bool
     stamp: int
     birth: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ..., stamp: _Optional[int] = ..., birth: _Optional[int] = ...) -> None: ...
+    precondition_llsn: int
+    precondition_length: int
+    expected_tail: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., uncommitted_llsn_offset: _Optional[int] = ..., uncommitted_llsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., state: _Optional[_Union[StreamState, str]] = ..., stored_high_watermark: _Optional[int] = ..., resend: _Optional[bool] = ..., stored_bytes: _Optional[int] = ..., damaged: _Optional[bool] = ..., stamp: _Optional[int] = ..., birth: _Optional[int] = ..., precondition_llsn: _Optional[int] = ..., precondition_length: _Optional[int] = ..., expected_tail: _Optional[int] = ...) -> None: ...
 
 class ScrubStatus(_message.Message):
     __slots__ = ("passes", "last_pass_s", "bytes", "damaged", "repaired", "unrepaired")
@@ -676,9 +750,10 @@ class VolumeSpace(_message.Message):
     def __init__(self, path: _Optional[str] = ..., used: _Optional[int] = ..., limit: _Optional[int] = ..., free: _Optional[int] = ..., total: _Optional[int] = ..., full: _Optional[bool] = ..., failed: _Optional[bool] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("storage_node_id", "uncommit_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "sizes", "generations", "denials", "refusals", "rebuild")
+    __slots__ = ("storage_node_id", "uncommit_reports", "packed_reports", "loglet_bytes", "tails", "conditions", "clock_us", "volumes", "scrub", "sizes", "generations", "denials", "refusals", "audit_dropped", "rebuild")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     UNCOMMIT_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_REPORTS_FIELD_NUMBER: _ClassVar[int]
     LOGLET_BYTES_FIELD_NUMBER: _ClassVar[int]
     TAILS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -689,9 +764,11 @@ class GetReportResponse(_message.Message):
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     DENIALS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_DROPPED_FIELD_NUMBER: _ClassVar[int]
     REBUILD_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     uncommit_reports: _containers.RepeatedCompositeFieldContainer[LogStreamUncommitReport]
+    packed_reports: bytes
     loglet_bytes: int
     tails: _containers.RepeatedCompositeFieldContainer[LogletTail]
     conditions: NodeConditions
@@ -702,8 +779,9 @@ class GetReportResponse(_message.Message):
     generations: _containers.RepeatedScalarFieldContainer[int]
     denials: int
     refusals: LimitRefusals
+    audit_dropped: int
     rebuild: _containers.RepeatedCompositeFieldContainer[DonorReport]
-    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., sizes: _Optional[_Iterable[_Union[LogletSize, _Mapping]]] = ..., generations: _Optional[_Iterable[int]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, storage_node_id: _Optional[int] = ..., uncommit_reports: _Optional[_Iterable[_Union[LogStreamUncommitReport, _Mapping]]] = ..., packed_reports: _Optional[bytes] = ..., loglet_bytes: _Optional[int] = ..., tails: _Optional[_Iterable[_Union[LogletTail, _Mapping]]] = ..., conditions: _Optional[_Union[NodeConditions, _Mapping]] = ..., clock_us: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., sizes: _Optional[_Iterable[_Union[LogletSize, _Mapping]]] = ..., generations: _Optional[_Iterable[int]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ..., audit_dropped: _Optional[int] = ..., rebuild: _Optional[_Iterable[_Union[DonorReport, _Mapping]]] = ...) -> None: ...
 
 class LimitRefusals(_message.Message):
     __slots__ = ("connections", "requests", "bytes", "subscriptions")
@@ -754,12 +832,14 @@ class LogStreamCommitResult(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., committed_glsn_offset: _Optional[int] = ..., committed_glsn_length: _Optional[int] = ..., high_watermark: _Optional[int] = ..., prev_high_watermark: _Optional[int] = ..., committed_llsn_offset: _Optional[int] = ..., seal_epoch: _Optional[int] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("storage_node_id", "commit_results")
+    __slots__ = ("storage_node_id", "commit_results", "packed_commits")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     COMMIT_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_COMMITS_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     commit_results: _containers.RepeatedCompositeFieldContainer[LogStreamCommitResult]
-    def __init__(self, storage_node_id: _Optional[int] = ..., commit_results: _Optional[_Iterable[_Union[LogStreamCommitResult, _Mapping]]] = ...) -> None: ...
+    packed_commits: bytes
+    def __init__(self, storage_node_id: _Optional[int] = ..., commit_results: _Optional[_Iterable[_Union[LogStreamCommitResult, _Mapping]]] = ..., packed_commits: _Optional[bytes] = ...) -> None: ...
 
 class AddLogStream(_message.Message):
     __slots__ = ("log_id", "log_stream_id", "replicas", "stamp", "birth")
@@ -917,6 +997,14 @@ class GiveUpVolume(_message.Message):
     volume: str
     def __init__(self, volume: _Optional[str] = ...) -> None: ...
 
+class RelocateLogStream(_message.Message):
+    __slots__ = ("log_stream_id", "stamp")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    stamp: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., stamp: _Optional[int] = ...) -> None: ...
+
 class StoredList(_message.Message):
     __slots__ = ("replicas",)
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -924,7 +1012,7 @@ class StoredList(_message.Message):
     def __init__(self, replicas: _Optional[_Iterable[_Union[StoredReplica, _Mapping]]] = ...) -> None: ...
 
 class StoredReplica(_message.Message):
-    __slots__ = ("log_stream_id", "loglet_id", "part", "path", "volume", "stored_bytes", "free_bytes", "total_bytes")
+    __slots__ = ("log_stream_id", "loglet_id", "part", "path", "volume", "stored_bytes", "free_bytes", "total_bytes", "birth")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
@@ -933,6 +1021,7 @@ class StoredReplica(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     loglet_id: int
     part: int
@@ -941,7 +1030,8 @@ class StoredReplica(_message.Message):
     stored_bytes: int
     free_bytes: int
     total_bytes: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., loglet_id: _Optional[int] = ..., part: _Optional[int] = ..., path: _Optional[str] = ..., volume: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+    birth: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., loglet_id: _Optional[int] = ..., part: _Optional[int] = ..., path: _Optional[str] = ..., volume: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class StreamHolding(_message.Message):
     __slots__ = ("log_stream_id", "log_id", "trimmed")
@@ -1070,12 +1160,14 @@ class ReplicationPaused(_message.Message):
     def __init__(self, log_stream_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Append(_message.Message):
-    __slots__ = ("log_stream_id", "seal_epoch")
+    __slots__ = ("log_stream_id", "seal_epoch", "expected_tail")
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SEAL_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAIL_FIELD_NUMBER: _ClassVar[int]
     log_stream_id: int
     seal_epoch: int
-    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ...) -> None: ...
+    expected_tail: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., seal_epoch: _Optional[int] = ..., expected_tail: _Optional[int] = ...) -> None: ...
 
 class Appended(_message.Message):
     __slots__ = ("first_glsn", "first_llsn")
@@ -1190,7 +1282,7 @@ class CancelSubscription(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ...) -> None: ...
 
 class CreateLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s", "nodeset", "min_replicas")
+    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s", "nodeset", "min_replicas", "first_position", "retention_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
@@ -1198,6 +1290,8 @@ class CreateLog(_message.Message):
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     NODESET_FIELD_NUMBER: _ClassVar[int]
     MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
@@ -1205,16 +1299,20 @@ class CreateLog(_message.Message):
     retention_s: int
     nodeset: int
     min_replicas: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ...) -> None: ...
+    first_position: int
+    retention_bytes: int
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ..., first_position: _Optional[int] = ..., retention_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribeLog(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "verb")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    VERB_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    verb: str
+    def __init__(self, name: _Optional[str] = ..., verb: _Optional[str] = ...) -> None: ...
 
 class Log(_message.Message):
-    __slots__ = ("log_id", "name", "protocol", "replicas", "head", "tail", "streams", "version", "metadata", "segments", "switching", "retention_s", "tail_unknown", "groups")
+    __slots__ = ("log_id", "name", "protocol", "replicas", "head", "tail", "streams", "version", "metadata", "segments", "switching", "retention_s", "tail_unknown", "groups", "retention_bytes", "queues")
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -1229,6 +1327,8 @@ class Log(_message.Message):
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
     TAIL_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     log_id: int
     name: str
     protocol: str
@@ -1243,7 +1343,9 @@ class Log(_message.Message):
     retention_s: int
     tail_unknown: bool
     groups: _containers.RepeatedCompositeFieldContainer[GroupStatus]
-    def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ..., retention_s: _Optional[int] = ..., tail_unknown: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ...) -> None: ...
+    retention_bytes: int
+    queues: _containers.RepeatedCompositeFieldContainer[QueueStatus]
+    def __init__(self, log_id: _Optional[int] = ..., name: _Optional[str] = ..., protocol: _Optional[str] = ..., replicas: _Optional[int] = ..., head: _Optional[int] = ..., tail: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[LogStream, _Mapping]]] = ..., version: _Optional[int] = ..., metadata: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., switching: _Optional[str] = ..., retention_s: _Optional[int] = ..., tail_unknown: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., retention_bytes: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ...) -> None: ...
 
 class GroupStatus(_message.Message):
     __slots__ = ("name", "members", "positions")
@@ -1254,6 +1356,20 @@ class GroupStatus(_message.Message):
     members: int
     positions: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, name: _Optional[str] = ..., members: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class QueueStatus(_message.Message):
+    __slots__ = ("name", "members", "position", "taken", "free")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    members: int
+    position: int
+    taken: int
+    free: int
+    def __init__(self, name: _Optional[str] = ..., members: _Optional[int] = ..., position: _Optional[int] = ..., taken: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class Segment(_message.Message):
     __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end", "nodeset", "min_replicas")
@@ -1367,13 +1483,21 @@ class Expired(_message.Message):
     position: int
     def __init__(self, position: _Optional[int] = ...) -> None: ...
 
+class EnlistLog(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class SetRetention(_message.Message):
-    __slots__ = ("name", "retention_s")
+    __slots__ = ("name", "retention_s", "retention_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     retention_s: int
-    def __init__(self, name: _Optional[str] = ..., retention_s: _Optional[int] = ...) -> None: ...
+    retention_bytes: int
+    def __init__(self, name: _Optional[str] = ..., retention_s: _Optional[int] = ..., retention_bytes: _Optional[int] = ...) -> None: ...
 
 class GetBounds(_message.Message):
     __slots__ = ("name",)
@@ -1643,12 +1767,46 @@ class ReplicaScrub(_message.Message):
     progress: ScrubResponse
     def __init__(self, storage_node_id: _Optional[int] = ..., progress: _Optional[_Union[ScrubResponse, _Mapping]] = ...) -> None: ...
 
+class ListEvents(_message.Message):
+    __slots__ = ("after", "since_s")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_S_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    since_s: float
+    def __init__(self, after: _Optional[int] = ..., since_s: _Optional[float] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("id", "time_s", "severity", "subject", "text", "log")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    time_s: float
+    severity: str
+    subject: str
+    text: str
+    log: str
+    def __init__(self, id: _Optional[int] = ..., time_s: _Optional[float] = ..., severity: _Optional[str] = ..., subject: _Optional[str] = ..., text: _Optional[str] = ..., log: _Optional[str] = ...) -> None: ...
+
+class EventList(_message.Message):
+    __slots__ = ("events", "last", "more")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    last: int
+    more: bool
+    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., last: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
+
 class GetStatus(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "rebuilds", "conditions", "denials", "refusals")
+    __slots__ = ("cluster_id", "metadata_address", "nodes", "logs", "rounds", "uptime_s", "leader_epoch", "leader", "members", "rebuilds", "conditions", "denials", "refusals", "audit_dropped")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -1662,6 +1820,7 @@ class Status(_message.Message):
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     DENIALS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_DROPPED_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     metadata_address: str
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
@@ -1675,7 +1834,8 @@ class Status(_message.Message):
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     denials: int
     refusals: LimitRefusals
-    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., rebuilds: _Optional[_Iterable[_Union[RebuildStatus, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ...) -> None: ...
+    audit_dropped: int
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_address: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[Log, _Mapping]]] = ..., rounds: _Optional[int] = ..., uptime_s: _Optional[float] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MetadataMember, _Mapping]]] = ..., rebuilds: _Optional[_Iterable[_Union[RebuildStatus, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ..., audit_dropped: _Optional[int] = ...) -> None: ...
 
 class RebuildStatus(_message.Message):
     __slots__ = ("shard", "status", "records", "size_bytes", "part_done", "left_s", "waiting", "storage_node_id")
@@ -1714,7 +1874,7 @@ class MetadataMember(_message.Message):
     def __init__(self, member_id: _Optional[int] = ..., address: _Optional[str] = ..., reachable: _Optional[bool] = ..., lag: _Optional[int] = ..., leaving: _Optional[bool] = ..., connected_s: _Optional[float] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting", "volumes", "scrub", "denials", "refusals")
+    __slots__ = ("storage_node_id", "address", "alive", "last_report_s", "sync_mode", "replicas", "stored_bytes", "draining", "unknown_streams", "location", "held_back", "process", "restarting", "volumes", "scrub", "denials", "refusals", "audit_dropped")
     STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -1732,6 +1892,7 @@ class NodeStatus(_message.Message):
     SCRUB_FIELD_NUMBER: _ClassVar[int]
     DENIALS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_DROPPED_FIELD_NUMBER: _ClassVar[int]
     storage_node_id: int
     address: str
     alive: bool
@@ -1749,7 +1910,8 @@ class NodeStatus(_message.Message):
     scrub: ScrubStatus
     denials: int
     refusals: LimitRefusals
-    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ...) -> None: ...
+    audit_dropped: int
+    def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., alive: _Optional[bool] = ..., last_report_s: _Optional[float] = ..., sync_mode: _Optional[str] = ..., replicas: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., unknown_streams: _Optional[_Iterable[int]] = ..., location: _Optional[str] = ..., held_back: _Optional[str] = ..., process: _Optional[str] = ..., restarting: _Optional[bool] = ..., volumes: _Optional[_Iterable[_Union[VolumeSpace, _Mapping]]] = ..., scrub: _Optional[_Union[ScrubStatus, _Mapping]] = ..., denials: _Optional[int] = ..., refusals: _Optional[_Union[LimitRefusals, _Mapping]] = ..., audit_dropped: _Optional[int] = ...) -> None: ...
 
 class GetRegister(_message.Message):
     __slots__ = ("name",)
@@ -1868,14 +2030,16 @@ class RoundSeal(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., member: _Optional[int] = ...) -> None: ...
 
 class RoundSealed(_message.Message):
-    __slots__ = ("file_epoch", "last_index", "lost")
+    __slots__ = ("file_epoch", "last_index", "lost", "record_format")
     FILE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FORMAT_FIELD_NUMBER: _ClassVar[int]
     file_epoch: int
     last_index: int
     lost: bool
-    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ..., lost: _Optional[bool] = ...) -> None: ...
+    record_format: int
+    def __init__(self, file_epoch: _Optional[int] = ..., last_index: _Optional[int] = ..., lost: _Optional[bool] = ..., record_format: _Optional[int] = ...) -> None: ...
 
 class RoundRead(_message.Message):
     __slots__ = ("epoch",)
@@ -1948,7 +2112,7 @@ class LeaderBeat(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., leader: _Optional[int] = ..., address: _Optional[str] = ..., heard: _Optional[bool] = ..., member: _Optional[int] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Projection(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "first", "start", "chains", "sequencer", "closed", "lost", "least")
+    __slots__ = ("loglet_id", "epoch", "first", "start", "chains", "sequencer", "closed", "lost", "least", "lost_from")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -1958,6 +2122,7 @@ class Projection(_message.Message):
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LEAST_FIELD_NUMBER: _ClassVar[int]
+    LOST_FROM_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     first: int
@@ -1967,7 +2132,8 @@ class Projection(_message.Message):
     closed: bool
     lost: _containers.RepeatedScalarFieldContainer[int]
     least: int
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., start: _Optional[int] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., sequencer: _Optional[int] = ..., closed: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ..., least: _Optional[int] = ...) -> None: ...
+    lost_from: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., first: _Optional[int] = ..., start: _Optional[int] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., sequencer: _Optional[int] = ..., closed: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ..., least: _Optional[int] = ..., lost_from: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Chain(_message.Message):
     __slots__ = ("replicas",)
@@ -1986,7 +2152,7 @@ class ChainReplica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class ChainRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source", "before_us", "salvage")
+    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source", "before_us", "last", "salvage", "without_junk")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainRequest.Kind]
@@ -2002,6 +2168,7 @@ class ChainRequest(_message.Message):
         PULL: _ClassVar[ChainRequest.Kind]
         REMOVE: _ClassVar[ChainRequest.Kind]
         END: _ClassVar[ChainRequest.Kind]
+        MEASURE: _ClassVar[ChainRequest.Kind]
     KIND_UNSPECIFIED: ChainRequest.Kind
     WRITE: ChainRequest.Kind
     READ: ChainRequest.Kind
@@ -2015,6 +2182,7 @@ class ChainRequest(_message.Message):
     PULL: ChainRequest.Kind
     REMOVE: ChainRequest.Kind
     END: ChainRequest.Kind
+    MEASURE: ChainRequest.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -2026,7 +2194,9 @@ class ChainRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     BEFORE_US_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     SALVAGE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_JUNK_FIELD_NUMBER: _ClassVar[int]
     kind: ChainRequest.Kind
     loglet_id: int
     chain: int
@@ -2038,11 +2208,13 @@ class ChainRequest(_message.Message):
     wait_ms: int
     source: ChainReplica
     before_us: int
+    last: int
     salvage: bool
-    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ..., before_us: _Optional[int] = ..., salvage: _Optional[bool] = ...) -> None: ...
+    without_junk: bool
+    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ..., before_us: _Optional[int] = ..., last: _Optional[int] = ..., salvage: _Optional[bool] = ..., without_junk: _Optional[bool] = ...) -> None: ...
 
 class ChainAnswer(_message.Message):
-    __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason", "size")
+    __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason", "size", "life")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainAnswer.Kind]
@@ -2058,6 +2230,7 @@ class ChainAnswer(_message.Message):
         EPOCH_OVER: _ClassVar[ChainAnswer.Kind]
         REFUSED: _ClassVar[ChainAnswer.Kind]
         BEYOND: _ClassVar[ChainAnswer.Kind]
+        MEASURED: _ClassVar[ChainAnswer.Kind]
         PULLED: _ClassVar[ChainAnswer.Kind]
     KIND_UNSPECIFIED: ChainAnswer.Kind
     STORED: ChainAnswer.Kind
@@ -2072,6 +2245,7 @@ class ChainAnswer(_message.Message):
     EPOCH_OVER: ChainAnswer.Kind
     REFUSED: ChainAnswer.Kind
     BEYOND: ChainAnswer.Kind
+    MEASURED: ChainAnswer.Kind
     PULLED: ChainAnswer.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -2081,6 +2255,7 @@ class ChainAnswer(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     kind: ChainAnswer.Kind
     position: int
     end: int
@@ -2089,7 +2264,8 @@ class ChainAnswer(_message.Message):
     more: bool
     reason: str
     size: int
-    def __init__(self, kind: _Optional[_Union[ChainAnswer.Kind, str]] = ..., position: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., extents: _Optional[_Iterable[_Union[BlockExtent, _Mapping]]] = ..., more: _Optional[bool] = ..., reason: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+    life: int
+    def __init__(self, kind: _Optional[_Union[ChainAnswer.Kind, str]] = ..., position: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., extents: _Optional[_Iterable[_Union[BlockExtent, _Mapping]]] = ..., more: _Optional[bool] = ..., reason: _Optional[str] = ..., size: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
 
 class BlockExtent(_message.Message):
     __slots__ = ("first", "count", "size")
@@ -2102,7 +2278,7 @@ class BlockExtent(_message.Message):
     def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class SequencerRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "epoch", "count", "position")
+    __slots__ = ("kind", "loglet_id", "epoch", "count", "position", "expected_tail")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[SequencerRequest.Kind]
@@ -2118,12 +2294,14 @@ class SequencerRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAIL_FIELD_NUMBER: _ClassVar[int]
     kind: SequencerRequest.Kind
     loglet_id: int
     epoch: int
     count: int
     position: int
-    def __init__(self, kind: _Optional[_Union[SequencerRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., count: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    expected_tail: int
+    def __init__(self, kind: _Optional[_Union[SequencerRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., count: _Optional[int] = ..., position: _Optional[int] = ..., expected_tail: _Optional[int] = ...) -> None: ...
 
 class SequencerAnswer(_message.Message):
     __slots__ = ("kind", "first", "count", "epoch", "end", "reason")
@@ -2165,6 +2343,16 @@ class ReportChain(_message.Message):
     storage_node_id: int
     def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_node_id: _Optional[int] = ...) -> None: ...
 
+class DecidePosition(_message.Message):
+    __slots__ = ("loglet_id", "epoch", "position")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    epoch: int
+    position: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
 class CopysetRecord(_message.Message):
     __slots__ = ("first", "count", "kind", "timestamp_us", "copyset", "wave", "lng", "recovered", "size")
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -2188,20 +2376,28 @@ class CopysetRecord(_message.Message):
     def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ..., kind: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., copyset: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., lng: _Optional[int] = ..., recovered: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class CopysetEnd(_message.Message):
-    __slots__ = ("epoch", "lng", "last", "seal", "wave", "uncertain")
+    __slots__ = ("epoch", "lng", "last", "seal", "wave", "uncertain", "found", "crashed", "absent", "lost")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LNG_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
     WAVE_FIELD_NUMBER: _ClassVar[int]
     UNCERTAIN_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    CRASHED_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     lng: int
     last: int
     seal: int
     wave: int
     uncertain: bool
-    def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ..., uncertain: _Optional[bool] = ...) -> None: ...
+    found: _containers.RepeatedCompositeFieldContainer[CopysetRange]
+    crashed: _containers.RepeatedScalarFieldContainer[int]
+    absent: _containers.RepeatedScalarFieldContainer[int]
+    lost: _containers.RepeatedCompositeFieldContainer[CopysetRange]
+    def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ..., uncertain: _Optional[bool] = ..., found: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ..., crashed: _Optional[_Iterable[int]] = ..., absent: _Optional[_Iterable[int]] = ..., lost: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ...) -> None: ...
 
 class CopysetRequest(_message.Message):
     __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp", "producer_id", "sequence", "version", "shard")
@@ -2276,7 +2472,7 @@ class CopysetRequest(_message.Message):
     def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class CopysetAnswer(_message.Message):
-    __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "damaged", "lost_through", "lsns", "certain", "version")
+    __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "damaged", "lost_through", "lsns", "certain", "version", "life")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[CopysetAnswer.Kind]
@@ -2319,6 +2515,7 @@ class CopysetAnswer(_message.Message):
     LSNS_FIELD_NUMBER: _ClassVar[int]
     CERTAIN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     kind: CopysetAnswer.Kind
     seal: int
     trouble: str
@@ -2335,7 +2532,8 @@ class CopysetAnswer(_message.Message):
     lsns: _containers.RepeatedScalarFieldContainer[int]
     certain: bool
     version: int
-    def __init__(self, kind: _Optional[_Union[CopysetAnswer.Kind, str]] = ..., seal: _Optional[int] = ..., trouble: _Optional[str] = ..., reason: _Optional[str] = ..., last_clean: _Optional[int] = ..., trimmed: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[CopysetRecord, _Mapping]]] = ..., more: _Optional[bool] = ..., next_lsn: _Optional[int] = ..., released: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ..., lost_through: _Optional[int] = ..., lsns: _Optional[_Iterable[int]] = ..., certain: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
+    life: int
+    def __init__(self, kind: _Optional[_Union[CopysetAnswer.Kind, str]] = ..., seal: _Optional[int] = ..., trouble: _Optional[str] = ..., reason: _Optional[str] = ..., last_clean: _Optional[int] = ..., trimmed: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[CopysetRecord, _Mapping]]] = ..., more: _Optional[bool] = ..., next_lsn: _Optional[int] = ..., released: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ..., lost_through: _Optional[int] = ..., lsns: _Optional[_Iterable[int]] = ..., certain: _Optional[bool] = ..., version: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
 
 class CopysetRange(_message.Message):
     __slots__ = ("first", "last")
@@ -2346,14 +2544,16 @@ class CopysetRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class CopysetAppend(_message.Message):
-    __slots__ = ("loglet_id", "repeated", "epoch")
+    __slots__ = ("loglet_id", "repeated", "epoch", "expected_tail")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     REPEATED_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAIL_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     repeated: bool
     epoch: int
-    def __init__(self, loglet_id: _Optional[int] = ..., repeated: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+    expected_tail: int
+    def __init__(self, loglet_id: _Optional[int] = ..., repeated: _Optional[bool] = ..., epoch: _Optional[int] = ..., expected_tail: _Optional[int] = ...) -> None: ...
 
 class FindCopysetTail(_message.Message):
     __slots__ = ("loglet_id", "finish")
@@ -2374,7 +2574,7 @@ class CopysetTail(_message.Message):
     def __init__(self, tail: _Optional[int] = ..., released: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class EpochStoreRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "expected", "by", "epoch", "tail", "end", "shards")
+    __slots__ = ("kind", "loglet_id", "expected", "by", "epoch", "tail", "end", "shards", "wave", "lng")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[EpochStoreRequest.Kind]
@@ -2384,6 +2584,8 @@ class EpochStoreRequest(_message.Message):
         CONTRADICT: _ClassVar[EpochStoreRequest.Kind]
         FINISH: _ClassVar[EpochStoreRequest.Kind]
         USE_SHORT: _ClassVar[EpochStoreRequest.Kind]
+        MISS: _ClassVar[EpochStoreRequest.Kind]
+        PRESUME: _ClassVar[EpochStoreRequest.Kind]
     KIND_UNSPECIFIED: EpochStoreRequest.Kind
     GET: EpochStoreRequest.Kind
     ACTIVATE: EpochStoreRequest.Kind
@@ -2391,6 +2593,8 @@ class EpochStoreRequest(_message.Message):
     CONTRADICT: EpochStoreRequest.Kind
     FINISH: EpochStoreRequest.Kind
     USE_SHORT: EpochStoreRequest.Kind
+    MISS: EpochStoreRequest.Kind
+    PRESUME: EpochStoreRequest.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -2399,6 +2603,8 @@ class EpochStoreRequest(_message.Message):
     TAIL_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    WAVE_FIELD_NUMBER: _ClassVar[int]
+    LNG_FIELD_NUMBER: _ClassVar[int]
     kind: EpochStoreRequest.Kind
     loglet_id: int
     expected: int
@@ -2407,10 +2613,12 @@ class EpochStoreRequest(_message.Message):
     tail: int
     end: CopysetEnd
     shards: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
+    wave: int
+    lng: int
+    def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., shards: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., lng: _Optional[int] = ...) -> None: ...
 
 class CopysetState(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp", "least")
+    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp", "least", "takers", "lives", "witnesses", "presumed")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
@@ -2428,6 +2636,10 @@ class CopysetState(_message.Message):
     REBUILT_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
     LEAST_FIELD_NUMBER: _ClassVar[int]
+    TAKERS_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
+    WITNESSES_FIELD_NUMBER: _ClassVar[int]
+    PRESUMED_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     sequencer: int
@@ -2445,7 +2657,43 @@ class CopysetState(_message.Message):
     rebuilt: _containers.RepeatedCompositeFieldContainer[CopysetThrough]
     stamp: int
     least: int
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ..., least: _Optional[int] = ...) -> None: ...
+    takers: _containers.RepeatedCompositeFieldContainer[CopysetTaker]
+    lives: _containers.RepeatedCompositeFieldContainer[CopysetLife]
+    witnesses: _containers.RepeatedCompositeFieldContainer[CopysetLife]
+    presumed: _containers.RepeatedCompositeFieldContainer[CopysetPresumption]
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ..., least: _Optional[int] = ..., takers: _Optional[_Iterable[_Union[CopysetTaker, _Mapping]]] = ..., lives: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., witnesses: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., presumed: _Optional[_Iterable[_Union[CopysetPresumption, _Mapping]]] = ...) -> None: ...
+
+class CopysetPresumption(_message.Message):
+    __slots__ = ("epoch", "by", "wave", "lng", "good")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    WAVE_FIELD_NUMBER: _ClassVar[int]
+    LNG_FIELD_NUMBER: _ClassVar[int]
+    GOOD_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    by: int
+    wave: int
+    lng: int
+    good: int
+    def __init__(self, epoch: _Optional[int] = ..., by: _Optional[int] = ..., wave: _Optional[int] = ..., lng: _Optional[int] = ..., good: _Optional[int] = ...) -> None: ...
+
+class CopysetLife(_message.Message):
+    __slots__ = ("epoch", "storage_node_id", "life")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    storage_node_id: int
+    life: int
+    def __init__(self, epoch: _Optional[int] = ..., storage_node_id: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
+
+class CopysetTaker(_message.Message):
+    __slots__ = ("epoch", "storage_node_id")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    storage_node_id: int
+    def __init__(self, epoch: _Optional[int] = ..., storage_node_id: _Optional[int] = ...) -> None: ...
 
 class ShortCopyset(_message.Message):
     __slots__ = ("shards",)
@@ -2567,6 +2815,26 @@ class CopysetFilled(_message.Message):
     left: int
     def __init__(self, left: _Optional[int] = ...) -> None: ...
 
+class CheckCopyset(_message.Message):
+    __slots__ = ("loglet_id", "shard", "suspects", "epochs")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    shard: int
+    suspects: _containers.RepeatedScalarFieldContainer[int]
+    epochs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CopysetChecked(_message.Message):
+    __slots__ = ("left", "lost")
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    left: int
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, left: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class FindCopysetLandmarks(_message.Message):
     __slots__ = ("loglet_id", "timestamp_us", "shard")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
@@ -2588,6 +2856,38 @@ class CopysetLandmarks(_message.Message):
     underreplicated: bool
     released: int
     def __init__(self, older: _Optional[int] = ..., young: _Optional[int] = ..., underreplicated: _Optional[bool] = ..., released: _Optional[int] = ...) -> None: ...
+
+class MeasureCopyset(_message.Message):
+    __slots__ = ("loglet_id", "shard", "first", "last", "clean")
+    LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    CLEAN_FIELD_NUMBER: _ClassVar[int]
+    loglet_id: int
+    shard: int
+    first: int
+    last: int
+    clean: int
+    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., clean: _Optional[int] = ...) -> None: ...
+
+class MeasureStream(_message.Message):
+    __slots__ = ("log_stream_id", "first", "last")
+    LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    log_stream_id: int
+    first: int
+    last: int
+    def __init__(self, log_stream_id: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class Measured(_message.Message):
+    __slots__ = ("through", "size")
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    through: int
+    size: int
+    def __init__(self, through: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class DescribeLoglet(_message.Message):
     __slots__ = ("loglet_id",)

@@ -1,8 +1,9 @@
 """The permission that each message of the wire contract needs.
 
 Every kind of frame is in `RULES`; tests/unit/wire/test_wire_permissions.py fails if one is not.
-Requests between servers need the certificate of a storage node or of a metadata repository. Answers
-and orders, which a node takes only on the connection that it made itself, may be sent by nobody.
+Requests between servers need the certificate of a storage node or of a metadata repository, and
+say which one's (`Sender`). Answers and orders, which a node takes only on the connection that it
+made itself, may be sent by nobody.
 """
 
 from __future__ import annotations
@@ -25,10 +26,34 @@ class Target(Enum):
     STREAM = "log_stream_id"
     REGISTER = "name "  # reads a register or a lease; an enum's values differ
     REGISTER_CHANGE = "name  "
+    LEASE = "lease"  # reads a lease
 
     @property
     def field(self) -> str:
         return self.value.strip()
+
+
+class Sender(Enum):
+    """The server whose number the certificate of a peer must have, if the peer is a server.
+
+    The guard compares what a field of the message names. The others are known where the request is
+    served, or asked of the metadata repository there.
+    """
+
+    NAMED = "storage_node_id"
+    NAMED_LEADER = "leader"
+    LEADER = "the leader that sealed this member"
+    REGISTERED = "the node that registered on this connection"
+    PRIMARY = "the primary of the stream"
+    REPLICA = "a replica of the stream, or of one of its chains"
+    COPYING = "the node that began the copy, on the same connection"
+    SEQUENCER = "the node that took the epoch, or a later one that is not recovered"
+    HOLDER = "the same, or a node that may have copies of the log"
+    ANY = "any: what it asks for, all of them may know"
+
+    @property
+    def field(self) -> str:
+        return self.value if self in (Sender.NAMED, Sender.NAMED_LEADER) else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,22 +63,24 @@ class Rule:
     verbs: tuple[Verb, ...] = ()
     target: Target = Target.CLUSTER
     servers: tuple[str, ...] = ()  # kinds of principals
+    sender: Sender | None = None  # which of these servers
     is_open: bool = False  # anybody may send it
-    empty: Rule | None = None  # applies instead if the frame has no payload
+    purpose: str = ""  # the field that names the one of the verbs that is needed next
+    fence: Rule | None = None  # is judged, too, if the message names a lease
+    lesser: Rule | None = None  # who fulfils that alone is served in another way
 
 
 Rules: TypeAlias = Rule | Mapping[int, Rule]  # by the field `kind` of the message
 
 ANYBODY: Final = Rule(is_open=True)
 NOBODY: Final = Rule()
-_NODE: Final = Rule(servers=("node",))
-_METADATA: Final = Rule(servers=("metadata",))
 
 _OPERATE: Final = Rule((Verb.OPERATE,))
 _OF_METADATA: Final = Rule((Verb.METADATA,))
 _METRICS: Final = Rule((Verb.METRICS,))
 _READ_REGISTER: Final = Rule((), Target.REGISTER)
 _CHANGE_REGISTER: Final = Rule((), Target.REGISTER_CHANGE)
+_SWAP_REGISTER: Final = Rule((), Target.REGISTER_CHANGE, fence=Rule((), Target.LEASE))
 
 _USE: Final = (Verb.APPEND, Verb.READ)
 _ANY: Final = (*_USE, Verb.TRIM, Verb.CREATE, Verb.DELETE, Verb.SWITCH, Verb.CHECKPOINT)
@@ -63,38 +90,55 @@ def _log(*verbs: Verb) -> Rule:
     return Rule(verbs, Target.LOG)
 
 
-def _loglet(*verbs: Verb, servers: tuple[str, ...] = (), empty: Rule | None = None) -> Rule:
-    return Rule(verbs, Target.LOGLET, servers, empty=empty)
+def _loglet(*verbs: Verb, lesser: Rule | None = None) -> Rule:
+    return Rule(verbs, Target.LOGLET, lesser=lesser)
+
+
+def _loglet_or_node(*verbs: Verb) -> Rule:
+    return Rule(verbs, Target.LOGLET, ("node",), Sender.ANY)
 
 
 def _stream(*verbs: Verb) -> Rule:
     return Rule(verbs, Target.STREAM)
 
 
-_READ_BLOCKS: Final = _loglet(Verb.READ, servers=("node",))
+def _node(sender: Sender) -> Rule:
+    return Rule(servers=("node",), sender=sender)
+
+
+def _metadata(sender: Sender) -> Rule:
+    return Rule(servers=("metadata",), sender=sender)
+
+
+# Readers complete blocks and fill holes that writers left. What they write is not stored: the
+# metadata repository is asked to decide the position (node/chained/client_writes.py).
+BLOCK_WRITE: Final = _loglet(Verb.APPEND, lesser=_loglet(*_USE))
+
 _CHAIN: Final = pb.ChainRequest
 _CHAIN_RULES: Final[Mapping[int, Rule]] = {
-    # Whoever reads fills the holes that writers left: with junk, which has no payload.
-    _CHAIN.WRITE: _loglet(Verb.APPEND, empty=_loglet(*_USE, servers=("node",))),
-    **dict.fromkeys((_CHAIN.READ, _CHAIN.BEFORE, _CHAIN.LIST, _CHAIN.FETCH), _READ_BLOCKS),
-    **dict.fromkeys((_CHAIN.CHECK, _CHAIN.END), _loglet(*_USE, servers=("node",))),
-    **dict.fromkeys((_CHAIN.TRIM, _CHAIN.SEAL, _CHAIN.CREATE, _CHAIN.PULL, _CHAIN.REMOVE), NOBODY),
+    _CHAIN.WRITE: BLOCK_WRITE,
+    **dict.fromkeys((_CHAIN.READ, _CHAIN.BEFORE, _CHAIN.LIST), _loglet(Verb.READ)),
+    _CHAIN.FETCH: _loglet_or_node(Verb.READ),  # a node that is filled
+    **dict.fromkeys((_CHAIN.CHECK, _CHAIN.END), _loglet(*_USE)),
+    **dict.fromkeys(
+        (
+            *(_CHAIN.TRIM, _CHAIN.SEAL, _CHAIN.CREATE, _CHAIN.PULL, _CHAIN.REMOVE),
+            _CHAIN.MEASURE,
+        ),
+        NOBODY,
+    ),
 }
 _SEQUENCER_RULES: Final[Mapping[int, Rule]] = {
     pb.SequencerRequest.NEXT: _loglet(Verb.APPEND),
     pb.SequencerRequest.HOLDING: _loglet(*_USE),
-    pb.SequencerRequest.FIND_END: _loglet(*_USE),
+    pb.SequencerRequest.FIND_END: _loglet_or_node(*_USE),  # a node that a block far ahead is sent
 }
 _COPY: Final = pb.CopysetRequest
 _COPYSET_RULES: Final[Mapping[int, Rule]] = {
-    _COPY.READ: _loglet(Verb.READ, servers=("node",)),
-    **dict.fromkeys(
-        (
-            *(_COPY.STORE, _COPY.AMEND, _COPY.RELEASE, _COPY.SEAL, _COPY.DIGEST, _COPY.CLEAN),
-            *(_COPY.FIND, _COPY.RESTORE, _COPY.REASSIGN),
-        ),
-        _NODE,
-    ),
+    _COPY.READ: _loglet_or_node(Verb.READ),
+    **dict.fromkeys((_COPY.DIGEST, _COPY.FIND), _node(Sender.ANY)),
+    **dict.fromkeys((_COPY.AMEND, _COPY.RELEASE, _COPY.SEAL, _COPY.CLEAN), _node(Sender.SEQUENCER)),
+    **dict.fromkeys((_COPY.STORE, _COPY.RESTORE, _COPY.REASSIGN), _node(Sender.HOLDER)),
     **dict.fromkeys((_COPY.TRIM, _COPY.FORGET), NOBODY),
 }
 
@@ -104,14 +148,18 @@ RULES: Final[Mapping[str, Rules]] = {
     "ask_leader": ANYBODY,  # clients ask whether a slow one is alive
     "check_server": _METRICS,
     # storage node -> metadata repository
-    **dict.fromkeys(("register", "report", "node_stops"), _NODE),
-    **dict.fromkeys(("epoch_store_request", "describe_loglet"), _NODE),
+    **dict.fromkeys(("register", "report"), _node(Sender.NAMED)),
+    **dict.fromkeys(("node_stops", "epoch_store_request"), _node(Sender.REGISTERED)),
+    "hold_log": _node(Sender.PRIMARY),
+    "decide_position": _node(Sender.REPLICA),
+    **dict.fromkeys(("describe_loglet", "check_replica"), _node(Sender.ANY)),
     # metadata repository -> storage node, at its own address
-    **dict.fromkeys(("prove_node", "leader_beat"), _METADATA),
+    "prove_node": _metadata(Sender.ANY),
+    "leader_beat": _metadata(Sender.NAMED_LEADER),
     # between replicas of a stream
-    **dict.fromkeys(
-        ("open_replication", "replicate", "sync_start", "sync_batches", "fetch_batches"), _NODE
-    ),
+    **dict.fromkeys(("open_replication", "replicate"), _node(Sender.PRIMARY)),
+    **dict.fromkeys(("sync_start", "fetch_batches"), _node(Sender.REPLICA)),
+    "sync_batches": _node(Sender.COPYING),
     # client -> storage node
     "append": _stream(Verb.APPEND),
     "resolve_append": _stream(Verb.APPEND),
@@ -125,19 +173,21 @@ RULES: Final[Mapping[str, Rules]] = {
     "protocol_message": _OPERATE,  # it names no log
     # client -> metadata repository
     "create_log": _log(Verb.CREATE),
-    "describe_log": _log(*_ANY),
+    "describe_log": Rule(_ANY, Target.LOG, purpose="verb"),
     "delete_log": _log(Verb.DELETE),
     "trim_log": _log(Verb.TRIM),
     "set_retention": _log(Verb.TRIM),
     "find_expired": _log(Verb.TRIM, Verb.APPEND),
+    "enlist_log": _log(Verb.APPEND),
     "get_bounds": _log(*_USE, Verb.TRIM),
     "switch_log": _log(Verb.SWITCH),
     "sequencer_request": _SEQUENCER_RULES,
-    "report_chain": _loglet(*_USE, servers=("node",)),
+    "report_chain": _loglet_or_node(*_USE),  # about a node that it cannot reach, or itself
     **dict.fromkeys(("list_logs", "list_registers", "list_leases"), ANYBODY),  # what may be read
     "get_register": _READ_REGISTER,
-    **dict.fromkeys(("swap_register", "change_lease"), _CHANGE_REGISTER),
-    "get_status": _METRICS,
+    "swap_register": _SWAP_REGISTER,
+    "change_lease": _CHANGE_REGISTER,
+    **dict.fromkeys(("get_status", "list_events"), _METRICS),
     **dict.fromkeys(
         (
             *("change_stream", "change_node", "check_nodes"),
@@ -149,7 +199,8 @@ RULES: Final[Mapping[str, Rules]] = {
         ("change_metadata", "get_access", "change_access", "create_token"), _OF_METADATA
     ),
     # between metadata repositories
-    **dict.fromkeys(("round_seal", "round_read", "round_install", "round_append"), _METADATA),
+    "round_seal": _metadata(Sender.NAMED_LEADER),
+    **dict.fromkeys(("round_read", "round_install", "round_append"), _metadata(Sender.LEADER)),
     # orders of the metadata repository
     **dict.fromkeys(
         (
@@ -157,6 +208,7 @@ RULES: Final[Mapping[str, Rules]] = {
             *("remove_log_stream", "synchronise", "scrub", "note_run", "list_holdings"),
             *("list_stored", "drain_volumes", "list_commits", "recover_copyset"),
             *("give_up_volume", "copyset_rebuild", "copyset_restored", "fill_copyset", "access"),
+            *("measure_stream", "measure_copyset", "relocate_log_stream", "check_copyset"),
         ),
         NOBODY,
     ),
@@ -172,7 +224,7 @@ RULES: Final[Mapping[str, Rules]] = {
             *("stream_description", "rebalance_plan", "round_sealed", "round_tail"),
             *("round_stored", "chain_answer", "sequencer_answer", "copyset_answer"),
             *("copyset_tail", "copyset_state", "copyset_landmarks", "copyset_filled"),
-            *("loglet_name", "token"),
+            *("loglet_name", "token", "measured", "event_list", "copyset_checked"),
         ),
         NOBODY,
     ),
@@ -186,11 +238,7 @@ AUDITED: Final = frozenset(  # requests that are noted also if they are allowed
 )
 
 
-def rule_of(kind: str, frame: pb.Frame, payload: memoryview) -> Rule:
+def rule_of(kind: str, frame: pb.Frame) -> Rule:
     """Return the rule for a frame; nobody may send what is not known here."""
     rules = RULES.get(kind, NOBODY)
-    if not isinstance(rules, Rule):
-        rules = rules.get(getattr(frame, kind).kind, NOBODY)
-    if rules.empty is not None and not len(payload):
-        return rules.empty
-    return rules
+    return rules if isinstance(rules, Rule) else rules.get(getattr(frame, kind).kind, NOBODY)

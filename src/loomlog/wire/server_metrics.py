@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from loomlog import limits
-from loomlog.meters import Histogram
+from loomlog.meters import Histogram, LogTraffic, Traffic
 from loomlog.metrics import Metric, Sample, gauge, histogram
 from loomlog.wire.link import Server
-from loomlog.wire.traffic import LogTraffic, Traffic
 
 
 def server_metrics(traffic: Traffic, server: Server, syncs: Histogram) -> list[Metric]:

@@ -6,13 +6,13 @@ number could be higher.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
 
+from loomlog.core.packed import HeldReplica, pack_report, unpack_commits
 from loomlog.errors import Corrupt
-from loomlog.types import CommitContext, ReplicaState, Report, StreamId
+from loomlog.limits import POSITION_MAX
+from loomlog.types import CommitContext, Precondition, ReplicaState, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-
-_NUMBER_MAX: Final = (1 << 63) - 1
 
 STATE_TO_WIRE = {
     ReplicaState.SEALING: pb.SEALING,
@@ -30,7 +30,7 @@ def state_from_wire(state: pb.StreamState) -> ReplicaState:
 def report_to_wire(
     report: Report, stored_bytes: int, stamp: int, birth: int
 ) -> pb.LogStreamUncommitReport:
-    return pb.LogStreamUncommitReport(
+    message = pb.LogStreamUncommitReport(
         log_stream_id=report.stream_id,
         uncommitted_llsn_offset=report.uncommitted_llsn_offset,
         uncommitted_llsn_length=report.uncommitted_llsn_length,
@@ -44,24 +44,52 @@ def report_to_wire(
         stamp=stamp,
         birth=birth,
     )
+    if report.precondition is not None:
+        llsn, end, expected = report.precondition
+        message.precondition_llsn, message.precondition_length = llsn, end - llsn
+        message.expected_tail = expected
+    return message
 
 
 def report_from_wire(report: pb.LogStreamUncommitReport) -> Report:
     llsn, length = report.uncommitted_llsn_offset, report.uncommitted_llsn_length
     high, epoch, stored = report.high_watermark, report.seal_epoch, report.stored_high_watermark
-    if llsn + length | high | epoch | stored > _NUMBER_MAX:
+    if llsn + length | high | epoch | stored > POSITION_MAX:
         raise _impossible(report.log_stream_id)
+    precondition = None
+    if first := report.precondition_llsn:
+        precondition = Precondition(first, first + report.precondition_length, report.expected_tail)
     return Report(
         report.log_stream_id,
         llsn,
         length,
         high,
         epoch,
-        state_from_wire(report.state),
+        _STATE_FROM_WIRE.get(report.state, ReplicaState.SEALING),
         stored,
         report.resend,
         report.damaged,
+        precondition,
     )
+
+
+def held_from_wire(message: pb.LogStreamUncommitReport) -> HeldReplica:
+    report = report_from_wire(message)
+    return HeldReplica(report, message.stamp, message.birth, message.stored_bytes)
+
+
+def pack_reports(message: pb.GetReportResponse) -> None:
+    """Pack the reports of a message, but for those with a precondition."""
+    plain = []
+    rows = [message.packed_reports]
+    for report in message.uncommit_reports:
+        if report.precondition_llsn:
+            plain.append(report)
+        else:
+            rows.append(pack_report(held_from_wire(report)))
+    message.packed_reports = b"".join(rows)
+    del message.uncommit_reports[:]
+    message.uncommit_reports.extend(plain)
 
 
 def commit_to_wire(stream_id: StreamId, commit: CommitContext) -> pb.LogStreamCommitResult:
@@ -79,9 +107,17 @@ def commit_to_wire(stream_id: StreamId, commit: CommitContext) -> pb.LogStreamCo
 def commit_from_wire(result: pb.LogStreamCommitResult) -> CommitContext:
     glsn, llsn = result.committed_glsn_offset, result.committed_llsn_offset
     length, high, epoch = result.committed_glsn_length, result.high_watermark, result.seal_epoch
-    if glsn + length | llsn + length | high | epoch > _NUMBER_MAX:
+    if glsn + length | llsn + length | high | epoch > POSITION_MAX:
         raise _impossible(result.log_stream_id)
     return CommitContext(high, result.prev_high_watermark, glsn, llsn, length, epoch)
+
+
+def commits_from_wire(request: pb.CommitRequest) -> Iterator[tuple[StreamId, CommitContext]]:
+    """Yield the commits of a message, packed or not."""
+    for result in request.commit_results:
+        yield result.log_stream_id, commit_from_wire(result)
+    if packed := request.packed_commits:
+        yield from unpack_commits(packed)
 
 
 def _impossible(stream_id: StreamId) -> Corrupt:

@@ -18,12 +18,15 @@ from loomlog.config import MetadataSettings, NodeSettings
 from loomlog.core.principal import Principal
 from loomlog.errors import Retryable, Sealed
 from loomlog.metadata import MetadataRepository
+from loomlog.metadata.nodes.placement import UNABLE_S
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.net.certificates import create_authority, create_certificate
 from loomlog.node import StorageNode
 from loomlog.testing.ports import free_address
 
-RECOVERY_S = 20.0  # it takes a few; machines are slow at times
+# It takes a few seconds; machines are slow at times, and a node that could not join while bytes
+# were damaged is not asked again for a while.
+RECOVERY_S = 20.0 + UNABLE_S
 DETECTION_S = 1.0
 
 
@@ -153,6 +156,7 @@ async def test_a_network_that_damages_bytes(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(400)  # every step has its own limit, which names what did not happen
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("metadata", [1, 3])
 @pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])

@@ -9,8 +9,12 @@ from loomlog.testing.history import History
 from loomlog.testing.sim import FaultPlan, Simulation
 from workloads.clocks import clocks, clocks_chained, clocks_copyset
 from workloads.cluster import cluster
-from workloads.losses import losses
-from workloads.protocols import copysets, mortals, protocols, switches
+from workloads.decisions import decisions
+from workloads.forgotten import absent, absent_chained, in_turn
+from workloads.given_up import given_up
+from workloads.impostors import impostors
+from workloads.losses import forgetful, forgetful_killed, losses
+from workloads.protocols import conditional, copysets, mortals, pipelines, protocols, switches
 from workloads.publications import (
     publishing,
     publishing_chained,
@@ -23,6 +27,7 @@ from workloads.rounds import rounds
 from workloads.statuses import statuses, statuses_operated
 from workloads.takeovers import takeovers
 from workloads.toy import toy
+from workloads.transactions import transactions
 
 Workload = Callable[[Simulation, FaultPlan], History]
 """Builds hosts in the simulation, runs it under the faults, returns what was done and seen.
@@ -33,9 +38,19 @@ WORKLOADS: Mapping[str, Workload] = {
     "clocks": clocks,
     "clocks-chained": clocks_chained,
     "clocks-copyset": clocks_copyset,
+    "absent": absent,
+    "absent-chained": absent_chained,
+    "conditional": conditional,
     "copysets": copysets,
+    "decisions": decisions,
+    "forgetful": forgetful,
+    "forgetful-killed": forgetful_killed,
+    "given-up": given_up,
+    "impostors": impostors,
+    "in-turn": in_turn,
     "losses": losses,
     "mortals": mortals,
+    "pipelines": pipelines,
     "protocols": protocols,
     "publishing": publishing,
     "publishing-chained": publishing_chained,
@@ -49,4 +64,5 @@ WORKLOADS: Mapping[str, Workload] = {
     "switches": switches,
     "takeovers": takeovers,
     "toy": toy,
+    "transactions": transactions,
 }

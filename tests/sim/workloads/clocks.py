@@ -177,8 +177,10 @@ class _TimedHistory(History):
         self.stamped_s: dict[OpId, float] = {}  # or a moment before
         self.invoked_s: dict[OpId, float] = {}
 
-    def invoke(self, client: str, op: OpId, values: Sequence[bytes]) -> None:
-        super().invoke(client, op, values)
+    def invoke(
+        self, client: str, op: OpId, values: Sequence[bytes], expected: Glsn | None = None
+    ) -> None:
+        super().invoke(client, op, values, expected)
         self.stamped_s[op] = time.time()
         self.invoked_s[op] = self._true_s()
 

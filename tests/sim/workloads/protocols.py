@@ -7,7 +7,7 @@ meanwhile, with one metadata repository or with three whose leader is hit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,9 @@ from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from workloads.cluster import LOG, SLOWNESS, Client, Run, Troublemaker, run_cluster
+from workloads.cluster import LOG, SLOWNESS, Client, Run, Troublemaker, Work, run_cluster
+from workloads.comparer import compare_and_append
+from workloads.piper import pipe
 from workloads.takeovers import METADATA, LeaderNemesis
 
 CLIENTS_MAX = 2
@@ -30,6 +32,9 @@ STREAMS_MAX = 3
 SWITCHERS = ("switcher-0", "switcher-1")
 SEGMENTS_MAX = 8  # more would only make runs slow
 PROTOCOLS = ("chained", "chained", "ordered")
+COMPARERS = ("comparer-0", "comparer-1", "comparer-2")
+PIPERS = ("piper-0", "piper-1")
+ALL = ("ordered", "chained", "copyset")
 WITH_COPYSET = ("copyset", "copyset", "copyset", "ordered", "chained")
 
 LIFE_MAX_S = 0.8
@@ -42,17 +47,17 @@ STRIKE_TURNS_MAX = 400
 
 def protocols(sim: Simulation, plan: FaultPlan) -> History:
     """Run the workload of this module."""
-    return _run(sim, plan, mortals=0)
+    return run_protocols(sim, plan, mortals=0)
 
 
 def mortals(sim: Simulation, plan: FaultPlan) -> History:
     """Run with clients that die and leave reserved positions unwritten."""
-    return _run(sim, plan, mortals=2)
+    return run_protocols(sim, plan, mortals=2)
 
 
 def copysets(sim: Simulation, plan: FaultPlan) -> History:
     """Run mostly `copyset` logs, with clients that sometimes die."""
-    return _run(sim, plan, sim.world.random.choice((0, 0, 1)), WITH_COPYSET)
+    return run_protocols(sim, plan, sim.world.random.choice((0, 0, 1)), WITH_COPYSET)
 
 
 def switches(sim: Simulation, plan: FaultPlan) -> History:
@@ -70,8 +75,23 @@ def switches(sim: Simulation, plan: FaultPlan) -> History:
         )
 
 
-def _run(
-    sim: Simulation, plan: FaultPlan, mortals: int, among: Sequence[str] = PROTOCOLS
+def conditional(sim: Simulation, plan: FaultPlan) -> History:
+    """Run logs of all protocols, also with clients that append behind an expected tail only."""
+    mortals = sim.world.random.choice((0, 1))
+    return run_protocols(sim, plan, mortals, ALL, dict.fromkeys(COMPARERS, compare_and_append))
+
+
+def pipelines(sim: Simulation, plan: FaultPlan) -> History:
+    """Run logs of all protocols, also with clients that append through pipelines."""
+    return run_protocols(sim, plan, 0, ALL, dict.fromkeys(PIPERS, pipe))
+
+
+def run_protocols(
+    sim: Simulation,
+    plan: FaultPlan,
+    mortals: int,
+    among: Sequence[str] = PROTOCOLS,
+    others: Mapping[str, Work] | None = None,
 ) -> History:
     random = sim.world.random
     servers, nemeses = _servers(sim, plan)
@@ -84,7 +104,7 @@ def _run(
             *nemeses,
             clients_max=CLIENTS_MAX,
             trouble_s=TROUBLE_S,
-            beside=dict.fromkeys(switchers, partial(switch, among=among)),
+            beside={**dict.fromkeys(switchers, partial(switch, among=among)), **(others or {})},
             protocol=random.choice(among),
             mortals=lambda run: [Mortal(sim, run, f"mortal-{i}") for i in range(mortals)],
         )

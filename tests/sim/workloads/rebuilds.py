@@ -1,5 +1,6 @@
 """Nodes of `copyset` logs stop, lose their disks, come back midway or never, are drained, given up
-and removed, several at once and under load; servers and the network fail meanwhile.
+and removed, several at once and under load, and logs get other segments; servers and the network
+fail meanwhile.
 
     an act: clients append and follow while things break; then all faults end, the operator does
     what the status asks for, and the cluster must become healthy
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Final
 
 from rebuilding_judge import LogJudge, RebuildingJudge
@@ -37,6 +39,8 @@ LOGS_MAX: Final = 2
 ACTS_MAX: Final = 3
 REPLICATED: Final = 0.2  # of the runs: with several metadata repositories
 DISASTERS: Final = 0.3  # of the runs: any number of disks is lost at once
+SWITCHES: Final = 0.2  # of the runs: logs get other segments, and the old ones are closed
+SEGMENTS_MAX: Final = 4
 TROUBLE_S: Final = (1.0, 3.0, 6.0)
 HARM_EVERY_S: Final = (0.1, 0.4, 1.0)  # on average
 AWAY_S: Final = (0.1, 1.0, 5.0)  # at most
@@ -89,6 +93,8 @@ class _Rebuilding:
         self._judge = RebuildingJudge(servers, self._logs)
         self._endangered: set[str] = set()  # lost their disks since the cluster was healthy
         self._draining: set[str] = set()
+        self._switches = Random(f"{sim.world.seed} switches")  # all else as without them
+        self._is_switched = self._switches.random() < SWITCHES
         self._may_have_lost = False
         self._is_calm = True
         self._is_over = False
@@ -96,6 +102,7 @@ class _Rebuilding:
     def run(self) -> None:
         self._servers.start()
         self._do(self._create, SET_UP_S)
+        self._sim.run(self._judge.knows_all_logs, timeout_s=SET_UP_S)
         self._look_now_and_then()
         for judge in self._logs:
             self._sim.host(f"{judge.name}-follower").start(partial(self._follow, judge))
@@ -215,6 +222,7 @@ class _Rebuilding:
         self._judge.node_stops(host.name)
         if host.running:
             host.kill()
+        host.strike_after(None)  # else it may strike what empties the disk
         self._judge.disk_is_lost(host.name)
         host.disk.restore(None)
         files = host.disk.mount()
@@ -289,6 +297,15 @@ class _Rebuilding:
             name = self._random.choice(self._servers.node_names)
             with suppress(LoomError):
                 await self._change(cluster, name, _node_id(name))
+            if self._is_switched:
+                with suppress(LoomError):
+                    await self._switch(cluster)
+
+    async def _switch(self, cluster: Cluster) -> None:
+        name = self._switches.choice(self._logs).name
+        size = self._switches.randint(self._replicas, self._servers.shape.nodes)
+        if len((await cluster.log(name).describe()).segments) < SEGMENTS_MAX:
+            await cluster.switch_log(name, nodeset=size)
 
     async def _change(self, cluster: Cluster, name: str, node: NodeId) -> None:
         if self._is_empty(name):
@@ -332,8 +349,10 @@ class _Rebuilding:
 
     def _is_well(self, status: ClusterStatus) -> bool:
         found = {condition.kind for condition in status.conditions} - {"clock-skew", "node-avoided"}
-        allowed = {"data-lost", "under-replicated"} if self._may_have_lost else set()
-        return found <= allowed and not status.rebuilds
+        if not self._may_have_lost:
+            return not found and not status.rebuilds
+        is_left = found <= {"data-lost", "under-replicated"} and not status.rebuilds
+        return is_left and not self._judge.missing(lost=False)  # copies of others may be under way
 
     async def _help(self, cluster: Cluster, status: ClusterStatus, dead: set[str]) -> None:
         known = {node.id: node for node in status.nodes}

@@ -104,6 +104,28 @@ def test_one_volume_may_be_written_without_a_list(run: Run, tmp_path: Path) -> N
     assert run("--config", str(tmp_path / "one.toml"))["volumes"] == ["/1"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[console]\nlisten = "nowhere"', "'nowhere' is not host:port"),
+        ('[console]\nlisen = "a:1"', "there is no option 'lisen'; did you mean 'listen'?"),
+        ('cluster-id = "prod"\n[vsn]\nlisten = "a:1"\n[console]\nlisten = "b"', "'b' is not"),
+        ('[console]\ncluster-id = "prod"', "there is no option 'cluster-id'"),
+    ],
+)
+def test_a_console_has_its_part_of_the_file(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "server.toml").write_text(text)
+    result = CliRunner().invoke(loom.app, ["console", "--config", str(tmp_path / "server.toml")])
+    assert words in str(result.exception)
+
+
+def test_a_console_has_variables() -> None:
+    result = CliRunner().invoke(loom.app, ["console"], env={"LOOM_CONSOLE_LISTEN": "nowhere"})
+    assert "'nowhere' is not host:port" in str(result.exception)
+    result = CliRunner().invoke(loom.app, ["console"], env={"LOOM_CLUSTER": "nowhere"})
+    assert "'nowhere' is not host:port" in str(result.exception)
+
+
 # ---- named clusters
 
 
@@ -138,6 +160,7 @@ def test_what_counts_is_what_was_asked_for_most_directly(
     context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").chmod(0o600)
     context("set", "test", "t:1")
     context("set", "prod", "p:1", "--tls", str(tmp_path), "--token-file", str(tmp_path / "token"))
 
@@ -157,6 +180,16 @@ def test_what_counts_is_what_was_asked_for_most_directly(
     assert cluster("--context", "prod", LOOM_CLUSTER="e:1") == ("p:1", str(tmp_path), "secret")
     assert cluster(LOOM_CONTEXT="prod")[0] == "p:1"
     assert cluster("--cluster", "c:1", "--context", "prod") == ("c:1", None, None)
+
+
+def test_the_token_of_a_context_must_be_private(
+    context: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o644)
+    context("set", "prod", "p:1", "--token-file", str(tmp_path / "token"))
+    result = CliRunner().invoke(loom.app, ["version"])
+    assert "may be read by others (mode 644)" in str(result.exception)
 
 
 def test_an_unknown_context_is_named(context: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Times and durations as users give them."""
+"""Arguments as users give them: times, durations, sizes, names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from loomlog.client.arguments import duration_s, retention_s, timestamp_us
+from loomlog.client.arguments import duration_s, retention_bytes, retention_s, timestamp_us
+from loomlog.client.cluster import parse_addresses
+from loomlog.client.groups.group import GroupOptions
+from loomlog.client.queues.queue import QueueOptions
 from loomlog.errors import InvalidArgument
 from loomlog.limits import RETENTION_S_MAX
 
@@ -50,3 +53,28 @@ def test_durations() -> None:
     assert [duration_s(text) for text in ("2s", "2m", "2h", "2d", "2w", " 3s ")] == [
         *(2.0, 120.0, 7200.0, 172_800.0, 1_209_600.0, 3.0)
     ]
+
+
+def test_sizes_that_are_retained() -> None:
+    wanted = (None, "10G", "1.5M", "2GiB", 1 << 20)
+    found = [retention_bytes(each) for each in wanted]
+    assert found == [0, 10 << 30, 3 << 19, 2 << 30, 1 << 20]
+
+
+@pytest.mark.parametrize("size", ["10", "", "-1G", "1P", "lots", 0, -1, 1.5e6, True, 1 << 61])
+def test_sizes_that_cannot_be_retained(size: str | int) -> None:
+    with pytest.raises(InvalidArgument, match="1 MiB to 1 EiB"):
+        retention_bytes(size)
+
+
+@pytest.mark.parametrize("name", ["", 7, "x" * 101])
+def test_what_is_no_name_of_a_member(name: str) -> None:
+    for options in (GroupOptions, QueueOptions):
+        with pytest.raises(InvalidArgument, match="member must be a text of 1 to 100 characters"):
+            options(member=name)
+
+
+@pytest.mark.parametrize("addresses", [7400, None, [7400], b"127.0.0.1:7400"])
+def test_what_are_no_addresses(addresses: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"addresses are texts such as 127\.0\.0\.1:7400"):
+        parse_addresses(addresses)

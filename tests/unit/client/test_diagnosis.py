@@ -86,7 +86,7 @@ def test_servers_that_differ_are_named(
 
 
 def test_a_clock_is_not_wrong_because_an_answer_took_long() -> None:
-    """As while etcd does not answer: servers look at their clocks first."""
+    """Servers look at their clocks first, and may then wait, for example for etcd."""
     vmr, vsn = answers()
     for server in (vmr, vsn):
         server.clock_us = int((time.time() - 15) * 1e6)

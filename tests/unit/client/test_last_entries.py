@@ -1,4 +1,5 @@
-"""Where the last entries of a log begin: consecutive positions, holes, bridges between epochs."""
+"""Finding where the last entries of a log begin: consecutive positions, holes, bridges between
+epochs."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ LOG = {
         "group",
         "groups",
         "queue",
+        "queues",
         "pipeline",
         "set_retention",
     ),

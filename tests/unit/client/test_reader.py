@@ -96,7 +96,7 @@ async def test_an_entry_that_is_broken_on_every_replica_fails_at_once() -> None:
         log = cluster.log("events")
         await log.append(b"x")
         fake.read_faults.extend([refuse(errors.Corrupt("broken"))] * 1000)
-        with pytest.raises(errors.Corrupt, match=r"position 1 of log 'events' .*broken"):
+        with pytest.raises(errors.DataLoss, match=r"position 1 of log 'events' .*broken"):
             await log.read(1)
         assert fake.reads <= 2 * 4  # all replicas, and once more with the latest metadata
 

@@ -32,6 +32,7 @@ class SlowRepository(Service):
         self.server = Server(codec, self)
         self.silent = False
         self.leader_epoch = 0
+        self.beat = pb.LeaderBeat()
         self.lists = 0
         self._left = asked_often
         self._may_answer = asyncio.Event()
@@ -47,9 +48,10 @@ class SlowRepository(Service):
         self._left -= 1
         if not self._left:
             self._may_answer.set()
-        beat = pb.LeaderBeat()
-        answer = pb.Frame(id=frame.id, reply=True, leader_beat=beat, leader_epoch=self.leader_epoch)
-        connection.send(answer)
+        epoch = self.leader_epoch
+        connection.send(
+            pb.Frame(id=frame.id, reply=True, leader_beat=self.beat, leader_epoch=epoch)
+        )
 
 
 @asynccontextmanager
@@ -314,3 +316,37 @@ async def test_of_several_one_that_led_before_is_not_believed() -> None:
         reply, on_reply = heard()
         metadata.call(pb.Frame(ask_leader=pb.AskLeader()), on_reply)
         assert isinstance(await reply, errors.NotLeader)
+
+
+async def test_a_silent_leader_is_left_as_soon_as_another_one_names_a_newer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LEADER_SILENCE_S", 10 * PATIENCE_S)
+    async with (
+        slow_repository() as silent,
+        slow_repository() as other,
+        asking(silent.server.address, other.server.address) as metadata,
+    ):
+        silent.silent = True
+        await metadata.reach()
+        metadata.check_leader(pb.Frame(leader_epoch=2))
+        other.beat = pb.LeaderBeat(epoch=3, leader=2, address=other.server.address, heard=True)
+        reply, on_reply = heard()
+        metadata.call(pb.Frame(list_logs=pb.ListLogs()), on_reply)
+        async with asyncio.timeout(PATIENCE_S):
+            assert isinstance(await reply, errors.NotLeader)
+        reply, on_reply = heard()
+        metadata.call(pb.Frame(ask_leader=pb.AskLeader()), on_reply)
+        assert isinstance(await reply, pb.Frame)  # of the other one
+        await metadata.close()
+
+
+async def test_requests_that_fail_together_turn_to_the_next_repository_once() -> None:
+    async with FakeCluster() as gone:
+        dead = gone.address
+    async with FakeCluster() as leader, FakeCluster() as unused:
+        leader.add_log("events")
+        async with asking(dead, leader.address, unused.address) as metadata:
+            frame = pb.Frame(list_logs=pb.ListLogs())
+            answers = await asyncio.gather(*(metadata.request(frame) for _ in range(5)))
+            assert [len(answer.log_list.logs) for answer in answers] == [1] * 5

@@ -66,6 +66,9 @@ def test_a_token_file_is_for_its_owner_only(tmp_path: Path) -> None:
         assert "secret" not in str(e.value)
     file.chmod(0o600)
     assert checked_settings({"token_file": str(file)}).token == "secret"
+    file.write_text("\n")
+    with pytest.raises(InvalidArgument, match="token is empty"):
+        checked_settings({"token_file": str(file)})
 
 
 def test_errors_about_tokens_do_not_show_them(

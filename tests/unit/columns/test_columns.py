@@ -1,57 +1,30 @@
-"""The body of a batch: records and Arrow in, entries and Arrow out."""
+"""The body of a batch: records in, entries out."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from array import array
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from columns_rig import CODECS, NOW_US, RICH_ENTRIES, placed, rich_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loomlog import batch, columns
+from loomlog.client.subscribe.pieces import Piece
+from loomlog.client.subscribe.with_archive import Archived
 from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD_BYTES_MAX
 from loomlog.types import Entry
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-NOW_US = 1_700_000_000_000_000
-CODECS = ["none", "lz4", "zstd"]
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
-
-
-HEADERS = {"trace": b"1", "naïve": b""}
-
-
-def rich_batch(compression: str = "none") -> bytearray:
-    """All features at once; repetitive enough to be worth compressing."""
-    return columns.encode(
-        [b"first" * 12, b"", b"third" * 12],
-        keys=[b"k1", None, b""],
-        headers=[None, columns.encode_headers(HEADERS), None],
-        timestamps_us=[NOW_US, NOW_US - 7, NOW_US + 1],
-        producer_id=77,
-        sequence=5,
-        compression=compression,
-    )
-
-
-RICH_ENTRIES = [
-    Entry(1001, 7, 41, NOW_US, b"k1", b"first" * 12),
-    Entry(1002, 7, 42, NOW_US - 7, None, b"", HEADERS),
-    Entry(1003, 7, 43, NOW_US + 1, b"", b"third" * 12),
-]
-
-
-def placed(buffer: bytearray) -> bytearray:
-    batch.assign_llsn(buffer, stream_id=7, epoch=3, first_llsn=41)
-    batch.assign_position(buffer, 1001)
-    return buffer
 
 
 # ---- the bytes --------------------------------------------------------------------
@@ -66,7 +39,7 @@ def test_what_version_1_wrote_can_always_be_read(compression: str) -> None:
     stored = bytes.fromhex("".join(read_golden(compression)))
     decoded = columns.decode(stored)
     assert decoded.header.codec == CODECS.index(compression)
-    assert decoded.entries() == RICH_ENTRIES
+    assert list(decoded.entries()) == RICH_ENTRIES
 
 
 def read_golden(compression: str) -> list[str]:
@@ -91,7 +64,7 @@ def test_a_plain_body_is_read_where_it_lies() -> None:
 
 def test_a_buffer_at_an_odd_address_is_read_as_well() -> None:
     shifted = memoryview(b"?" + placed(rich_batch()))[1:]
-    assert columns.decode(shifted).entries() == RICH_ENTRIES
+    assert list(columns.decode(shifted).entries()) == RICH_ENTRIES
 
 
 # ---- round trips ------------------------------------------------------------------
@@ -131,9 +104,9 @@ def test_records_come_back_as_they_went_in(
         for i, (value, key, headers, timestamp) in enumerate(records)
     ]
     assert decoded.num_records == len(records)
-    assert decoded.entries() == expected
+    assert list(decoded.entries()) == expected
     assert [decoded.entry(i) for i in range(len(records))] == expected
-    assert columns.decode(columns.encode_arrow(decoded.to_arrow())).entries() == [
+    assert list(columns.decode(columns.encode_arrow(decoded.to_arrow())).entries()) == [
         entry._replace(position=0, stream=0, llsn=0) for entry in expected
     ]
 
@@ -156,7 +129,7 @@ def test_every_kind_of_bytes_is_a_value_and_a_key() -> None:
         memoryview(b"every other")[::2],
         memoryview(array("i", [1])),
     ]
-    entries = columns.decode(columns.encode(kinds, keys=kinds, timestamps_us=0)).entries()
+    entries = list(columns.decode(columns.encode(kinds, keys=kinds, timestamps_us=0)).entries())
     expected = [bytes(kind) for kind in kinds]
     assert [entry.value for entry in entries] == expected
     assert [entry.key for entry in entries] == expected
@@ -200,8 +173,9 @@ def test_before_the_servers_had_it_a_batch_has_no_places() -> None:
 
 def test_a_reader_may_start_within_a_batch() -> None:
     decoded = columns.decode(placed(rich_batch()))
-    assert decoded.entries(2) == RICH_ENTRIES[2:]
-    assert decoded.entries(3) == []
+    assert list(decoded.entries(2)) == RICH_ENTRIES[2:]
+    assert list(decoded.entries(1, 1)) == RICH_ENTRIES[1:2]
+    assert list(decoded.entries(3)) == []
     assert decoded.to_arrow(1).column("position").to_pylist() == [1002, 1003]
     assert decoded.to_arrow(1).column("value").to_pylist() == [b"", b"third" * 12]
     assert decoded.to_arrow(3).num_rows == 0
@@ -209,164 +183,6 @@ def test_a_reader_may_start_within_a_batch() -> None:
         decoded.entry(3)
     with pytest.raises(IndexError):
         decoded.entry(-1)
-
-
-# ---- Arrow ------------------------------------------------------------------------
-
-
-def test_arrow_has_the_columns_of_the_schema() -> None:
-    table = columns.decode(placed(rich_batch())).to_arrow()
-    table.validate(full=True)
-    assert table.schema == columns.SCHEMA
-    assert table.schema.names == [
-        *("position", "stream", "llsn", "timestamp", "key", "value", "headers")
-    ]
-    assert table.slice(1, 1).to_pylist() == [
-        {
-            "position": 1002,
-            "stream": 7,
-            "llsn": 42,
-            "timestamp": datetime(2023, 11, 14, 22, 13, 19, 999993, tzinfo=UTC),
-            "key": None,
-            "value": b"",
-            "headers": columns.encode_headers(HEADERS),
-        }
-    ]
-    assert table.column("key").to_pylist() == [b"k1", None, b""]
-
-
-def test_without_keys_the_key_column_is_null() -> None:
-    table = columns.decode(columns.encode([b"a", b"b"], timestamps_us=1)).to_arrow()
-    assert table.schema == columns.SCHEMA
-    assert table.column("key").to_pylist() == [None, None]
-
-
-def test_what_was_read_can_be_appended_again() -> None:
-    table = columns.decode(placed(rich_batch())).to_arrow()
-    again = placed(columns.encode_arrow(table))
-    assert columns.decode(again).entries() == RICH_ENTRIES
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pa.binary(),
-        pa.large_binary(),
-        pa.binary(3),
-        pa.binary_view(),
-        pa.string(),
-        pa.large_string(),
-        pa.string_view(),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("start", [0, 1, 3, 9])
-def test_slices_of_every_binary_type_are_written_right(kind: Any, start: int) -> None:
-    texts = [f"{i:03}" for i in range(20)]
-    keys = [None if i % 3 == 0 else text for i, text in enumerate(texts)]
-    stamps = list(range(100, 120))
-    whole = pa.record_batch(
-        {
-            "value": pa.array([t.encode() for t in texts]).cast(kind),
-            "key": pa.array([None if k is None else k.encode() for k in keys]).cast(kind),
-            "timestamp": pa.array(stamps, pa.timestamp("us")),
-        }
-    )
-
-    decoded = columns.decode(columns.encode_arrow(whole.slice(start, 10)))
-
-    wanted = slice(start, start + 10)
-    assert [e.value.decode() for e in decoded.entries()] == texts[wanted]
-    assert [e.key.decode() if e.key else None for e in decoded.entries()] == keys[wanted]
-    assert [e.timestamp_us for e in decoded.entries()] == stamps[wanted]
-    assert decoded.header.min_timestamp_us == 100 + start
-    assert decoded.header.max_timestamp_us == 109 + start
-
-
-def test_a_column_that_nobody_could_read_back_is_refused() -> None:
-    records = pa.record_batch({"value": [b"a"], "attributes": [b"b"]})
-    with pytest.raises(InvalidArgument, match="a log keeps value, key, timestamp and headers"):
-        columns.encode_arrow(records, timestamps_us=NOW_US)
-
-
-@given(
-    st.lists(st.none() | st.binary(max_size=9), min_size=1, max_size=40),
-    st.integers(0, 39),
-    st.integers(1, 40),
-)
-def test_a_slice_gives_the_same_bytes_as_a_fresh_copy(
-    keys: list[bytes | None], start: int, length: int
-) -> None:
-    start = min(start, len(keys) - 1)
-    wanted = keys[start : start + length]
-    values = [key or b"" for key in keys]
-    whole = pa.record_batch(
-        {"value": pa.array(values, pa.binary()), "key": pa.array(keys, pa.binary())}
-    )
-    assert columns.encode_arrow(whole.slice(start, length), timestamps_us=NOW_US) == columns.encode(
-        [key or b"" for key in wanted], keys=wanted, timestamps_us=NOW_US
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "given_", "expected"),
-    [
-        (pa.int64(), [5, -5], [5, -5]),
-        (pa.timestamp("s"), [5, -5], [5_000_000, -5_000_000]),
-        (pa.timestamp("ms", tz="UTC"), [5, 6], [5_000, 6_000]),
-        (pa.timestamp("us", tz="Europe/Berlin"), [5, 6], [5, 6]),
-        (pa.timestamp("ns"), [5_999, 6_000], [5, 6]),
-    ],
-    ids=str,
-)
-def test_timestamps_of_every_unit_become_microseconds(
-    kind: Any, given_: list[int], expected: list[int]
-) -> None:
-    records = pa.record_batch(
-        {"value": pa.array([b"a", b"b"]), "timestamp": pa.array(given_, kind)}
-    )
-    entries = columns.decode(columns.encode_arrow(records)).entries()
-    assert [entry.timestamp_us for entry in entries] == expected
-
-
-def two(**more: Any) -> Any:
-    return pa.record_batch({"value": pa.array([b"a", b"b"]), **more})
-
-
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        (pa.record_batch({"value": pa.array([b"a", None])}), "1 values are null"),
-        (pa.record_batch({"value": pa.array([1, 2])}), "must be binary or string, not int64"),
-        (pa.record_batch({"data": pa.array([b"a"])}), "no column `value`"),
-        (two(key=pa.array([1, 2])), "column key must be binary"),
-        (two(timestamp=pa.array([1, None], pa.timestamp("us"))), "1 timestamps are null"),
-        (two(timestamp=pa.array(["a", "b"])), "must be a timestamp, not string"),
-        (two(timestamp=pa.array([1 << 60, 0], pa.timestamp("s"))), "timestamp in microseconds"),
-        (two(colour=pa.array([1, 2])), "colour"),
-        (
-            pa.RecordBatch.from_arrays([pa.array([b"a"])] * 2, names=["value", "value"]),
-            "each once",
-        ),
-        (two().slice(0, 0), "at least one record"),
-        ([b"a"], "RecordBatch is needed, not list"),
-    ],
-)
-def test_arrow_that_cannot_be_a_batch_is_refused(records: Any, message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        columns.encode_arrow(records, timestamps_us=NOW_US)
-
-
-def test_arrow_needs_a_time_from_somewhere() -> None:
-    with pytest.raises(InvalidArgument, match="timestamp"):
-        columns.encode_arrow(two())
-
-
-def test_arrow_with_broken_offsets_is_refused_before_it_is_read() -> None:
-    offsets = pa.py_buffer(array("i", [0, 9, 3]))
-    broken = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
-    with pytest.raises(InvalidArgument, match="not valid"):
-        columns.encode_arrow(pa.record_batch({"value": broken}), timestamps_us=0)
 
 
 # ---- what may be appended ---------------------------------------------------------
@@ -431,126 +247,6 @@ def test_a_batch_of_the_most_records_is_taken() -> None:
     assert columns.decode(encoded).num_records == BATCH_RECORDS_MAX
 
 
-# ---- damage -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("compression", CODECS)
-def test_every_flipped_bit_is_noticed(compression: str) -> None:
-    encoded = rich_batch(compression)
-    for bit in range(len(encoded) * 8):
-        encoded[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(Corrupt):
-            columns.decode(encoded)
-        encoded[bit // 8] ^= 1 << bit % 8
-    columns.decode(encoded)
-
-
-@pytest.mark.parametrize("compression", CODECS)
-def test_every_truncation_is_noticed(compression: str) -> None:
-    encoded = rich_batch(compression)
-    for size in range(len(encoded)):
-        with pytest.raises(Corrupt):
-            columns.decode(encoded[:size])
-
-
-def sealed(
-    body: bytes, *, count: int = 2, flags: int = 0, codec: int = 0, raw_size: int | None = None
-) -> bytearray:
-    """A batch with right checksums around a body that may be nonsense."""
-    return batch.build(
-        body,
-        codec=codec,
-        flags=flags,
-        count=count,
-        raw_size=len(body) if raw_size is None else raw_size,
-        producer_id=0,
-        sequence=0,
-        min_timestamp_us=0,
-        max_timestamp_us=0,
-    )
-
-
-def body_of(offsets: Sequence[int], data: bytes = b"abcdef") -> bytes:
-    parts = [bytes(16), array("i", offsets).tobytes(), data]
-    return b"".join(part.ljust(batch.aligned(len(part)), b"\0") for part in parts)
-
-
-def test_a_body_made_by_hand_is_read() -> None:
-    entries = columns.decode(sealed(body_of([0, 2, 6]))).entries()
-    assert [entry.value for entry in entries] == [b"ab", b"cdef"]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        bytes(64),
-        body_of([1, 2, 6]),
-        body_of([-1, 2, 6]),
-        body_of([0, 7, 6]),
-        body_of([0, -7, 6]),
-        body_of([0, 2, -6]),
-        body_of([0, 2, 65]),
-        body_of([0, 2, 0x7FFFFFFF]),
-        body_of([0, 2, 6]) + bytes(64),
-        body_of([0, 2, 6])[:-64],
-        body_of([0, 2, 6])[:-1],
-    ],
-)
-def test_offsets_that_lie_are_corrupt_though_the_checksum_is_right(body: bytes) -> None:
-    with pytest.raises(Corrupt):
-        columns.decode(sealed(body))
-
-
-def test_columns_that_are_promised_and_missing_are_corrupt() -> None:
-    for flags in (batch.FLAG_KEYS, batch.FLAG_HEADERS):
-        with pytest.raises(Corrupt):
-            columns.decode(sealed(body_of([0, 2, 6]), flags=flags))
-
-
-@pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_a_compressed_body_must_have_the_size_it_claims(compression: str) -> None:
-    raw = body_of([0, 2, 6])
-    codec = CODECS.index(compression)
-    packed = pa.compress(raw, codec=compression, asbytes=True)
-    assert columns.decode(sealed(packed, codec=codec, raw_size=len(raw))).num_records == 2
-    for wrong in (0, 1, len(raw) - 1, len(raw) + 1, len(raw) + 64, BATCH_BYTES_MAX):
-        with pytest.raises(Corrupt):
-            columns.decode(sealed(packed, codec=codec, raw_size=wrong))
-    for cut in range(len(packed)):
-        with pytest.raises(Corrupt):
-            columns.decode(sealed(packed[:cut], codec=codec, raw_size=len(raw)))
-    with pytest.raises(Corrupt):
-        columns.decode(sealed(b"not compressed", codec=codec, raw_size=len(raw)))
-
-
-@given(
-    body=st.binary(max_size=512)
-    | st.lists(st.integers(-9, 99), min_size=3, max_size=3).map(body_of)
-    | st.lists(st.sampled_from([bytes(64), b"\1" + bytes(63), b"\xff" * 64]), max_size=9).map(
-        b"".join
-    ),
-    count=st.integers(1, 20),
-    flags=st.integers(0, 3),
-    codec=st.integers(0, 2),
-)
-def test_nonsense_with_a_right_checksum_is_corrupt_or_harmless(
-    body: bytes, count: int, flags: int, codec: int
-) -> None:
-    try:
-        decoded = columns.decode(sealed(body, count=count, flags=flags, codec=codec))
-    except Corrupt:
-        return
-    assert len(decoded.entries()) == decoded.to_arrow().num_rows == count
-    decoded.to_arrow().validate(full=True)
-
-
-@given(st.binary(max_size=400))
-def test_random_bytes_are_no_batch(noise: bytes) -> None:
-    with pytest.raises(Corrupt):
-        columns.decode(noise)
-
-
 # ---- headers
 
 
@@ -579,3 +275,62 @@ def test_any_bytes_are_headers_or_corrupt(data: bytes) -> None:
             )
     else:
         assert isinstance(headers, dict)
+
+
+def test_chosen_records_are_those_of_all_entries() -> None:
+    buffer = rich_batch()
+    batch.assign_place(buffer, 3, 1, 100)
+    decoded = columns.decode(buffer)
+    every = list(decoded.entries())
+    for wanted in ([0, 1, 2], [1], [0, 2], []):
+        indices = np.array(wanted, np.int64)
+        assert list(decoded.chosen(indices)) == [every[index] for index in wanted]
+        assert Archived(decoded.to_arrow()).chosen(indices) == [every[index] for index in wanted]
+    archived, piece = Archived(decoded.to_arrow(1)), Piece(decoded, 1, 2)
+    for rows in (archived, piece):
+        positions, keys = rows.positions_and_keys()
+        assert ([*map(int, positions)], keys.to_pylist()) == ([101, 102], [None, b""])
+        assert list(rows.chosen(np.array([1]))) == every[2:]
+
+
+@given(
+    st.integers(0, 20), st.integers(1, 20), st.booleans(), st.lists(st.integers(0, 19), unique=True)
+)
+def test_chosen_records_of_one_size_are_those_of_all_entries(
+    size: int, count: int, have_keys: bool, wanted: list[int]
+) -> None:
+    values = [bytes([number]) * size for number in range(count)]
+    buffer = columns.encode(values, keys=values if have_keys else None, timestamps_us=7)
+    batch.assign_place(buffer, 3, 1, 100)
+    every = list(columns.decode(buffer).entries())
+    for skip in (0, count // 2):
+        piece = Piece(columns.decode(buffer).placed(skip, count - skip, **PLACE), 0, count - skip)
+        indices = np.array(sorted(w for w in wanted if w < count - skip), np.int64)
+        found = [(entry.key, entry.value) for entry in piece.chosen(indices)]
+        assert found == [(every[i + skip].key, every[i + skip].value) for i in indices]
+
+
+PLACE = {"position": 100, "stream": 3, "llsn": 100}
+
+
+def test_choosing_records_does_not_import_pandas() -> None:
+    """The import takes half a second, and a member of a group must renew its lease meanwhile."""
+    program = """
+import sys
+import numpy as np
+from loomlog import batch, columns
+from loomlog.client.groups.shard_rows import ShardRows
+from loomlog.client.subscribe.pieces import Piece
+from loomlog.core.groups.consumption import Consumption
+
+buffer = columns.encode([b"a", b"b"], keys=[b"k", None], timestamps_us=1, producer_id=1, sequence=1)
+batch.assign_place(buffer, 1, 1, 1)
+before = set(sys.modules)
+consumption = Consumption("")
+consumption.floors = dict.fromkeys(range(4), 0)
+taken = ShardRows(Piece(columns.decode(buffer), 0, 2), 4).take(consumption, 10)
+assert (len(list(taken.entries)), taken.last, taken.end) == (2, 2, 2)
+print(*(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert done.stdout.decode().split() == []

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import typer
 from starlette.requests import Request
 
 from loomlog import errors
+from loomlog.cli import loom
 from loomlog.console.api import ROUTES
 from loomlog.console.failures import STATUSES, answer_to, fields_of, status_of
 from loomlog.console.openapi import document
@@ -39,6 +42,53 @@ def test_every_route_is_described() -> None:
     assert count == len(ROUTES)
     ids = [operation["operationId"] for path in paths.values() for operation in path.values()]
     assert len(set(ids)) == len(ids)
+
+
+FILES = "it works on files of its own machine"
+PROGRAMS = "it starts programs, or takes long and shows its progress"
+STOPPED = "it is for a cluster whose metadata repository is stopped"
+NO_ROUTE = {
+    "up": PROGRAMS,
+    "console": PROGRAMS,
+    "maintenance": PROGRAMS,
+    "bench": PROGRAMS,
+    "version": "/openapi.json has the version",
+    "certs": FILES,
+    "context": FILES,
+    "backup": FILES,
+    "archive run": PROGRAMS,
+    "archive list": FILES,
+    "archive verify": PROGRAMS,
+    "archive restore": PROGRAMS,
+    "pipeline run": PROGRAMS,
+    "pipeline backfill": PROGRAMS,
+    "pipeline dead-letters replay": PROGRAMS,
+    "metadata export": STOPPED,
+    "metadata import": STOPPED,
+    "metadata catch-up": STOPPED,
+    "metadata rebuild": STOPPED,
+    "acl disable": "PUT /v1/acl/enforced does both",
+}
+"""Commands, or groups of them, and why they have no route."""
+
+
+def commands(command: Any, path: str = "") -> Iterator[str]:
+    for name, each in getattr(command, "commands", {}).items():
+        here = f"{path} {name}".strip()
+        yield from commands(each, here) if hasattr(each, "commands") else [here]
+
+
+def test_every_command_has_a_route_or_a_reason() -> None:
+    def begins(words: str, *beginnings: str) -> bool:
+        return any(f"{words} ".startswith(f"{each} ") for each in beginnings)
+
+    known = list(commands(typer.main.get_command(loom.app)))
+    assert "log create" in known
+    served = [route.command.removeprefix("loom ") for route in ROUTES if route.command]
+    assert [each for each in served if not begins(each, *known)] == [], "no such command"
+    without = [each for each in known if not any(begins(command, each) for command in served)]
+    assert [each for each in without if not begins(each, *NO_ROUTE)] == []
+    assert [each for each in NO_ROUTE if not any(begins(c, each) for c in without)] == []
 
 
 def test_every_error_has_a_status_and_the_same_form() -> None:

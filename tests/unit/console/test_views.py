@@ -1,4 +1,4 @@
-"""Rates, events and values as pages show them."""
+"""Rates and values as pages show them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 from loomlog.console import view
 from loomlog.console.latencies import counts, latencies
 from loomlog.console.rates import Look, rates
-from loomlog.console.timeline import changes
 from loomlog.wire.info import (
     ClusterStatus,
     ConditionInfo,
@@ -64,33 +63,6 @@ def test_latencies_are_of_what_was_counted_between_two_looks() -> None:
     assert latencies({"a": after}, {"a": after}, 9.0).append is None
 
 
-def texts(after: ClusterStatus) -> set[tuple[str, str, str]]:
-    return {each[1:] for each in changes(STATUS, after, 7.0)}
-
-
-def test_events_are_what_changed() -> None:
-    assert texts(STATUS) == set()
-    away = ConditionInfo("node-away", "warning", "it does not report", "start it", node=2)
-    moved = replace(STREAM, epoch=2, replicas=STREAM.replicas[::-1])
-    after = replace(
-        STATUS,
-        nodes=(NODE, replace(NODE, id=2, alive=False)),
-        logs=(replace(LOG, streams=(moved,)), replace(LOG, id=9, name="b")),
-        conditions=(away,),
-    )
-    assert texts(after) == {
-        ("problem", "node 2", "is away"),
-        ("info", "log orders", "stream 5 began epoch 2"),
-        ("info", "log orders", "nodes of stream 5: 2, 1 (first: primary)"),
-        ("good", "log b", "was created: ordered, 2 replicas"),
-        ("warning", "node 2", "it does not report"),
-    }
-    back = {each[1:] for each in changes(after, STATUS, 8.0)}
-    assert ("good", "node 2", "is back") in back
-    assert ("good", "node 2", "node-away is over") in back
-    assert ("info", "log b", "was deleted") in back
-
-
 def test_values_are_shown_as_what_they_are() -> None:
     assert view.shown(b'{"a":1}') == ("json", '{\n  "a": 1\n}', 7, False)
     assert view.shown(b"<b>").text == "<b>"
@@ -109,4 +81,27 @@ def test_health_is_one_sentence_with_what_helps() -> None:
     wrong = ConditionInfo("node-away", "problem", "it is away", "start it", node=2)
     health = view.health(replace(STATUS, conditions=(wrong,)))
     assert health == ("problem", "Problem", "Node 2: it is away.", "Start it")
+    others = [ConditionInfo("w", "warning", "waits", log="a", stream=n) for n in range(9)]
+    health = view.health(replace(STATUS, conditions=(wrong, *others)))
+    assert health.sentence == "Node 2: it is away. And 1 more condition, below."
     assert view.with_code("use `a <b>` & c") == "use <code>a &lt;b&gt;</code> &amp; c"
+
+
+def test_durations_have_two_parts_at_most() -> None:
+    shown = {5: "5 s", 93.5: "1 m 33 s", 7200: "2 h", 604_800: "7 d", 90_061: "1 d 1 h"}
+    assert {seconds: view.duration(seconds) for seconds in shown} == shown
+
+
+def test_settings_are_shown_as_users_write_them() -> None:
+    durations = {None: "", 90: "90s", 5400: "90m", 604_800: "7d"}
+    assert {seconds: view.as_duration(seconds) for seconds in durations} == durations
+    sizes = {None: "", 1000: "1000", 1 << 30: "1G", 3 << 19: "1536K"}
+    assert {count: view.as_size(count) for count in sizes} == sizes
+
+
+def test_the_slowest_shards_are_shown_with_the_names_of_their_owners() -> None:
+    places = ((0, "0.1", 9), (1, "", 3), (2, "1.1", 5))
+    shards = [{"number": n, "owner": owner, "position": at} for n, owner, at in places]
+    group = {"members": [{"id": "0.1", "name": "ann"}, {"id": "1.1", "name": "bob"}]}
+    shown = view.slowest_shards({**group, "shards": shards}, 2)
+    assert [(shard["number"], shard["owner_name"]) for shard in shown] == [(1, ""), (2, "bob")]

@@ -22,3 +22,9 @@ def test_with_a_random_source_delays_vary_by_half() -> None:
 
 def test_the_same_seed_gives_the_same_delays() -> None:
     assert BACKOFF.delay_s(3, Random(7)) == BACKOFF.delay_s(3, Random(7))
+
+
+def test_what_takes_long_is_noticed_late_by_a_fifth_of_that_within_the_bounds() -> None:
+    found = [BACKOFF.late_s(waited_s) for waited_s in (0.0, 0.04, 1.0, 60.0)]
+    assert found == [0.01, 0.01, 0.2, 0.5]
+    assert 0.1 <= BACKOFF.late_s(1.0, Random(1)) <= 0.3

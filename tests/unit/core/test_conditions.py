@@ -20,9 +20,8 @@ from loomlog.core.conditions import (
 from loomlog.core.copyset.conditions import LogView
 from loomlog.core.copyset.conditions import conditions as of_copysets
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
-from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Member, Trouble
-from loomlog.core.copyset.record import make
-from loomlog.core.copyset.shards import shard_of
+from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Member, Trouble, shard_of
+from loomlog.core.copyset.record import OFFSET_MAX, make
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.shortage import is_readable, shortage
 from loomlog.types import ReplicaState, Report
@@ -59,21 +58,22 @@ def test_conditions_survive_the_wire_and_unknown_kinds_are_kept() -> None:
 
 def test_what_no_replica_has_reported_since_a_restart_is_unknown_not_none() -> None:
     stream = StreamRounds(1, (1, 2), 1, sealed=False, heard=False, wanted_replicas=2)
-    short = shortage(stream, lambda node: True, None)
+    short = shortage(stream, 1, lambda node: True, None)
     assert short is not None
     assert (short.records, short.bytes) == (None, None)
     assert not is_readable(stream, lambda node: True)
 
 
 def test_shortages_of_a_log_are_summed() -> None:
-    assert under_replicated("events", [Shortage(0, 0, "nothing lacks copies")]) == []
-    short = [Shortage(2, 100, "node 1 is away"), Shortage(3, 50, "node 1 is away", "start it")]
+    assert under_replicated("events", [Shortage(0, 0, ["nothing lacks copies"])]) == []
+    away = "node 1 is away"
+    short = [Shortage(2, 100, [away]), Shortage(3, 50, ["node 2 is away", away], "start it")]
     (condition,) = under_replicated("events", short)
     assert (condition.log, condition.records, condition.bytes) == ("events", 5, 150)
     assert condition.sentence == (
-        "up to 5 entries have fewer copies than wanted: node 1 is away: start it"
+        "up to 5 entries have fewer copies than wanted: node 1 is away; node 2 is away: start it"
     )
-    (condition,) = under_replicated("events", [*short, Shortage(None, None, "node 2 is away")])
+    (condition,) = under_replicated("events", [*short, Shortage(None, None, ["node 2 is away"])])
     assert (condition.records, condition.bytes) == (None, None)
 
 
@@ -97,8 +97,8 @@ def everywhere(node: int) -> bool:
 
 
 def test_an_ordered_stream_with_all_replicas_has_all_copies() -> None:
-    assert shortage(stream(11, 11, 12), everywhere, 1000) is None
-    assert shortage(stream(1, 1, committed=1), everywhere, 0) is None, "it has no entries"
+    assert shortage(stream(11, 11, 12), 11, everywhere, 1000) is None
+    assert shortage(stream(1, 1, committed=1), 1, everywhere, 0) is None, "it has no entries"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_ordered_stream_with_all_replicas_has_all_copies() -> None:
 def test_entries_of_an_ordered_stream_that_a_replica_lacks_are_counted(
     found: StreamRounds, away: Collection[int], records: int
 ) -> None:
-    short = shortage(found, lambda node: node not in away, 1000)
+    short = shortage(found, 11, lambda node: node not in away, 1000)
     assert short is not None
     assert (short.records, short.bytes) == (records, 100 * records)
     assert is_readable(found, lambda node: node not in away)
@@ -122,21 +122,29 @@ def test_entries_of_an_ordered_stream_that_a_replica_lacks_are_counted(
 def test_replicas_that_are_damaged_or_not_reported_do_not_count() -> None:
     found = stream(11, 11, 11)
     found.reports[1] = found.reports[1]._replace(damaged=True)
-    short = shortage(found, everywhere, 0)
+    short = shortage(found, 11, everywhere, 0)
     assert short is not None
-    assert "on node 1 is damaged" in short.reason
+    assert "on node 1 is damaged" in short.reasons[0]
     found = stream(11, 11, 11)
     del found.reports[1]
-    short = shortage(found, everywhere, 0)
+    short = shortage(found, 11, everywhere, 0)
     assert short is not None
-    assert "node 1 has no replica" in short.reason
+    assert "node 1 has no replica" in short.reasons[0]
     assert not is_readable(found, lambda node: node == 1)
+
+
+def test_entries_that_are_lost_are_not_said_to_lack_copies() -> None:
+    assert shortage(stream(6, 6, 6), 6, everywhere, 0) is None
+    assert shortage(stream(1, 1, 1), 1, everywhere, 0) is None
+    short = shortage(stream(6, 6, 2), 6, everywhere, 1000)
+    assert short is not None
+    assert short.records == 4
 
 
 def test_a_stream_that_is_trimmed_lacks_nothing() -> None:
     found = stream(11, 11)
     found.sealed_at, found.trimmed = 50, 50
-    assert shortage(found, everywhere, 0) is None
+    assert shortage(found, 11, everywhere, 0) is None
 
 
 # ---- copyset
@@ -181,6 +189,13 @@ def test_a_newest_epoch_without_entries_yet_leaves_the_counts_known() -> None:
     assert (condition.records, condition.bytes) == (9, 1200)
 
 
+def test_an_epoch_whose_end_is_lost_counts_up_to_what_was_found() -> None:
+    first, second = state().ends
+    ends = (first, replace(second, exact=False))
+    found = replace(state(), ends=ends, tail=make(2, OFFSET_MAX))
+    assert of_copyset(found, alive=(1, 2))[0].records == 12
+
+
 def test_nothing_is_counted_that_is_not_known() -> None:
     found = state(last_clean=1)
     view = LogView("events", 7, found, 0, False, (1, 2), {}, {}, {}, "", "", {1: 800, 2: 800})
@@ -204,10 +219,25 @@ def test_losses_that_are_trimmed_or_of_older_epochs_than_any_entry_are_over() ->
 
 
 def test_a_copyset_log_with_too_few_nodes_waits() -> None:
-    kinds = {condition.kind for condition in of_copyset(state(), alive=(1,))}
-    assert kinds == {Kind.UNDER_REPLICATED, Kind.APPENDS_WAIT}
-    kinds = {condition.kind for condition in of_copyset(state(last_clean=1), alive=(1,))}
-    assert kinds == {Kind.UNDER_REPLICATED, Kind.APPENDS_WAIT, Kind.READS_WAIT}
+    for last_clean in (1, 2):
+        kinds = [each.kind for each in of_copyset(state(last_clean=last_clean), alive=(1,))]
+        assert kinds == [Kind.UNDER_REPLICATED, Kind.APPENDS_WAIT, Kind.READS_WAIT]
+
+
+def test_entries_wait_for_nodes_that_may_have_all_their_copies() -> None:
+    older = EpochMetadata(1, tuple(map(Member, (1, 2, 3, 4))), 2)
+    newer = EpochMetadata(3, tuple(map(Member, (3, 4, 5))), 2)
+    found = replace(state(), history=(older, newer))
+    _, condition = of_copyset(found, alive=(3, 4, 5))
+    assert condition.kind is Kind.READS_WAIT
+    assert condition.text.endswith("on nodes that are away: start node 1, node 2")
+    kinds = [each.kind for each in of_copyset(found, alive=(2, 3, 4, 5))]
+    assert kinds == [Kind.UNDER_REPLICATED], "the other copy is on another node"
+    *_, condition = of_copyset(found, alive=(1, 3, 4, 5), n1=2)
+    assert condition.kind is Kind.READS_WAIT
+    assert condition.text.endswith("start node 2"), "what node 1 lost, only node 2 may have"
+    trimmed = replace(found, trimmed=make(3, 1))
+    assert of_copyset(trimmed, alive=(3, 4, 5)) == []
 
 
 def test_two_lost_nodes_may_have_had_all_copies() -> None:
@@ -218,11 +248,11 @@ def test_two_lost_nodes_may_have_had_all_copies() -> None:
 def test_shards_that_sequencers_avoid_are_conditions_of_their_nodes() -> None:
     exclusions = Exclusions()
     exclusions.refused(2, Trouble.NO_SPACE, now=100.0)
-    exclusions.silent([3], EpochMetadata(1, NODESET, 2), now=100.0)
+    exclusions.silent([3], EpochMetadata(1, NODESET, 2), now=129.0)
     black, gray = exclusions.conditions(1, now=130.0)
     assert (black.kind, black.node, gray.node) == (Kind.NODE_AVOIDED, 2, 3)
     assert "on node 1 for 30 s more, because shard 2 refused copies" in black.text
-    (gray,) = exclusions.conditions(1, now=161.0)
     assert gray.text.endswith("was too slow")
-    exclusions.down = frozenset([3])
-    assert exclusions.conditions(1, now=161.0) == [], "that it is away is a condition already"
+    assert [each.node for each in exclusions.conditions(1, now=139.5)] == [2]
+    exclusions.down = frozenset([2, 3])
+    assert exclusions.conditions(1, now=130.0) == [], "that it is away is a condition already"

@@ -10,6 +10,7 @@ from loomlog.core.delivery import (
     AT_ONCE,
     DOUBTFUL,
     EXACTLY_ONCE,
+    FAIL_FAST,
     QUEUED,
     RETRYING,
     SENT,
@@ -47,6 +48,17 @@ def test_only_the_rule_for_lost_answers_differs_if_batches_are_repeated_at_once(
     assert EXACTLY_ONCE.keys() == AT_ONCE.keys()
 
 
+def test_what_is_to_fail_fast_is_attempted_once() -> None:
+    assert FAIL_FAST.keys() == EXACTLY_ONCE.keys()
+    again = {Action.RETRY, Action.REQUEUE}
+    assert {key for key, (_, action) in FAIL_FAST.items() if action in again} == {
+        (RETRYING, Event.RESTED)
+    }
+    differing = {key for key in EXACTLY_ONCE if EXACTLY_ONCE[key] != FAIL_FAST[key]}
+    assert {EXACTLY_ONCE[key][1] for key in differing} == again
+    assert {FAIL_FAST[key] for key in differing} == {(SETTLED, Action.FAIL)}
+
+
 def test_what_cannot_happen_is_an_error() -> None:
     for state, event in set(product(State, Event)) - EXACTLY_ONCE.keys():
         progress = Progress()
@@ -77,3 +89,11 @@ def test_the_loss_of_an_earlier_attempt_makes_every_failure_an_unknown_outcome()
     again = (Event.RESTED, Event.PICKED, Event.SENT)
     assert advanced(progress, *again, Event.ABSENT) is Action.REQUEUE
     assert advanced(progress, Event.PICKED, Event.REJECTED) is Action.FAIL_AS_UNKNOWN
+
+
+def test_a_conflict_settles_what_was_in_doubt() -> None:
+    """Whoever compares positions has looked for the batch first."""
+    progress = Progress()
+    sent_and_lost = (Event.PICKED, Event.SENT, Event.LOST)
+    assert advanced(progress, *sent_and_lost, Event.SENT, Event.CONFLICT) is Action.FAIL
+    assert (progress.state, progress.loss) == (SETTLED, "")

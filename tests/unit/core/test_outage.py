@@ -12,7 +12,7 @@ from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.outage import outage as chained_outage
 from loomlog.core.chained.upkeep import ChainsStanding
 from loomlog.core.copyset.log_state import first_state, take_epoch
-from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.messages import EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.outage import copies_max
 from loomlog.core.copyset.outage import outage as copyset_outage
@@ -171,3 +171,14 @@ def test_copies_of_older_nodesets_count_and_lost_ones_do_not() -> None:
     assert older.reads_stop
     older, newer = copyset_outage(7, moved, {1}, set(), {4: 2})
     assert (older.copies_left, newer.copies_left) == (1, 1)
+
+
+def test_short_copysets_of_epochs_without_records_cost_nothing() -> None:
+    three = replace(state(count=3), least=2)
+    short = replace(three, history=(three.history[0].with_short((1, 2)),))
+    renewed = take_epoch(short, 1, members(3))
+    for last, left in ((1, 2), (0, 3)):
+        end = EpochEnd(short.epoch, 0, last, renewed.epoch, 1)
+        ended = replace(renewed, last_clean=short.epoch, ends=(end,))
+        older, newer = copyset_outage(7, ended, set(), set(), {})
+        assert (older.copies_left, newer.copies_left) == (left, 3)

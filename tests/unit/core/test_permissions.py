@@ -50,6 +50,50 @@ def test_a_role_is_its_verbs(asked: Verb, role: str) -> None:
     assert allows(rules.permissions_of(ALICE), asked, "orders") == (asked in ROLES[role])
 
 
+@pytest.mark.parametrize(("asked", "granted"), list(product(Verb, Verb)))
+def test_a_role_of_ones_own_is_what_was_granted_to_it(asked: Verb, granted: Verb) -> None:
+    given = (Grant("role:billing", granted, "orders"), Grant("role:other", "*", "*"))
+    rules = AccessRules(True, (*given, Grant("alice", "role:billing", "*")))
+    assert allows(rules.permissions_of(ALICE), asked, "orders") == (asked is granted)
+    assert bool(rules.reasons("alice", asked, "orders")) == (asked is granted)
+    assert not rules.permissions_of(ANONYMOUS)
+    for gone in (rules.grants[0], rules.grants[-1]):
+        assert not rules.without_grants([gone]).permissions_of(ALICE)
+
+
+def test_a_role_may_be_given_to_everybody_and_says_that_it_was_the_reason() -> None:
+    rules = AccessRules(True, (Grant("role:a", "reader", "news"), Grant("*", "role:a", "*")))
+    assert allows(rules.permissions_of(ANONYMOUS), Verb.READ, "news")
+    assert rules.reasons("bob", Verb.READ, "news") == ["read:news by role:a"]
+
+
+def test_a_client_cannot_have_the_name_of_a_role() -> None:
+    with pytest.raises(InvalidArgument, match="cannot be named"):
+        Principal("client", name="role:billing", cluster="c")
+
+
+def test_all_grants_about_a_role_are_found() -> None:
+    about = (Grant("role:a", "read", "x"), Grant("bob", "role:a", "*"))
+    rules = AccessRules(True, (*about, Grant("role:ab", "read", "x"), Grant("bob", "read", "x")))
+    assert rules.grants_about("role:a") == about
+
+
+@pytest.mark.parametrize(
+    ("subject", "what", "pattern", "why"),
+    [
+        ("role:a", "role:b", "*", "a role has no roles"),
+        ("alice", "role:b", "orders", "without one"),
+        ("alice", "role:", "*", "is no subject"),
+        ("role:a b", "read", "*", "is no subject"),
+    ],
+)
+def test_what_is_no_grant_of_a_role_is_refused(
+    subject: str, what: str, pattern: str, why: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        Grant(subject, what, pattern)
+
+
 @pytest.mark.parametrize("verb", Verb)
 def test_operators_may_do_everything_and_nodes_only_append_to_the_audit_log(verb: Verb) -> None:
     rules = AccessRules(True)
@@ -150,4 +194,7 @@ def test_what_a_register_needs_follows_from_its_name(
 def test_a_need_is_named_in_one_line() -> None:
     assert str(Need((Verb.APPEND, Verb.READ), "orders")) == "append:orders or read:orders"
     assert str(Need((Verb.OPERATE,))) == "operate"
-    assert str(Need(tuple(Verb), "orders")) == "for orders"
+    many = Need((Verb.APPEND, Verb.READ, Verb.TRIM, Verb.DELETE), "orders")
+    assert str(many) == "append, read, trim or delete for orders"
+    assert str(many.only("trim")) == "trim:orders"
+    assert many.only("") is many.only("metrics") is many

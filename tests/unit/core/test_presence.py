@@ -1,6 +1,8 @@
-"""When a node is missed, and when it is given up."""
+"""The rules by which a node is missed, and is given up."""
 
 from __future__ import annotations
+
+from math import inf
 
 from loomlog.core.presence import ANSWER_S, ASK_S, QUIET_S, TRUST_S, Presence, Standing
 
@@ -88,3 +90,18 @@ def test_a_node_that_says_that_it_stops_is_missed_while_it_is_there() -> None:
     node.process_ends()
     node.heard(1.0)
     assert node.standing(1.0) is Standing.MISSED
+
+
+def test_a_node_is_looked_at_when_it_has_to_be_asked() -> None:
+    node = Presence(10.0, DETECTION_S, connected=True)
+    assert node.look_at(10.1) == 10.0 + ASK_S
+    node.heard(10.5)
+    assert node.look_at(10.6) == 10.5 + ASK_S
+
+
+def test_a_node_whose_silence_counts_is_looked_at_all_the_time() -> None:
+    asked = quiet()
+    assert asked.look_at(ASK_S + 0.1) == -inf
+    away = Presence(10.0, DETECTION_S)
+    assert away.look_at(12.9) == -inf
+    assert away.look_at(13.0) == inf  # it does not become more silent

@@ -1,4 +1,4 @@
-"""What a certificate states about its holder."""
+"""Certificates, and what they state about their holders."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from loomlog.core.placement import place
+from loomlog.core.placement import Placed, place
 from loomlog.core.rebalance import (
     REPLICA_BYTES,
     Move,
@@ -41,6 +41,13 @@ def test_an_even_cluster_gets_no_plan() -> None:
     plan = plan_moves(groups, {1, 2, 3}, {})
     assert plan.moves == ()
     assert imbalance(plan.before.values()) == 0
+
+
+def test_a_move_that_gains_little_is_not_worth_a_copy() -> None:
+    groups = [group(1, 1, stored_bytes=REPLICA_BYTES // 20), group(2, 1), group(3, 2)]
+    assert plan_moves(groups, {1, 2}, {}).moves == (), "then node 2 would have almost as much more"
+    groups[0] = group(1, 1, stored_bytes=REPLICA_BYTES)
+    assert [move.stream_id for move in plan_moves(groups, {1, 2}, {}).moves] == [2]
 
 
 def test_an_empty_cluster_gets_no_plan() -> None:
@@ -102,7 +109,7 @@ def test_any_plan_is_possible_improves_and_ends(seed: int) -> None:
     count, replicas = chance.randint(1, 12), chance.randint(1, 3)
     count = max(count, replicas)
     locations = {n: f"rack={n % 3}" for n in range(1, count + 4)} if chance.random() < 0.5 else {}
-    placed = place(chance.randint(1, 60), replicas, range(1, count + 1), (), locations)
+    placed = place(chance.randint(1, 60), replicas, range(1, count + 1), Placed(), locations)
     groups = [
         group(n, *nodes, stored_bytes=int(chance.expovariate(1 / GIB)))
         for n, nodes in enumerate(placed, start=1)

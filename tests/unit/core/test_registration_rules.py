@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from loomlog.core.registration import Verdict, judge, older_shards
+from loomlog.core.registration import Verdict, judge, life_of, older_shards
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Node:
     replaceable: bool = False
     generations: Mapping[int, int] = field(default_factory=lambda: {0: 7, 1: 5})
     process: str = "before"
+    life: int = 3
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Words:
     shards: tuple[int, ...] = (0, 1)
     generations: tuple[int, ...] = (8, 6)
     process: str = "now"
+    clean: bool = False
 
 
 OWN = Words()
@@ -66,7 +68,7 @@ def test_data_without_a_cluster_is_not_taken_in(known: Node | None) -> None:
 
 
 def test_a_node_may_lack_the_clusters_secret_and_have_data() -> None:
-    """It was admitted, and ended before it could write the secret."""
+    """The node was admitted, and ended before it could write the secret."""
     assert judge(OWN, Node(), reachable=False, contradicted=False, has_data=True) is Verdict.KNOWN
 
 
@@ -96,7 +98,16 @@ def test_an_older_copy_is_known_by_its_generation() -> None:
 
 
 def test_a_shard_is_compared_with_itself_only() -> None:
-    """One that was left out for a while is behind the others, and is no older copy."""
+    """A shard that was left out for a while falls behind the others, but is no older copy."""
     assert not older_shards(replace(OWN, shards=(1,), generations=(6,)), Node())
     assert not older_shards(replace(OWN, generations=(20, 6)), Node(generations={0: 19, 1: 5}))
     assert not older_shards(replace(OWN, shards=(2,), generations=(1,)), Node()), "it is new"
+
+
+def test_another_life_begins_after_a_crash() -> None:
+    assert life_of(OWN, None) == 1
+    assert life_of(OWN, Node()) == 4
+    assert life_of(replace(OWN, clean=True), Node()) == 3, "it stopped, and was started again"
+    assert life_of(replace(OWN, process="before"), Node()) == 3, "it only lost its connection"
+    assert life_of(replace(OTHER, clean=True), Node()) == 4, "it took the place of another node"
+    assert life_of(replace(OWN, clean=True), Node(life=0)) == 1, "nobody counted before"

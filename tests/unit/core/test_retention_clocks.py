@@ -73,7 +73,7 @@ def test_after_a_jump_ahead_what_was_stamped_before_stays() -> None:
 
 
 def test_a_jump_back_takes_nothing_back() -> None:
-    """What was stamped before the jump ahead may be what was wrong."""
+    """The stamps from before the jump ahead may be the wrong ones."""
     time = SteadyTime()
     for clock_s, now_s in ((NOON_S, 0.0), (NOON_S + DAY_S, 1.0), (NOON_S + 2, 2.0)):
         time.note(clock_s, now_s)

@@ -64,7 +64,7 @@ def test_a_segment_does_not_end_before_it_starts(layout: Layout) -> None:
 
 
 def test_a_switch_drops_older_segments_of_which_nothing_is_left(layout: Layout) -> None:
-    """Not the one that it ends: who has an append under way there asks what became of it."""
+    """The segment that the switch ends stays: appends may still be resolved there."""
     empty = switched(NEW, 0, 2)
     assert [segment.loglet for segment in empty.segments] == [1, 2]
     again = switched(empty, 0, 3)

@@ -153,3 +153,23 @@ async def test_a_step_may_choose_its_own_delay() -> None:
         loop.wake("a")
         await work.steps(3)
         assert "a" not in loop
+
+
+async def test_steps_that_achieve_nothing_leave_others_their_turn() -> None:
+    """Without that, a mistake in a step would make the whole process answer nobody."""
+    background = Background()
+    others = asyncio.get_running_loop().create_future()
+    steps = 0
+
+    async def step(key: int) -> StepResult:
+        nonlocal steps
+        steps += 1
+        is_over = others.done() or steps > 2 * background_.STEPS_AT_ONCE
+        return StepResult.IDLE if is_over else StepResult.DONE
+
+    loop = RetryLoop("work", step, background)
+    loop.wake(1)
+    asyncio.get_running_loop().call_soon(others.set_result, None)
+    await others
+    assert steps <= background_.STEPS_AT_ONCE
+    await background.stop()

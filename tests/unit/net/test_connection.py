@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -159,7 +160,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_frame(echo: tuple[Server,
 async def test_another_protocol_version_is_refused_in_words(echo: tuple[Server, Echo]) -> None:
     server, _ = echo
     codec = Codec("client")
-    codec._hello.protocol_version = 99
+    codec._hello.protocol_version = codec._hello.oldest_version = 99
     connection = await connect(server.address, codec, Service(codec, {}))
     with pytest.raises(VersionMismatch, match="99"):  # the server said why and closed
         await connection.request(append(1))
@@ -167,7 +168,7 @@ async def test_another_protocol_version_is_refused_in_words(echo: tuple[Server, 
     class Newer(Codec):
         def greeting(self) -> pb.Frame:
             frame = super().greeting()
-            frame.hello.protocol_version = 98
+            frame.hello.protocol_version = frame.hello.oldest_version = 98
             return frame
 
     newer = Server(Newer("vsn"), Service(Codec("vsn"), {}))
@@ -175,6 +176,29 @@ async def test_another_protocol_version_is_refused_in_words(echo: tuple[Server, 
     with pytest.raises(VersionMismatch, match="same release"):
         await connect(newer.address, Codec("client"), Service(Codec("client"), {}))
     await newer.stop()
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "why"),
+    [
+        (2, 2, ""),
+        (0, 2, ""),  # a release that did not say what else it speaks
+        (2, 3, ""),  # a newer one that still speaks ours
+        (1, 9, ""),
+        (0, 1, r"speaks protocol version 1, this side version 2: upgrade the peer"),
+        (0, 3, r"speaks protocol version 3, this side version 2: upgrade this side"),
+        (3, 5, r"speaks protocol versions 3 to 5, this side version 2: upgrade this side"),
+    ],
+)
+def test_peers_talk_if_there_is_a_version_that_both_speak(
+    oldest: int, newest: int, why: str
+) -> None:
+    hello = pb.Hello(protocol_version=newest, oldest_version=oldest, role="vsn", software="x")
+    if not why:
+        assert Codec("client").check_greeting(pb.Frame(hello=hello)) == "vsn"
+        return
+    with pytest.raises(VersionMismatch, match=why):
+        Codec("client").check_greeting(pb.Frame(hello=hello))
 
 
 async def test_nobody_there_is_unavailable() -> None:
@@ -207,6 +231,33 @@ async def test_a_peer_that_does_not_read_is_cut_off(
     assert connection.closed
     assert "too slowly" in str(await service.closed.get())
     silent.close()
+
+
+async def test_idle_connections_cost_little_and_keep_nobody_waiting(
+    echo: tuple[Server, Echo],
+) -> None:
+    """docs/security.md says how much; tests/bench/measure_idle_connections.py measures 10,000."""
+    server, _ = echo
+    connection = await client(server)
+    hello = b"".join(FrameWriter().encode(Codec("client").greeting()))
+    count, idle, loop = 200, [], asyncio.get_running_loop()
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            idle.append(peer := socket.socket())
+            peer.setblocking(False)
+            await loop.sock_connect(peer, split_address(server.address))
+            await loop.sock_sendall(peer, hello)
+        while len(server.connections) < count + 1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / count < 14 * limits.KIB  # 12.02 with Python 3.13.0
+    assert (await connection.request(append(1)))[0].appended.first_llsn == 1
+    for each in idle:
+        each.close()
+    connection.close()
 
 
 async def test_the_kernel_watches_for_hosts_that_vanish(echo: tuple[Server, Echo]) -> None:

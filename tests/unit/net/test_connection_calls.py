@@ -9,7 +9,6 @@ from typing import Any
 
 from loomlog import limits
 from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
-from loomlog.net.call import Call
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -65,11 +64,11 @@ def status() -> pb.Frame:
 async def test_a_call_is_answered_once() -> None:
     async with connected() as (service, connection):
         replies = Replies()
-        call = Call(connection, status(), (), LONG_S, replies)
+        call = connection.call(status(), (), replies, timeout_s=LONG_S)
         service.may_answer.set()
         await replies.came.wait()
-        assert call.ended
-        call.cancel()
+        assert not connection.expects
+        connection.forget(call)
         connection.close()
         assert [reply.status.cluster_id for reply in replies.all] == ["slow"]
 
@@ -77,7 +76,8 @@ async def test_a_call_is_answered_once() -> None:
 async def test_an_error_is_an_answer() -> None:
     async with connected() as (_, connection):
         replies = Replies()
-        Call(connection, pb.Frame(describe_log=pb.DescribeLog(name="x")), (), LONG_S, replies)
+        asked = pb.Frame(describe_log=pb.DescribeLog(name="x"))
+        connection.call(asked, (), replies, timeout_s=LONG_S)
         await replies.came.wait()
         assert [type(reply) for reply in replies.all] == [NotFound]
 
@@ -85,19 +85,19 @@ async def test_an_error_is_an_answer() -> None:
 async def test_what_comes_too_late_is_not_heard() -> None:
     async with connected() as (service, connection):
         replies = Replies()
-        Call(connection, status(), (), 0.01, replies)
+        connection.call(status(), (), replies, timeout_s=0.01)
         await replies.came.wait()
         service.may_answer.set()
         await connection.request(status())  # which is answered behind it
         assert [type(reply) for reply in replies.all] == [Timeout]
 
 
-async def test_who_cancels_hears_nothing() -> None:
+async def test_who_forgets_a_call_hears_nothing() -> None:
     async with connected() as (service, connection):
         replies = Replies()
-        call = Call(connection, status(), (), 30.0, replies)
+        call = connection.call(status(), (), replies, timeout_s=30.0)
         await service.asked.get()
-        call.cancel()
+        connection.forget(call)
         service.may_answer.set()
         await connection.request(status())
         connection.close()
@@ -107,11 +107,37 @@ async def test_who_cancels_hears_nothing() -> None:
 async def test_a_lost_connection_is_told() -> None:
     async with connected() as (service, connection):
         replies = Replies()
-        Call(connection, status(), (), LONG_S, replies)
+        connection.call(status(), (), replies, timeout_s=LONG_S)
         await service.asked.get()
         connection.abort(Unavailable("cut"))
-        again = Call(connection, status(), (), LONG_S, replies)
-        while not again.ended:
+        connection.call(status(), (), replies, timeout_s=LONG_S)
+        while len(replies.all) < 2:
             replies.came.clear()
             await replies.came.wait()
         assert [str(reply) for reply in replies.all] == ["cut", "cut"]
+
+
+async def test_no_timer_outlives_its_request() -> None:
+    async with connected() as (service, connection):
+        loop, replies = asyncio.get_running_loop(), Replies()
+        timers: list[asyncio.TimerHandle] = []
+        call_later = loop.call_later
+
+        def noted(*arguments: Any, **options: Any) -> asyncio.TimerHandle:
+            timers.append(call_later(*arguments, **options))
+            return timers[-1]
+
+        loop.call_later = noted  # type: ignore[assignment, method-assign]
+        try:
+            connection.call(status(), (), replies, timeout_s=LONG_S)  # answered
+            forgotten = connection.call(status(), (), replies, timeout_s=LONG_S)
+            service.may_answer.set()
+            await replies.came.wait()
+            connection.forget(forgotten)
+            service.may_answer.clear()
+            connection.call(status(), (), replies, timeout_s=LONG_S)  # lost
+            connection.abort(Unavailable("cut"))
+        finally:
+            del loop.call_later
+        assert len(timers) >= 3
+        assert all(timer.cancelled() for timer in timers)

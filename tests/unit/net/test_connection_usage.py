@@ -18,7 +18,9 @@ from loomlog.wire.link import Connection, Server, Service
 
 
 class Limited(Service):
-    """Counts every request, and answers those about streams when it is told to."""
+    """Counts every request, and answers those about streams when the test lets it."""
+
+    is_on = True
 
     def __init__(self) -> None:
         self.usage = Usage("client alice", IdentityLimits(requests=2), Counter())

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from poll import until
 
 from loomlog import limits
 from loomlog.errors import LoomError, Timeout, Unavailable
-from loomlog.net import endpoints
+from loomlog.net import endpoints, liveness
 from loomlog.net.address import split_address
 from loomlog.net.endpoints import connect
 from loomlog.wire import loomlog_pb2 as pb
@@ -224,6 +225,29 @@ async def test_a_peer_that_hears_and_is_slow_is_waited_for(
     connection.close()
 
 
+async def test_all_connections_of_a_loop_wait_for_one_timer(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PING_S", 0.005)
+    monkeypatch.setattr(liveness, "_AT_ONCE", 2)
+    looked: dict[liveness.Pinger[Any], None] = {}
+    look = liveness.Pinger.look
+
+    def note(pinger: liveness.Pinger[Any]) -> None:
+        looked[pinger] = None
+        look(pinger)
+
+    monkeypatch.setattr(liveness.Pinger, "look", note)
+    connections = [await client(server.address) for _ in range(5)]
+    rounds = liveness._rounds[asyncio.get_running_loop()]
+    while not {connection._pinger for connection in connections} <= looked.keys():
+        await connections[0].request(pb.Frame(get_bounds=pb.GetBounds()))
+    assert rounds._timer is not None
+    for connection in connections:
+        connection.close()
+    assert not rounds.pingers.keys() & {connection._pinger for connection in connections}
+
+
 async def test_who_expects_nothing_does_not_ping(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,3 +258,65 @@ async def test_who_expects_nothing_does_not_ping(
     assert not connection.closed
     connection.close()
     quiet.close()
+
+
+async def test_a_ping_that_was_answered_is_followed_by_no_other(server: Server) -> None:
+    connection = await client(server.address)
+    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    connection.ping(lambda answer, payload: answered.set_result(None))
+    assert connection.expects
+    await answered
+    assert not connection.said
+    assert not connection.expects
+    connection.close()
+
+
+# ---- memory
+
+
+async def partly_sent(server: Server, role: str, mib: int) -> asyncio.StreamWriter:
+    """Greet, and send a part of a frame that never ends."""
+    _, writer = await raw(server)
+    frames = FrameWriter()
+    writer.write(b"".join(frames.encode(Codec(role).greeting())))
+    whole = b"".join(frames.encode(pb.Frame(get_bounds=pb.GetBounds()), [bytes(20 * limits.MIB)]))
+    writer.write(whole[: mib * limits.MIB])
+    await writer.drain()
+    return writer
+
+
+async def test_clients_that_hold_too_much_together_are_cut_the_largest_first(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "PING_S", 0.02)
+    sound = await client(server.address)
+    writers = [await partly_sent(server, "vsn", 19)]  # servers of the cluster are not limited
+    writers += [await partly_sent(server, "client", mib) for mib in (2, 3, 9)]
+    await until(lambda: sum(each.held_bytes for each in server.connections) >= 33 * limits.MIB)
+    peers = server.connections
+    monkeypatch.setattr(limits, "CLIENTS_BYTES_MAX", 12 * limits.MIB)
+    await until(lambda: "too much" in caplog.text)
+    await until(lambda: len(server.connections) == 4)
+    [cut] = [each for each in peers if each.closed]
+    assert cut.held_bytes < 8 * limits.KIB, "what it held is free before it is garbage"
+    held = sorted(each.held_bytes // limits.MIB for each in server.connections)
+    assert held[-1] >= 19
+    assert held[-2] < 9
+    await sound.request(pb.Frame(get_bounds=pb.GetBounds()))
+    sound.close()
+    for writer in writers:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_an_idle_connection_gives_its_buffer_back(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PING_S", 0.02)
+    connection = await client(server.address)
+    [accepted] = server.connections
+    for size in (limits.MIB, 100, 5 * limits.MIB):
+        await connection.request(pb.Frame(get_bounds=pb.GetBounds()), [bytes(size)])
+        await until(lambda: accepted.held_bytes < 8 * limits.KIB)
+    connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Coroutine
 
 import pytest
 
@@ -51,6 +52,36 @@ async def test_requests_in_the_moment_of_a_stop_are_dropped_without_a_trace() ->
     await server.stop()
     for result in await pending:
         assert isinstance(result, Unavailable)
+    gc.collect()
+
+
+async def test_a_request_that_is_being_judged_in_the_moment_of_a_stop_is_dropped() -> None:
+    codec = Codec("vsn")
+    stopping: list[asyncio.Future[None]] = []
+
+    class Slow:
+        is_on = True
+
+        def check(
+            self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+        ) -> Coroutine[None, None, None]:
+            stopping.append(asyncio.ensure_future(service.stop()))
+            return self._learn()
+
+        async def _learn(self) -> None:
+            raise AssertionError("it never begins")
+
+    service = Service(codec, {}, Slow())
+    server = Server(codec, service)
+    await server.start("127.0.0.1:0")
+    client = await connect(server.address, Codec("client"), Silent())
+    pending = asyncio.ensure_future(client.request(pb.Frame(read=pb.Read(glsn=1))))
+    while not stopping:  # noqa: ASYNC110 - the service tells nobody
+        await asyncio.sleep(0)
+    await stopping[0]
+    await server.stop()
+    with pytest.raises(Unavailable):
+        await pending
     gc.collect()
 
 

@@ -88,7 +88,7 @@ async def test_chains_that_were_copied_are_not_served_and_the_rest_is(
 
 
 async def test_copies_that_were_copied_are_not_served_and_the_rest_is(tmp_path: Path) -> None:
-    """Nobody knows which of the two is the newer one."""
+    """Neither of the two can be known to be the newer one."""
     async with ChainNodes(tmp_path, 1, volumes=2) as nodes:
         last = await with_a_stream_and_a_chain(nodes, 1)
         logs = tmp_path / "vsn-1/cid=test/snid=1/logs"

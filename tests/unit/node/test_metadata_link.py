@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from poll import until
 
 from loomlog import limits
-from loomlog.errors import LoomError, NotLeader, Unauthorized
+from loomlog.errors import LoomError, NotLeader, RolledBack, Unauthorized
 from loomlog.net.address import split_address
 from loomlog.node.metadata_link import MetadataLink
 from loomlog.wire import loomlog_pb2 as pb
@@ -21,7 +22,7 @@ PATIENCE_S = 30.0
 
 
 class PlayedRepository(Service):
-    """Leads in an epoch, or (epoch 0) names who does."""
+    """Leads in an epoch, or (epoch 0) names the leader."""
 
     def __init__(self, epoch: int = 0) -> None:
         codec = Codec("vmr")
@@ -70,7 +71,8 @@ async def repositories(*epochs: int) -> AsyncIterator[list[PlayedRepository]]:
 async def linked(
     *known: PlayedRepository,
     on_registered: Callable[[pb.Registered], None] = lambda answer: None,
-    make_report: Callable[[bool], pb.GetReportResponse] = lambda full: pb.GetReportResponse(),
+    make_report: Callable[[], pb.GetReportResponse] = pb.GetReportResponse,
+    make_short_report: Callable[[], pb.GetReportResponse] = pb.GetReportResponse,
 ) -> AsyncIterator[MetadataLink]:
     link = MetadataLink(
         [repository.server.address for repository in known],
@@ -79,6 +81,7 @@ async def linked(
         lambda: pb.Register(storage_node_id=1),
         on_registered,
         make_report,
+        make_short_report,
     )
     link.start()
     try:
@@ -105,6 +108,17 @@ async def test_what_was_learnt_counts_when_the_leader_dies() -> None:
             await happens(first.registered)
             await first.server.stop()
             await happens(second.registered)
+
+
+async def test_the_node_knows_that_the_metadata_went_back_in_time_until_it_is_mended() -> None:
+    async with repositories(0, 3) as (follower, leader):
+        follower.leader = leader.server.address
+        leader.refusal = RolledBack("it went back in time")
+        async with linked(follower, leader) as link:
+            await until(lambda: link.rolled_back is not None)
+            leader.refusal = None
+            await happens(leader.registered)
+            await until(lambda: link.rolled_back is None)
 
 
 async def test_an_older_leader_is_refused() -> None:
@@ -179,7 +193,7 @@ async def test_a_report_that_cannot_be_made_does_not_end_the_heartbeat() -> None
     beats = asyncio.Semaphore(0)
     errors: list[Any] = []
 
-    def fail(full: bool) -> pb.GetReportResponse:
+    def fail() -> pb.GetReportResponse:
         beats.release()
         raise ZeroDivisionError
 
@@ -190,6 +204,31 @@ async def test_a_report_that_cannot_be_made_does_not_end_the_heartbeat() -> None
             for _ in range(3):
                 await beats.acquire()
     assert {type(error) for error in errors} == {ZeroDivisionError}
+
+
+async def test_heartbeats_are_short_while_nothing_changes() -> None:
+    beats: list[str] = []
+    more = asyncio.Semaphore(0)
+
+    def note(kind: str) -> pb.GetReportResponse:
+        beats.append(kind)
+        more.release()
+        # Clock and scrubbing differ each time; denials do up to the fourth heartbeat.
+        at, scrub = len(beats), pb.ScrubStatus(last_pass_s=len(beats))
+        return pb.GetReportResponse(clock_us=at, scrub=scrub, denials=min(at, 4))
+
+    async with (
+        repositories(3) as (leader,),
+        linked(
+            leader,
+            make_report=lambda: note("long"),
+            make_short_report=lambda: note("short"),
+        ),
+        asyncio.timeout(PATIENCE_S),
+    ):
+        for _ in range(11):
+            await more.acquire()
+    assert beats[:11] == ["long"] * 5 + ["short", "short", "long"] * 2
 
 
 # ---- what answers at the address of a metadata repository may be anything
@@ -215,7 +254,7 @@ def in_frames(*said: pb.Frame) -> bytes:
 
 def _other_version() -> pb.Frame:
     hello = Codec("vmr").greeting()
-    hello.hello.protocol_version = 99
+    hello.hello.protocol_version = hello.hello.oldest_version = 99
     return hello
 
 

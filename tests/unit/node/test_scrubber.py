@@ -103,7 +103,7 @@ async def test_nothing_is_read_without_a_rate() -> None:
 
 
 async def test_operators_have_a_log_read_at_once() -> None:
-    """Without a pause, and without a rate of its own; other logs are left alone."""
+    """The log is read without a pause and without a rate of its own; other logs are left alone."""
     stored, found = Stored("e1n5 of loglet 3", "e1n6 of loglet 3"), Scrubber(0)
     stored.repairs = stored.damaged[:1]
     found.start([stored])

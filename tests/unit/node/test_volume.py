@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from poll import until
 
 from loomlog import limits
 from loomlog.config import VolumeLimit
@@ -94,6 +96,30 @@ async def test_a_full_volume_works_again_when_there_is_room(watched: Watched) ->
     watched.disk.free = 1 << 40
     await watched.until(lambda: volume.takes_more)
     watched.close()
+
+
+async def test_space_is_measured_while_a_check_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "VOLUME_MEASURE_S", 0.01)
+    is_synced, workers = threading.Event(), list[ThreadWorker]()
+
+    def new_worker() -> ThreadWorker:
+        workers.append(ThreadWorker(asyncio.get_running_loop()))
+        return workers[-1]
+
+    disk = Disk()
+    volume = Volume(disk, str(tmp_path), new_worker, lambda volume: None)
+    monkeypatch.setattr(volume, "_write", is_synced.wait)
+    looking = asyncio.create_task(volume.look())
+    disk.free = 100 * MIB
+    await until(lambda: volume.nearly_full)
+    assert not looking.done()
+    is_synced.set()
+    await looking
+    assert volume.nearly_full
+    for worker in workers:
+        worker.close()
 
 
 async def test_a_volume_keeps_to_its_limit(watched: Watched, tmp_path: Path) -> None:

@@ -115,3 +115,13 @@ def test_many_files_are_not_all_kept_open() -> None:
         file = story.files.open(1, log)
         assert bytes(file.read(4, ALIGNMENT)) == b"more"
         assert bytes(file.read(len(b"%d" % log), 0)) == b"%d" % log
+
+
+def test_a_directory_that_was_deleted_is_not_made_again() -> None:
+    files = SimDisk(World(1), "host").mount()
+    files.make_directory(PATH)
+    batches = BatchFiles(files, PATH)
+    files.remove_tree(PATH)
+    with pytest.raises(FileNotFoundError, match="its directory is gone"):
+        batches.add(1, 1, b"batch")
+    assert not files.exists(PATH)

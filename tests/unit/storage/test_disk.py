@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,13 +145,15 @@ def test_one_process_per_directory(tmp_path: Path) -> None:
 
 
 class Thread:
-    """A thread that does what was handed in when it is told to."""
+    """A thread that runs its jobs when the test lets it."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Sequence[Step], Finished]] = []
 
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
         self.jobs.append((steps, finished))
+
+    run_short = run
 
     def close(self) -> None:
         pass
@@ -166,19 +169,27 @@ class WorkerRig:
     def __init__(self) -> None:
         self.now_s = 1.0
         self.thread = Thread()
+        self.turn: list[Callable[[], None]] = []
         self.ends: list[BaseException | None] = []
-        self.worker = EagerWorker(self.thread, lambda: self.now_s)
+        self.worker = EagerWorker(self.thread, self.turn.append, lambda: self.now_s)
 
     def run(self, takes_s: float) -> bool:
-        """A job that takes so long; whether it was done at once."""
+        """Run a short job that takes this long; return whether it was done in the next turn of the
+        loop."""
         done = []
 
         def step() -> None:
             self.now_s += takes_s
             done.append(True)
 
-        self.worker.run([step], self.ends.append)
+        self.worker.run_short([step], self.ends.append)
+        assert not done
+        self.next_turn()
         return bool(done)
+
+    def next_turn(self) -> None:
+        for callback in [self.turn.pop(0) for _ in self.turn[:]]:
+            callback()
 
     def known_to_be_quick(self) -> WorkerRig:
         assert not self.run(QUICKLY_S)  # the first one: nobody knows yet
@@ -192,7 +203,7 @@ def rig() -> WorkerRig:
     return WorkerRig().known_to_be_quick()
 
 
-def test_a_job_that_comes_alone_is_done_and_told_at_once(rig: WorkerRig) -> None:
+def test_a_short_job_that_comes_alone_is_done_on_the_loop(rig: WorkerRig) -> None:
     assert rig.ends == [None]  # of the first one
     assert rig.run(QUICKLY_S)
     assert rig.ends == [None, None]
@@ -225,5 +236,28 @@ def test_a_failure_is_told_like_that_of_a_thread(rig: WorkerRig) -> None:
     def fail() -> None:
         raise failure
 
-    rig.worker.run([fail], rig.ends.append)
+    rig.worker.run_short([fail], rig.ends.append)
+    rig.next_turn()
     assert rig.ends[-1] is failure
+
+
+def test_other_jobs_go_to_the_thread_behind_a_short_one(rig: WorkerRig) -> None:
+    story: list[str] = []
+    rig.worker.run_short([partial(story.append, "short")], lambda _: story.append("told"))
+    rig.worker.run([partial(story.append, "long")], lambda _: story.append("told, too"))
+    assert story == ["short"]  # before the thread begins
+    rig.next_turn()
+    assert story == ["short", "told"]
+    rig.now_s += LATER_S
+    assert not rig.run(QUICKLY_S)  # not beside the thread
+    rig.thread.work()
+    assert story == ["short", "told", "long", "told, too"]
+
+
+def test_a_short_job_is_done_before_the_worker_closes(rig: WorkerRig) -> None:
+    story: list[str] = []
+    rig.worker.run_short([partial(story.append, "short")], lambda _: story.append("told"))
+    rig.worker.close()
+    assert story == ["short"]
+    rig.next_turn()
+    assert story == ["short", "told"]

@@ -192,7 +192,7 @@ def test_large_batches_are_where_they_were_said_to_be_whatever_change_failed() -
 
 
 def test_chains_lose_no_block_whatever_commit_fails() -> None:
-    """What was answered `Lost` may be there or not; a store that was opened again knows."""
+    """A block that was answered with `Lost` may be there or not; a reopened store knows."""
     replica = chain.Replica(7, 1, 0, 1)
     for change in range(2, 16):
         disk, worker = prepared(change), HandWorker()

@@ -12,20 +12,22 @@ from loomlog.storage.group_commit import GroupCommit
 
 
 class HeldWorker:
-    """A worker that runs its jobs when it is told to."""
+    """A worker that runs its jobs when the test lets it."""
 
     def __init__(self) -> None:
-        self._jobs: list[tuple[Sequence[Step], Finished]] = []
+        self.jobs: list[tuple[Sequence[Step], Finished]] = []
 
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
-        self._jobs.append((steps, finished))
+        self.jobs.append((steps, finished))
+
+    run_short = run
 
     def close(self) -> None:
         pass
 
     def work(self) -> None:
         """Run the oldest job."""
-        steps, finished = self._jobs.pop(0)
+        steps, finished = self.jobs.pop(0)
         try:
             for step in steps:
                 step()
@@ -63,6 +65,12 @@ class Numbers(GroupCommit[int, str, str]):
     def put(self, number: int, size: int = 1) -> bool:
         return self._enqueue(number, size, self.answers.append)
 
+    def add(self, number: int) -> None:
+        self._add(number, self.answers.append)
+
+    def hurry(self) -> None:
+        self._hurry()
+
     def look(self, number: int) -> bool:
         def question() -> str:
             if number < 0:
@@ -83,6 +91,24 @@ def test_what_comes_during_a_commit_shares_the_next_one() -> None:
     assert store.groups[1:] == [([2, 3], 2)]
     assert store.answers == ["stored 1", "stored 2", "stored 3"]
     assert store.rests == [2]
+
+
+def test_what_nobody_waits_for_is_part_of_the_next_commit() -> None:
+    store = Numbers()
+    store.add(1)
+    assert not store.commits.jobs
+    store.put(2)
+    store.add(3)
+    store.commits.work()
+    assert store.groups == [([1, 2], 1)]
+    assert not store.commits.jobs
+    store.hurry()
+    store.hurry()
+    store.commits.work()
+    assert store.groups[1:] == [([3], 0)]
+    store.hurry()
+    assert not store.commits.jobs
+    assert store.answers == ["stored 1", "stored 2", "stored 3"]
 
 
 def test_after_a_failed_commit_everything_is_refused() -> None:

@@ -1,16 +1,22 @@
-"""A RocksDB that lost its CURRENT file is not taken for a new one: that would delete its files."""
+"""A RocksDB that lost its CURRENT file is not taken for a new one: that would delete its files. One
+that lost its directory is created again."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from loomlog.core.chained.chain import Replica
+from loomlog.core.chained.replica import Standing
 from loomlog.errors import Corrupt
 from loomlog.storage.chained.rocks_table import RocksTable
+from loomlog.storage.disk import RealFiles
+from loomlog.storage.identity import Owner, open_owned
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 
 MADE_FIRST = (
@@ -77,3 +83,26 @@ def test_a_process_may_be_killed_while_it_makes_a_database(tmp_path: Path, count
             pass  # as quick as it can: the moment is short
         process.kill()
     RocksLogs(str(path), 1).close()
+
+
+def test_a_store_whose_directory_was_deleted_is_made_again_as_an_empty_one(tmp_path: Path) -> None:
+    """RocksDB writes what it had into any directory that is there when it is closed."""
+    path, files, owner = str(tmp_path / "chains"), RealFiles(), Owner("stamp", 1, 0)
+    replica = Replica(1, 1, 0, 5)
+
+    def open_table() -> RocksTable:
+        make = partial(RocksTable, node_id=1)
+        return open_owned(files, path, owner, make, lambda table: not table.replicas())
+
+    old = open_table()
+    old.commit([(replica, Standing(epoch=1))], sync=True)
+    reader = old.look(replica)  # keeps it open
+    files.remove_tree(path)
+    old.close()
+    with pytest.raises(OSError, match="lock hold by current process"):
+        open_table()
+    assert not files.exists(path)
+    del reader, old
+    new = open_table()
+    assert not new.replicas()
+    new.close()

@@ -155,7 +155,9 @@ def test_a_start_that_was_interrupted_leaves_an_empty_volume(empty: Path) -> Non
 
 
 def test_swapped_volumes_are_refused_and_swapped_back_all_is_well(used: Path, empty: Path) -> None:
-    start(empty, node=1).close()
+    volumes = start(empty, node=1)
+    volumes.join("cluster secret")
+    volumes.close()
     for node, wrong in ((1, used), (2, empty)):
         refusal(wrong, node=node)
     assert start(used, node=2).identity.node_secret == "its secret"
@@ -164,8 +166,39 @@ def test_swapped_volumes_are_refused_and_swapped_back_all_is_well(used: Path, em
 
 def test_a_running_node_keeps_others_from_its_volume(empty: Path) -> None:
     running = start(empty, node=1)
+    before = snapshot(empty)
+    for node in (1, 2):
+        with pytest.raises(InvalidArgument, match="in use by another process"):
+            start(empty, node=node)
+    running.join("cluster secret")
     with pytest.raises(InvalidArgument, match="storage node 1"):
         start(empty, node=2)
-    with pytest.raises(InvalidArgument, match="in use by another process"):
-        start(empty, node=1)
+    assert snapshot(empty).keys() == before.keys()
     running.close()
+
+
+@pytest.mark.parametrize(("cluster", "node"), [("c1", 2), ("c2", 1)])
+def test_what_joined_no_cluster_is_free_for_another_number(
+    empty: Path, cluster: str, node: int
+) -> None:
+    start(empty, node=1).close()
+    volumes = start(empty, cluster=cluster, node=node)
+    assert (volumes.identity.cluster_id, volumes.identity.node_id) == (cluster, node)
+    volumes.close()
+    assert len(list(empty.rglob("identity"))) == 1
+
+
+def test_data_that_joined_no_cluster_is_not_free(empty: Path) -> None:
+    start(empty, node=1).close()
+    (empty / "cid=c1/snid=1/lsid=7").mkdir()
+    assert "storage node 1" in refusal(empty, node=2)
+
+
+@pytest.mark.parametrize("survivors", [("identity",), ("identity", "generation"), ()])
+def test_a_removal_that_was_interrupted_goes_on(empty: Path, survivors: tuple[str, ...]) -> None:
+    start(empty, node=1).close()
+    directory = empty / "cid=c1/snid=1"
+    (directory / "generation").write_text("1")
+    for name in {"identity", "generation"} - {*survivors}:
+        (directory / name).unlink()
+    assert start(empty, node=2).identity.node_id == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -93,7 +95,7 @@ def test_a_volume_that_is_not_mounted_is_not_taken_for_a_new_one(two: tuple[Path
 
 
 def test_an_empty_volume_is_refused_while_another_is_missing(two: tuple[Path, Path]) -> None:
-    """It may be a wrong mount: undone, everything is there."""
+    """The cause may be a wrong mount: once that is undone, everything is there."""
     start(*two).close()
     wrong = two[0].parent / "c"
     wrong.mkdir()
@@ -193,7 +195,7 @@ def test_marks_are_kept_when_a_volume_fails(two: tuple[Path, Path]) -> None:
 
 
 class _CrashingFiles(RealFiles):
-    """Files that break after so many renames."""
+    """Files that break after a number of renames."""
 
     def __init__(self, renames: int) -> None:
         super().__init__()
@@ -213,6 +215,137 @@ def test_an_interrupted_first_start_leaves_no_volume_that_seems_unmounted(
     with pytest.raises(OSError, match="crashed"):
         start(*two, files=_CrashingFiles(renames))
     start(*two)
+
+
+class _FailingFiles(RealFiles):
+    """Files of a disk that fails below one directory, in some operations."""
+
+    def __init__(self, number: int, *operations: str, below: Path) -> None:
+        self._error = OSError(number, os.strerror(number))
+        self._operations = operations
+        self._below = str(below)
+
+    def _check(self, operation: str, path: str) -> None:
+        if operation in self._operations and path.startswith(self._below):
+            raise self._error
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        self._check("create" if create else "open", path)
+        return super().open(path, create=create)
+
+    def list(self, path: str) -> list[str]:
+        self._check("list", path)
+        return super().list(path)
+
+    def exists(self, path: str) -> bool:
+        self._check("exists", path)
+        return super().exists(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._check("sync", path)
+        super().sync_directory(path)
+
+
+FAILURES = [
+    (errno.EIO, "list"),
+    (errno.EACCES, "list"),
+    (errno.EACCES, "list", "/cid=c1"),
+    (errno.EACCES, "list", "/cid=c1/snid=3"),
+    (errno.EIO, "exists"),
+    (errno.EIO, "open"),
+    (errno.EROFS, "create"),
+    (errno.EIO, "sync"),
+]
+
+
+@pytest.mark.parametrize(("number", "operation", "below"), [(*each, "")[:3] for each in FAILURES])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_volume_that_fails_is_left_out_and_nothing_is_written_there(
+    two: tuple[Path, Path], place: int, number: int, operation: str, below: str
+) -> None:
+    first = start(*two)
+    first.join("ours")
+    first.close()
+    bad, before = two[place], _contents(two[place])
+    files = _FailingFiles(number, operation, below=Path(f"{bad}{below}"))
+    volumes = start(*two, files=files)
+    assert volumes.failed == {str(bad): os.strerror(number)}
+    assert volumes.missing == {place: str(bad)}
+    assert list(volumes.shards.values()) == [1 - place]
+    volumes.note({"lost/5": 7})
+    assert not volumes.look_again(str(bad))
+    volumes.close()
+    assert _contents(bad) == before
+    again = start(*two)
+    assert (again.failed, again.missing, list(again.shards.values())) == ({}, {}, [0, 1])
+    assert again.identity.marks["lost/5"] == 7
+
+
+@pytest.mark.parametrize(("number", "operation", "below"), [(*each, "")[:3] for each in FAILURES])
+def test_a_volume_that_fails_is_never_taken_for_a_new_one(
+    two: tuple[Path, Path], number: int, operation: str, below: str
+) -> None:
+    """Neither the only one, nor one that no other volume knows; and none takes its place."""
+    start(two[1]).close()
+    before = _contents(two[1])
+    files = _FailingFiles(number, operation, below=Path(f"{two[1]}{below}"))
+    for volumes in ([two[1]], [two[0], two[1]]):
+        with pytest.raises(InvalidArgument, match=os.strerror(number)) as caught:
+            start(*volumes, files=files)
+        assert "\n" not in str(caught.value)
+    assert _contents(two[1]) == before
+    start(two[1], two[0]).close()
+    empty = two[0].parent / "empty"
+    empty.mkdir()
+    with pytest.raises(InvalidArgument, match=f"{empty} is empty, but volume {two[1]} is missing"):
+        start(two[0], two[1], empty, files=files)
+    assert not list(empty.rglob("identity"))
+
+
+def test_a_damaged_identity_costs_its_own_volume(two: tuple[Path, Path]) -> None:
+    start(*two).close()
+    path = two[1] / "cid=c1/snid=3/identity"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    volumes = start(*two)
+    assert "identity is damaged; copy it from another volume" in volumes.failed[str(two[1])]
+    assert path.read_bytes() == whole[:-1]
+    path.write_bytes(whole)
+    assert volumes.look_again(str(two[1]))
+
+
+def test_a_volume_that_failed_comes_back_only_as_itself(two: tuple[Path, Path]) -> None:
+    other = two[0].parent / "other"
+    other.mkdir()
+    for joined in (start(*two), start(other, node=4)):
+        joined.join("cluster secret")
+        joined.close()
+    files = _FailingFiles(errno.EIO, "list", below=two[1])
+    volumes = start(*two, files=files)
+    files._operations = ()
+    own = two[1] / "cid=c1"
+    own.rename(two[1].parent / "own")
+    for contents, reason in (
+        (None, "it is empty, but had data of this node: mount it"),
+        (other / "cid=c1", "expected cluster c1, storage node 3, found cluster c1, storage node 4"),
+        (two[0] / "cid=c1", "are copies of one volume"),
+    ):
+        if contents is not None:
+            shutil.copytree(contents, own)
+        assert not volumes.look_again(str(two[1]))
+        assert re.search(reason, volumes.failed[str(two[1])])
+        shutil.rmtree(own, ignore_errors=True)
+    (two[1].parent / "own").rename(own)
+    assert volumes.look_again(str(two[1]))
+    assert "in use" not in refusal(two[1], node=4), "it holds no lock"
+    volumes.give_up(str(two[1]))
+    assert not volumes.look_again(str(two[1]))
+    assert "was given up" in volumes.failed[str(two[1])]
+
+
+def _contents(volume: Path) -> dict[Path, bytes]:
+    files = (path for path in volume.rglob("*") if path.is_file() and path.name != "lock")
+    return {path: path.read_bytes() for path in files}
 
 
 def test_a_missing_volume(tmp_path: Path) -> None:
@@ -268,7 +401,9 @@ def test_a_refused_start_holds_no_lock(two: tuple[Path, Path]) -> None:
 
 
 def test_a_copied_directory_does_not_pass_for_another_node(tmp_path: Path) -> None:
-    start(tmp_path).close()
+    volumes = start(tmp_path)
+    volumes.join("cluster secret")
+    volumes.close()
     (tmp_path / "cid=c1/snid=3").rename(tmp_path / "cid=c1/snid=4")
     why = refusal(tmp_path, node=4)
     assert "expected cluster c1, storage node 4" in why

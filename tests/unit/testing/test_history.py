@@ -334,3 +334,45 @@ def test_an_acknowledged_value_is_in_no_gap() -> None:
     history.see_entries("final", [*seen, Gap(6, 6, "hole")])
     history.final("final")
     assert broken(history) == {Rule.ACKED_LOST}
+
+
+def conditional(expected: int, place: int) -> History:
+    """Alice appends to 1 and 2, and Bob somewhere, expecting a tail."""
+    history = History()
+    history.invoke("alice", 1, [b"a", b"b"])
+    history.ack(1, [Position(1, 1, 1), Position(2, 1, 2)])
+    history.invoke("bob", 2, [b"c"], expected)
+    history.ack(2, [Position(place, 1, place)])
+    history.reader("final", 1)
+    found = {1: b"a", 2: b"b", place: b"c"}
+    seen: list[Entry | Gap] = [Entry(at, 1, at, 0, None, found[at]) for at in sorted(found)]
+    if place > 3:
+        seen.insert(2, Gap(3, place - 1, "hole"))
+    history.see_entries("final", seen)
+    history.final("final")
+    return history
+
+
+@pytest.mark.parametrize(
+    ("expected", "place", "found"), [(2, 3, set()), (2, 5, set()), (1, 3, {Rule.EXPECTED})]
+)
+def test_behind_an_expected_tail_nothing_else_comes_first(
+    expected: int, place: int, found: set[Rule]
+) -> None:
+    history = conditional(expected, place)
+    assert broken(history) == found
+    assert broken(History.load(history.dump())) == found
+
+
+@pytest.mark.parametrize(("expected", "found"), [(1, set()), (2, {Rule.CONFLICT})])
+def test_a_conflict_has_a_cause_that_came_before(expected: int, found: set[Rule]) -> None:
+    history = conditional(2, 3)
+    history.invoke("carol", 3, [b"d"], expected if expected == 1 else 3)
+    history.conflict(3)
+    history.invoke("alice", 4, [b"e"])
+    history.ack(4, [Position(4, 1, 4)])
+    history.reader("later", 4)
+    history.see_entries("later", [Entry(4, 1, 4, 0, None, b"e")])
+    history.final("later")
+    assert broken(history) - {Rule.COMPLETE} == found
+    assert broken(History.load(history.dump())) - {Rule.COMPLETE} == found

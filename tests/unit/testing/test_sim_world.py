@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import random
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 
 import pytest
 
@@ -184,6 +185,28 @@ def test_a_killed_process_never_runs_again_not_even_its_finally() -> None:
         sim.run(10.0)
         assert story == ["number 1", "number 1"]
     assert "cleaned up" not in story
+
+
+def test_a_task_that_a_kill_kept_from_beginning_leaves_no_coroutine_behind() -> None:
+    """A coroutine left behind would warn when it is collected, in the middle of another test."""
+    held: list[Coroutine[None, None, None]] = []
+
+    async def work() -> None:
+        raise AssertionError("it never begins")
+
+    async def answer(pending: Coroutine[None, None, None]) -> None:
+        await pending
+
+    async def main(process: Process) -> None:
+        held.append(work())
+        process.loop.create_task(answer(held[0]))
+        process.host.kill()
+        await asyncio.sleep(1)
+
+    with Simulation(1) as sim:
+        sim.host("a").start(main)
+        sim.run(1.0)
+    assert inspect.getcoroutinestate(held[0]) == inspect.CORO_CLOSED
 
 
 def test_a_process_can_be_started_again_after_it_was_killed() -> None:

@@ -30,6 +30,8 @@ from loomlog.core.chained.messages import (
     HandedOut,
     List,
     Listed,
+    Measure,
+    MeasuredBlocks,
     Missing,
     Next,
     Pull,
@@ -91,6 +93,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(List, LONG, LONG, st.integers(1, LIST_MAX), st.none() | SIGNED),
     st.builds(Fetch, LONG, LONG, st.integers(1, chained.FETCH_BYTES_MAX), st.booleans()),
     st.builds(Check, LONG),
+    st.builds(Measure, LONG, LONG, LONG, st.integers(1, LIST_MAX)),
     st.builds(FindEnd, LONG),
     st.builds(Trim, LONG, LONG),
     st.builds(Seal, LONG, st.booleans()),
@@ -107,6 +110,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Missing, LONG),
     st.builds(TrimmedTo, LONG),
     st.builds(Listed, st.lists(st.builds(Extent, LONG, SHORT)), st.booleans(), LONG),
+    st.builds(MeasuredBlocks, LONG, LONG),
     st.builds(Fetched, st.lists(BLOCKS, max_size=5), st.booleans()),
     st.builds(Pulled, LONG, LONG, st.booleans()),
     st.builds(SealedAt, LONG, LONG),
@@ -147,13 +151,22 @@ def test_an_answer_arrives_as_it_was_given(answer: Answer) -> None:
 def test_no_kind_is_left_out() -> None:
     replica = Replica(NODE, 1, 0, 1)
     requests = (
-        *(Write(1, junk(1, 1)), Read(1, 1), Before(1, 1), List(1, 1, 1), Fetch(1, 1, 1), Check(1)),
+        *(
+            Write(1, junk(1, 1)),
+            Read(1, 1),
+            Before(1, 1),
+            List(1, 1, 1, 5, without_junk=True),
+            Fetch(1, 1, 1),
+            Check(1),
+        ),
+        Measure(1, 1, 1, 1),
         *(Trim(1, 1), Seal(1), Create(), Pull(1, replica, 1, 1), Remove(), FindEnd(1)),
     )
     sent = {chained.request_to_wire(replica, request)[0].kind for request in requests}
     assert sent == set(pb.ChainRequest.Kind.values()) - {pb.ChainRequest.KIND_UNSPECIFIED}
     answers: tuple[Answer, ...] = (
         *(Stored(), Written(), Found(junk(1, 1)), Missing(1), TrimmedTo(1), Listed([], False)),
+        MeasuredBlocks(1, 1),
         *(Fetched([], False), Pulled(1, 1, False), SealedAt(1, 1), Done(), EpochOver(1)),
         *(Refused(""), Lost(), Beyond(1)),
     )

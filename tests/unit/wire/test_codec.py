@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from loomlog import limits
 from loomlog.errors import Corrupt
+from loomlog.wire import codec
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import _CHECKSUMS, _PREFIX, _SIZES, MAGIC, FrameReader, FrameWriter
 
@@ -53,6 +56,44 @@ def test_frames_survive_any_chunking(contents: list[bytes], step: int) -> None:
     step = max(step, sum(map(len, contents)) // 2000 + 1)
     found = feed(greeted(), b"".join(encoded(*contents)), step)
     assert found == list(enumerate(contents))
+
+
+def test_buffers_are_used_again_once_nobody_looks_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms: deque[bytearray] = deque()
+    monkeypatch.setattr(codec, "_rooms", rooms)
+    seen: list[int] = []
+    kept: list[tuple[bytes, memoryview]] = []
+    contents = [bytes([number]) * 300_000 for number in range(40)]
+    reader = greeted()
+    for content, data in zip(contents, encoded(*contents), strict=True):
+        while data:
+            room = reader.writable()
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            data = data[count:]
+            for _, payload in reader.received(count):
+                seen.append(id(payload.obj))
+                if content[0] % 10 == 0:  # a consumer that keeps some, and looks at others once
+                    kept.append((content, payload))
+                assert payload == content
+                del payload
+    assert len(set(seen)) < len(seen) / 2
+    assert len(rooms) <= codec._ROOMS_MAX
+    assert all(view == content for content, view in kept)
+
+
+def test_large_frames_are_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    move = FrameReader._move
+
+    def noted(self: FrameReader, size: int) -> None:
+        moved.append(self._end - self._begin)
+        move(self, size)
+
+    monkeypatch.setattr(FrameReader, "_move", noted)
+    contents = [bytes(300_000)] * 20
+    feed(greeted(), b"".join(encoded(*contents)), step=1 << 20)
+    assert sum(moved) < 300_000  # until their size is known
 
 
 def test_payloads_that_are_kept_are_never_overwritten() -> None:

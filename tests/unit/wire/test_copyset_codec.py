@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ from loomlog.core.copyset.messages import (
     FoundBatch,
     GetState,
     LogState,
+    Miss,
     NodeAnswer,
     NodeRequest,
     NotHere,
@@ -43,9 +46,9 @@ from loomlog.core.copyset.messages import (
     Trim,
     UseShort,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Member, Trouble
+from loomlog.core.copyset.nodeset import SHARD_MAX, EpochMetadata, Member, Trouble, shard_of
+from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, Kind, Record, make
-from loomlog.core.copyset.shards import SHARD_MAX, shard_of
 from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.wire import copyset
 from loomlog.wire import loomlog_pb2 as pb
@@ -211,7 +214,9 @@ STORE_REQUESTS: st.SearchStrategy[EpochStoreRequest] = st.one_of(
     st.builds(Activate, LOG, st.just(NODE), EPOCH),
     st.builds(SetClean, LOG, EPOCH, ENDS),
     st.builds(UseShort, LOG, EPOCH, EPOCH, NODES),
+    st.builds(Presume, LOG, EPOCH, EPOCH, SHORT, OFFSET, OFFSET),
     st.builds(Finish, LOG, EPOCH, OFFSET),
+    st.builds(Miss, LOG, EPOCH, OFFSET),
     st.builds(Contradict, LOG, EPOCH, SHORT, LSN),
 )
 
@@ -264,6 +269,7 @@ def test_a_state_and_its_nodes_are_the_same_there() -> None:
     first = EpochMetadata(4, (Member(1, "rack=a"), Member(2)), 2)
     second = EpochMetadata(6, (Member(1, "rack=a"), Member(3, "rack=b")), 2)
     state = LogState(7, 3, (first, second), 5, make(5, 9), closed=True, trimmed=make(4, 2))
+    state = replace(state, presumed=(Presumption(6, 7, 3, 20, 30),))
     nodes = [KnownNode(1, "a:1", True), KnownNode(3, "c:3", False, True)]
     message = copyset.state_to_wire(8, state, nodes)
     found, by_id = copyset.state_from_wire(message)

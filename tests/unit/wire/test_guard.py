@@ -12,19 +12,20 @@ from loomlog.core.audit import AuditTrail
 from loomlog.core.permissions import AccessRules, Grant, Need, Verb, parse_permissions
 from loomlog.core.principal import ANONYMOUS, Principal
 from loomlog.core.usage import UNKNOWN
-from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied
+from loomlog.errors import Busy, LoomError, NotFound, PermissionDenied, Unauthorized
 from loomlog.limits import IdentityLimits
 from loomlog.wire import guard, tokens
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.guard import RECHECK_S, Access, Guard
-from loomlog.wire.permissions import RULES, Rule, Target
+from loomlog.wire.access import Access
+from loomlog.wire.guard import RECHECK_S, Guard
+from loomlog.wire.permissions import BLOCK_WRITE, RULES, Rule, Target
 
 ALICE = Principal("client", name="alice", cluster="c")
 CAROL = Principal("operator", name="carol", cluster="c")
 NODE = Principal("node", number=3, cluster="c")
 VMR = Principal("metadata", number=1, cluster="c")
 NOW_S = 1_800_000_000.0
-EMPTY, FULL = memoryview(b""), memoryview(b"batch")
+FULL = memoryview(b"batch")
 KEY = tokens.new_private_key()
 
 
@@ -116,8 +117,15 @@ def frame_of(kind: str, sub_kind: int | None = None) -> pb.Frame:
     body = getattr(frame, kind)
     body.SetInParent()
     fields = body.DESCRIPTOR.fields_by_name
-    for name, value in (("name", "orders"), ("log_stream_id", 1), ("loglet_id", 2)):
-        if name in fields:
+    values = {
+        "name": "orders",
+        "log_stream_id": 1,
+        "loglet_id": 2,
+        "storage_node_id": NODE.number,
+        "leader": VMR.number,
+    }
+    for name, value in values.items():
+        if name in fields and isinstance(getattr(body, name), type(value)):
             setattr(body, name, value)
     if sub_kind is not None:
         body.kind = sub_kind
@@ -131,8 +139,6 @@ def requests() -> list[tuple[str, Rule, pb.Frame, memoryview]]:
         for sub_kind, rule in single:
             name = kind if sub_kind is None else f"{kind}-{sub_kind}"
             found.append((name, rule, frame_of(kind, sub_kind), FULL))
-            if rule.empty is not None:
-                found.append((f"{name}-empty", rule.empty, frame_of(kind, sub_kind), EMPTY))
     return found
 
 
@@ -152,7 +158,7 @@ async def is_denied(rig: Rig, principal: Principal, frame: pb.Frame, payload: me
 async def test_each_request_is_allowed_by_its_verbs_alone(verb: Verb) -> None:
     for name, rule, frame, payload in CASES:
         rig = Rig(Grant("alice", verb, "orders"))
-        needed = rule.verbs
+        needed = rule.verbs + (rule.lesser.verbs if rule.lesser else ())
         if rule.target in (Target.REGISTER, Target.REGISTER_CHANGE):
             needed = (Verb.REGISTER,)
         denied = await is_denied(rig, ALICE, frame, payload)
@@ -168,6 +174,19 @@ async def test_servers_need_their_own_certificates(principal: Principal) -> None
     for name, rule, frame, payload in CASES:
         denied = await is_denied(Rig(), principal, frame, payload)
         assert bool(denied) != (rule.is_open or principal.kind in rule.servers), (name, denied)
+
+
+@pytest.mark.parametrize("enforced", [True, False])
+async def test_a_server_sends_only_what_names_itself(enforced: bool) -> None:
+    others = {"node": replace(NODE, number=2), "metadata": replace(VMR, number=2)}
+    named = [case for case in CASES if case[1].sender and case[1].sender.field]
+    assert len(named) == 4
+    for name, rule, frame, payload in named:
+        rig, impostor = Rig(enforced=enforced), others[rule.servers[0]]
+        with pytest.raises(Unauthorized, match=f"needs the certificate .* not that of {impostor}"):
+            await rig.ask(Peer(impostor), frame, payload)
+        assert rig.guard.denials == 1, name
+        assert [entry.who for entry in rig.trail.take()] == [str(impostor)]
 
 
 async def test_without_rules_certificates_still_tell_servers_from_others() -> None:
@@ -190,6 +209,23 @@ async def test_a_denial_names_the_missing_permission() -> None:
     assert "orders" not in str(denied.value)
 
 
+async def test_who_fulfils_the_lesser_rule_alone_is_served_in_another_way() -> None:
+    rig, peer = Rig(Grant("alice", "read", "orders")), Peer(ALICE)
+    write, key = frame_of("chain_request", pb.ChainRequest.WRITE), (BLOCK_WRITE, 2)
+    for _ in range(2):
+        await rig.ask(peer, write)
+        assert key in peer.session.lesser
+        assert key not in peer.session.admitted
+    rig.change(rules=rig.access.rules.with_grants([Grant("alice", "append", "orders")]))
+    assert not peer.closed
+    await rig.ask(peer, write)
+    assert key not in peer.session.lesser
+    rig.change(rules=AccessRules(True, (Grant("alice", "read", "orders"),)))
+    assert isinstance(peer.closed_with, PermissionDenied)  # it lost the right to append
+    with pytest.raises(PermissionDenied, match="append for this log"):
+        await Rig(Grant("alice", "read", "bills")).ask(Peer(ALICE), write)
+
+
 async def test_a_stream_that_is_not_here_is_not_found() -> None:
     rig = Rig(Grant("alice", "append", "*"))
     frame = pb.Frame(append=pb.Append(log_stream_id=99))
@@ -208,6 +244,18 @@ async def test_a_decision_is_kept_until_rules_change() -> None:
     again = Peer(ALICE)
     with pytest.raises(PermissionDenied):
         await rig.ask(again, frame_of("append"))
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["its-grant", "the-role"])
+async def test_who_loses_a_role_or_whose_role_loses_a_grant_is_cut_off(lost: int) -> None:
+    grants = (Grant("role:billing", "append", "orders"), Grant("alice", "role:billing", "*"))
+    rig, peer = Rig(*grants), Peer(ALICE)
+    await rig.ask(peer, frame_of("append"))
+    rig.change(rules=rig.access.rules.without_grants([grants[lost]]))
+    assert isinstance(peer.closed_with, PermissionDenied)
+    with pytest.raises(PermissionDenied, match="client alice has no permission append"):
+        await rig.ask(Peer(ALICE), frame_of("append"))
+    assert [entry.who for entry in rig.trail.take()] == ["client alice"] * 2  # cut off, denied
 
 
 async def test_a_change_that_takes_nothing_away_leaves_connections_open() -> None:
@@ -356,7 +404,8 @@ async def test_the_requests_of_a_name_count_together() -> None:
             await rig.ask(second, frame_of("append"))
         await rig.ask(second, pb.Frame(ping=pb.Ping()))  # what is for anybody is not counted
         await rig.ask(Peer(CAROL), frame_of("append"))  # somebody else
-        assert first.counted == second.counted == [(1, len(FULL))]
+        held = len(FULL) + frame_of("append").ByteSize()
+        assert first.counted == second.counted == [(1, held)]
         assert rig.guard.refusals == {"requests": 1}
 
 

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.permissions import ANYBODY, AUDITED, NOBODY, RULES, Rule, Target, rule_of
+from loomlog.wire.permissions import ANYBODY, AUDITED, NOBODY, RULES, Rule, Sender, Target, rule_of
 
 KINDS: dict[str, Any] = {
     field.name: field.message_type for field in pb.Frame.DESCRIPTOR.oneofs_by_name["body"].fields
 }
-NOTHING = memoryview(b"")
 
 
 def all_rules(kind: str) -> list[Rule]:
     rules = RULES[kind]
     found = [rules] if isinstance(rules, Rule) else list(rules.values())
-    return found + [rule.empty for rule in found if rule.empty is not None]
+    others = [other for rule in found for other in (rule.lesser, rule.fence) if other is not None]
+    return found + others
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,7 +38,7 @@ def test_a_message_with_kinds_declares_each_of_them(kind: str) -> None:
     assert isinstance(rules, Mapping)
     numbers = KINDS[kind].fields_by_name["kind"].enum_type.values_by_number
     assert set(rules) == set(numbers) - {0}
-    assert rule_of(kind, pb.Frame(**{kind: {}}), NOTHING) is NOBODY  # type: ignore[arg-type]
+    assert rule_of(kind, pb.Frame(**{kind: {}})) is NOBODY  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,7 +47,27 @@ def test_a_rule_finds_what_its_message_is_about(kind: str) -> None:
         field = rule.target.field
         assert not field or field in KINDS[kind].fields_by_name
         if rule.target is not Target.CLUSTER:
-            assert rule.verbs or rule.target in (Target.REGISTER, Target.REGISTER_CHANGE)
+            of_registers = (Target.REGISTER, Target.REGISTER_CHANGE, Target.LEASE)
+            assert rule.verbs or rule.target in of_registers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_of_servers_declares_which_one_may_send_it(kind: str) -> None:
+    for rule in all_rules(kind):
+        assert (rule.sender is not None) == bool(rule.servers), f"say whose {kind} is accepted"
+        if rule.sender is not None and rule.sender.field:
+            assert rule.sender.field in KINDS[kind].fields_by_name
+        if rule.verbs:  # others may send it, too, so it is not the name that counts
+            assert rule.sender in (None, Sender.ANY)
+
+
+def test_few_requests_of_servers_are_accepted_from_any_of_them() -> None:
+    of_any = {kind for kind in RULES if any(rule.sender is Sender.ANY for rule in all_rules(kind))}
+    assert of_any == {
+        *("prove_node", "describe_loglet", "check_replica"),
+        *("chain_request", "copyset_request", "report_chain"),  # to read, or to complain
+        "sequencer_request",  # to learn where a log ends
+    }
 
 
 def test_few_messages_are_open_to_anybody() -> None:
@@ -58,4 +78,4 @@ def test_few_messages_are_open_to_anybody() -> None:
 
 
 def test_an_unknown_frame_is_for_nobody() -> None:
-    assert rule_of("", pb.Frame(), NOTHING) is NOBODY
+    assert rule_of("", pb.Frame()) is NOBODY

@@ -117,7 +117,7 @@ async def measure(
 ) -> FailoverReport:
     """Measure; everything started or created for it is removed afterwards."""
     if protocol not in STREAMS:
-        raise InvalidArgument(f"--failover is measured of {', '.join(STREAMS)} logs")
+        raise InvalidArgument(f"failover is measured of {', '.join(STREAMS)} logs")
     async with private_cluster(target, NODES) as private:
         client, plan = private.client, private.processes.plan
         log = await client.create_log("bench-failover", protocol, STREAMS[protocol], REPLICAS)

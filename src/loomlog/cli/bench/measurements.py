@@ -8,10 +8,10 @@ import struct
 from array import array
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from loomlog.limits import MIB
 
@@ -25,8 +25,25 @@ WARM_UP_S_MAX: Final = 1.0
 FILL_BYTES: Final = MIB  # of a batch that is not measured
 FILLS_IN_FLIGHT: Final = 8
 BATCHES_IN_FLIGHT: Final = 16  # of append_many: enough to hide the round trip
+ENTRIES_AT_ONCE: Final = 1024  # counted together while a log is read
 PAUSE_S: Final = 0.002  # between two appends of the end-to-end run: no queue builds up
-_STAMP = struct.Struct("<d")
+MIXED_BYTES: Final = 16 * MIB  # to be read while others append
+SLICES: Final = 20  # of the time of a measurement, for charts
+PERCENTILES: Final = {
+    "p50_ms": 0.50,
+    "p90_ms": 0.90,
+    "p99_ms": 0.99,
+    "p999_ms": 0.999,
+    "max_ms": 1.0,
+}
+_STAMP = struct.Struct("<16sd")  # whose record it is, and when its append was called
+
+
+class Slice(NamedTuple):
+    """A part of the time of a measurement."""
+
+    records_per_s: float
+    p99_ms: float | None  # of the calls that ended in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +56,12 @@ class Result:
     records: int
     seconds: float
     p50_ms: float | None = None
+    p90_ms: float | None = None
     p99_ms: float | None = None
+    p999_ms: float | None = None
+    max_ms: float | None = None
+    over_time: tuple[Slice, ...] = ()  # slices of equal length
+    cpu_percent: dict[str, float] = field(default_factory=dict)  # of one core, by process
 
     @property
     def records_per_s(self) -> float:
@@ -57,30 +79,65 @@ class Appends(Protocol):
         """Append one record; it is stored when this ends."""
 
 
+class Calls:
+    """Calls that ended, with their latencies and records."""
+
+    def __init__(self) -> None:
+        self._ended = array("d")
+        self._latencies_s = array("d")
+        self._records = array("q")
+
+    def add(self, ended: float, latency_s: float, records: int) -> None:
+        self._ended.append(ended)
+        self._latencies_s.append(latency_s)
+        self._records.append(records)
+
+    @property
+    def records(self) -> int:
+        return sum(self._records)
+
+    def latencies(self) -> dict[str, Any]:
+        """Return the percentiles, as fields of a Result."""
+        ordered = sorted(self._latencies_s)
+        return {name: percentile_ms(ordered, share) for name, share in PERCENTILES.items()}
+
+    def over_time(self, begin: float, end: float) -> tuple[Slice, ...]:
+        width_s = (end - begin) / SLICES
+        counts = [0] * SLICES
+        latencies: list[list[float]] = [[] for _ in counts]
+        for ended, latency_s, records in zip(
+            self._ended, self._latencies_s, self._records, strict=True
+        ):
+            at = min(int((ended - begin) / width_s), SLICES - 1)
+            counts[at] += records
+            latencies[at].append(latency_s)
+        return tuple(
+            Slice(round(count / width_s, 1), percentile_ms(sorted(some), 0.99))
+            for count, some in zip(counts, latencies, strict=True)
+        )
+
+
 class TimeWindow:
     """Counts calls that end inside [begin, end); calls run before `begin` and until `end`."""
 
     def __init__(self, seconds: float) -> None:
         self.begin = perf_counter() + min(WARM_UP_S_MAX, seconds * WARM_UP_SHARE)
         self.end = self.begin + seconds
-        self._records = 0
-        self._latencies_s = array("d")
+        self._calls = Calls()
 
     def add(self, started: float, ended: float, records: int) -> None:
         if self.begin <= ended < self.end:
-            self._records += records
-            self._latencies_s.append(ended - started)
+            self._calls.add(ended, ended - started, records)
 
     def result(self, scenario: str, record_bytes: int, batch: int) -> Result:
-        ordered = sorted(self._latencies_s)
         return Result(
-            scenario=scenario,
-            record_bytes=record_bytes,
-            batch=batch,
-            records=self._records,
-            seconds=self.end - self.begin,
-            p50_ms=percentile_ms(ordered, 0.50),
-            p99_ms=percentile_ms(ordered, 0.99),
+            scenario,
+            record_bytes,
+            batch,
+            self._calls.records,
+            self.end - self.begin,
+            over_time=self._calls.over_time(self.begin, self.end),
+            **self._calls.latencies(),
         )
 
 
@@ -181,36 +238,67 @@ async def _positions(log: Log, first: int) -> list[int]:
 
 async def subscribe(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
     """Read what is there from `first` on, as Python entries."""
-    last = await log.tail()
-    count, started = 0, perf_counter()
+    reading = _Reading(seconds)
+    count, last = 0, await log.tail()
     async with aclosing(log.subscribe(start=first, stop=last)) as subscription:
         async for _ in subscription:
             count += 1
-            if not count % 1024 and perf_counter() > started + seconds:
-                break
-    return Result("subscribe", record_bytes, 1, count, perf_counter() - started)
+            if count == ENTRIES_AT_ONCE:
+                if reading.add(count):
+                    break
+                count = 0
+        else:
+            reading.add(count)
+    return reading.result("subscribe", record_bytes)
 
 
 async def subscribe_arrow(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
     """Read what is there from `first` on, as Arrow record batches."""
+    reading = _Reading(seconds)
     last = await log.tail()
-    count, started = 0, perf_counter()
     async with aclosing(log.subscribe_arrow(start=first, stop=last)) as subscription:
         async for batch in subscription:
-            count += batch.num_rows
-            if perf_counter() > started + seconds:
+            if reading.add(batch.num_rows):
                 break
-    return Result("subscribe_arrow", record_bytes, 1, count, perf_counter() - started)
+    return reading.result("subscribe_arrow", record_bytes)
+
+
+class _Reading:
+    """Counts what is read until the log ends, or the time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._begun = self._last = perf_counter()
+        self._calls = Calls()
+
+    def add(self, records: int) -> bool:
+        """Count records; return whether the time is over."""
+        self._last = perf_counter()
+        self._calls.add(self._last, 0.0, records)
+        return self._last > self._begun + self._seconds
+
+    def result(self, scenario: str, record_bytes: int) -> Result:
+        slices = self._calls.over_time(self._begun, max(self._last, self._begun + 1e-9))
+        return Result(
+            scenario,
+            record_bytes,
+            1,
+            self._calls.records,
+            self._last - self._begun,
+            over_time=tuple(one._replace(p99_ms=None) for one in slices),
+        )
 
 
 async def append_to_subscriber(log: Log, record_bytes: int, seconds: float) -> Result:
-    """Measure the time from the call of `append` until a subscriber has the entry."""
+    """Measure the time from the call of `append` until a subscriber has the entry. Others may
+    append to the log at the same time."""
     window = TimeWindow(seconds)
-    following = asyncio.ensure_future(_follow(log, await log.tail() + 1, window))
+    writer = os.urandom(16)
+    following = asyncio.ensure_future(_follow(log, await log.tail() + 1, writer, window))
     padding = bytes(max(0, record_bytes - _STAMP.size))
     try:
         while perf_counter() < window.end and not following.done():
-            await log.append(_STAMP.pack(perf_counter()) + padding)
+            await log.append(_STAMP.pack(writer, perf_counter()) + padding)
             await asyncio.sleep(PAUSE_S)
     finally:
         following.cancel()
@@ -220,8 +308,26 @@ async def append_to_subscriber(log: Log, record_bytes: int, seconds: float) -> R
     return window.result("append to subscriber", _STAMP.size + len(padding), 1)
 
 
-async def _follow(log: Log, first: int, window: TimeWindow) -> None:
+async def _follow(log: Log, first: int, writer: bytes, window: TimeWindow) -> None:
     async with aclosing(log.subscribe(start=first)) as subscription:
         async for entry in subscription:
-            (started,) = _STAMP.unpack_from(entry.value)
-            window.add(started, perf_counter(), 1)
+            if entry.value.startswith(writer):
+                _, started = _STAMP.unpack_from(entry.value)
+                window.add(started, perf_counter(), 1)
+
+
+# ---- everything at once
+
+
+async def mixed(log: Log, record_bytes: int, seconds: float, callers: int) -> list[Result]:
+    """Measure appends, single reads, a reader that catches up, and one that follows the tail, all
+    at the same time."""
+    first = await log.tail() + 1
+    await fill(log, max(1, MIXED_BYTES // record_bytes), record_bytes)
+    results = await asyncio.gather(
+        append_concurrently(log, record_bytes, seconds, callers),
+        read_one_at_a_time(log, record_bytes, seconds, first),
+        subscribe(log, record_bytes, seconds, first),
+        append_to_subscriber(log, record_bytes, seconds),
+    )
+    return [replace(result, scenario=f"mixed: {result.scenario}") for result in results]

@@ -42,8 +42,9 @@ def say(text: str) -> None:
 def number_table(first: str, *columns: str) -> Table:
     """Return a table of numbers: all columns but the first are aligned to the right."""
     table = new_table(first)
+    table.collapse_padding = True
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 

@@ -7,15 +7,25 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from loomlog.cli.bench.machine import Idle, describe, fdatasync_ms, idle, memory_mb
+from loomlog.cli.bench import charts
+from loomlog.cli.bench.machine import (
+    CpuByProcess,
+    Idle,
+    describe,
+    fdatasync_ms,
+    idle,
+    memory_mb,
+)
 from loomlog.cli.bench.measurements import (
     Result,
     append_concurrently,
     append_many,
     append_one_at_a_time,
     append_to_subscriber,
+    fill,
+    mixed,
     read_one_at_a_time,
     subscribe,
     subscribe_arrow,
@@ -24,10 +34,14 @@ from loomlog.cli.bench.private_cluster import Progress, Target, private_cluster
 from loomlog.cli.bench.reports import memory, number, number_table, result_fields, say
 from loomlog.cli.console.command import connected
 from loomlog.cli.console.output import console
+from loomlog.limits import MIB
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
     from loomlog import Cluster, Log
+
+
+PREPARED_BYTES: Final = 64 * MIB  # to be read, where appends are not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,7 @@ class BenchSettings:
     protocol: str
     streams: int
     replicas: int
+    kinds: tuple[str, ...] = ("append", "read", "subscribe")  # of scenarios
     against: str | None = None  # a protocol: of a second fresh log that does the same in turn
 
 
@@ -96,11 +111,13 @@ class LogReport:
         )
         other = "without TLS" if self.is_secure else self.settings.against
         compared = (f"{other}: records/s", "ratio", "p50 ms") if self.against else ()
-        columns = ("bytes", "batch", "records/s", "MB/s", "p50 ms", "p99 ms")
+        columns = ("bytes", "batch", "records/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms")
         table = number_table("scenario", *columns, *compared)
         for index, result in enumerate(self.results):
             table.add_row(*_cells(result), *self._compared(index))
         console().print(table)
+        for result in self.results:
+            charts.print_result(result)
         if self.idle is not None:
             cpu = f"{self.idle.cpu_percent:.1f} % of one core in total"
             say(f"idle: {cpu}; {memory(self.idle.rss_mb)}")
@@ -123,12 +140,14 @@ def _cells(result: Result) -> tuple[str, ...]:
         f"{result.mb_per_s:,.1f}",
         number(result.p50_ms, ".2f"),
         number(result.p99_ms, ".2f"),
+        number(result.p999_ms, ".2f"),
+        number(result.max_ms, ".1f"),
     )
 
 
 def scenario_count(settings: BenchSettings, target: Target) -> int:
     logs = 1 if settings.against is None else 2
-    per_size = (len(settings.batches) + 5) * logs
+    per_size = len(list(_scenarios(1, settings))) * logs
     return per_size * len(settings.sizes) + (1 if target.up else 0)
 
 
@@ -173,38 +192,63 @@ async def _measure(
             measured = [(log, report.results)]
             if other is not None:
                 measured.insert(0, (other, report.against))
-            await _measure_size(measured, size, settings, progress)
+            await _measure_size(measured, size, settings, pids, progress)
     report.rss_after_mb = memory_mb(pids)
     return report
 
 
-Scenario: TypeAlias = Callable[["Log", Glsn], Awaitable[Result]]
+Scenario: TypeAlias = Callable[["Log", Glsn], Awaitable[Result | list[Result]]]
 """Given a log and where its measured entries begin."""
 
 
 async def _measure_size(
-    logs: list[tuple[Log, list[Result]]], size: int, settings: BenchSettings, progress: Progress
+    logs: list[tuple[Log, list[Result]]],
+    size: int,
+    settings: BenchSettings,
+    pids: dict[str, int],
+    progress: Progress,
 ) -> None:
     """Measure each scenario on one log, then the other, so that other load affects both."""
     firsts = [await log.tail() + 1 for log, _ in logs]
+    await _prepare([log for log, _ in logs], size, settings)
     for name, scenario in _scenarios(size, settings):
         for (log, results), first in zip(logs, firsts, strict=True):
             progress(f"{name}, {size} B", settings.seconds)
-            results.append(await scenario(log, first))
+            use = CpuByProcess(pids)
+            measured = await scenario(log, first)
+            lines = [measured] if isinstance(measured, Result) else measured
+            cpu = use.percent()
+            results += [replace(line, cpu_percent=cpu) for line in lines]
+
+
+async def _prepare(logs: list[Log], size: int, settings: BenchSettings) -> None:
+    """Append what is to be read, if that is not measured, too."""
+    if "append" in settings.kinds:
+        return
+    for log in logs:
+        if "read" in settings.kinds:  # entries in batches of their own
+            await append_one_at_a_time(log, size, min(settings.seconds, 1.0))
+        if "subscribe" in settings.kinds:
+            await fill(log, max(1, PREPARED_BYTES // size), size)
 
 
 def _scenarios(size: int, settings: BenchSettings) -> Iterator[tuple[str, Scenario]]:
-    s, callers = settings.seconds, settings.concurrency
-    yield "append, one at a time", lambda log, _: append_one_at_a_time(log, size, s)
-    yield "read, one at a time", lambda log, first: read_one_at_a_time(log, size, s, first)
-    for batch in settings.batches:
+    s, callers, kinds = settings.seconds, settings.concurrency, settings.kinds
+    if "append" in kinds:
+        yield "append, one at a time", lambda log, _: append_one_at_a_time(log, size, s)
+    if "read" in kinds:
+        yield "read, one at a time", lambda log, first: read_one_at_a_time(log, size, s, first)
+    for batch in settings.batches if "append" in kinds else ():
         if batch == 1:
             yield "append", lambda log, _: append_concurrently(log, size, s, callers)
         else:
             yield f"append_many {batch}", _many(size, s, batch)
-    yield "subscribe", lambda log, first: subscribe(log, size, s, first)
-    yield "subscribe_arrow", lambda log, first: subscribe_arrow(log, size, s, first)
-    yield "append to subscriber", lambda log, _: append_to_subscriber(log, size, s)
+    if "subscribe" in kinds:
+        yield "subscribe", lambda log, first: subscribe(log, size, s, first)
+        yield "subscribe_arrow", lambda log, first: subscribe_arrow(log, size, s, first)
+        yield "append to subscriber", lambda log, _: append_to_subscriber(log, size, s)
+    if "mixed" in kinds:
+        yield "mixed", lambda log, _: mixed(log, size, s, callers)
 
 
 def _many(size: int, seconds: float, batch: int) -> Scenario:

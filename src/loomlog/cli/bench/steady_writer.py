@@ -31,8 +31,9 @@ class AppendSample:
 class SteadyWriter:
     """A writer that runs during an `async with` block."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, per_s: float = APPENDS_PER_S) -> None:
         self._log = log
+        self._per_s = per_s
         self._value = os.urandom(RECORD_BYTES)
         self._under_way: dict[asyncio.Future[Any], float] = {}
         self._samples: list[AppendSample] = []
@@ -49,7 +50,7 @@ class SteadyWriter:
     async def _pace(self) -> None:
         begun, count = perf_counter(), 0
         while True:
-            for _ in range(count, int((perf_counter() - begun) * APPENDS_PER_S)):
+            for _ in range(count, int((perf_counter() - begun) * self._per_s)):
                 self._append()
                 count += 1
             await asyncio.sleep(PACE_S)

@@ -29,7 +29,7 @@ PROTOCOLS: Final = (  # from each to each
     *("ordered", "chained", "chained", "ordered", "ordered"),
     *("copyset", "copyset", "chained", "copyset", "ordered"),
 )
-AFTERWARDS_S: Final = 1.0  # appends continue, so that the pause ends
+AFTERWARDS_S_MAX: Final = 1.0  # appends continue, so that the pause ends
 SCENARIOS: Final = len(PROTOCOLS)
 
 
@@ -95,7 +95,7 @@ async def _switch(
         old = (await log.describe()).segments[-1]
         await cluster.switch_log(log.name, protocol=wanted, **_other_settings(old, wanted))
         answered = perf_counter()
-        await asyncio.sleep(AFTERWARDS_S)
+        await asyncio.sleep(min(seconds, AFTERWARDS_S_MAX))
         await writer.all_ended(before=answered)
         end = perf_counter()
     report.switches.append(

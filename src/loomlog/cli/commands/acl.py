@@ -10,7 +10,7 @@ from loomlog.cli.console import changes
 from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, Yes
 from loomlog.cli.console.output import console, new_table, plain, print_json, say
-from loomlog.core.permissions import AUDIT_LOG, ROLES, Grant, Verb, allows, permissions_for
+from loomlog.core.permissions import AUDIT_LOG, ROLES, Grant, Verb, is_role
 from loomlog.errors import AlreadyExists, InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,10 +22,16 @@ AUDIT_RETENTION: Final = "90d"
 app = typer.Typer(help="Who may do what: grants of verbs and roles for patterns of names.")
 
 Subject = Annotated[
-    str, typer.Argument(metavar="WHO", help="Name of a client, anonymous, or '*' for everybody.")
+    str,
+    typer.Argument(
+        metavar="WHO", help="Name of a client, anonymous, '*' for everybody, or role:NAME."
+    ),
 ]
 What = Annotated[
-    str, typer.Argument(metavar="WHAT", help=f"A verb, or a role: {', '.join(ROLES)}.")
+    str,
+    typer.Argument(
+        metavar="WHAT", help=f"A verb, a role ({', '.join(ROLES)}), or one of yours, role:NAME."
+    ),
 ]
 Pattern = Annotated[
     str, typer.Argument(metavar="NAMES", help="Of logs, registers or pipelines, as orders.*")
@@ -56,10 +62,15 @@ def grant(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Grant a verb or a role; it counts at once."""
+    """Grant a verb or a role; it counts at once. What is granted to role:NAME, all have to whom
+    role:NAME is granted."""
     with connected_sync(cluster) as client:
         access = client.grant(Grant(who, what, names))
-    say(_fields(access), f"{who} may {what}:{names}{_behind(access)}", as_json=as_json)
+    text = f"{who} may {what}:{names}"
+    if is_role(what):
+        has = any(each.subject == what for each in access.rules.grants)
+        text = f"{who} has {what}" + ("" if has else f"; nothing is granted to {what} yet")
+    say(_fields(access), f"{text}{_behind(access)}", as_json=as_json)
 
 
 @app.command()
@@ -73,8 +84,19 @@ def revoke(
     """Take a grant away, as `loom acl list` shows it."""
     with connected_sync(cluster) as client:
         access = client.revoke(Grant(who, what, names))
-    text = f"{who} has lost {what}:{names}{_behind(access)}"
-    say(_fields(access), text, as_json=as_json)
+    lost = what if is_role(what) else f"{what}:{names}"
+    say(_fields(access), f"{who} has lost {lost}{_behind(access)}", as_json=as_json)
+
+
+@app.command()
+def remove(
+    who: Subject, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+) -> None:
+    """Take all grants of a subject away; if it is a role, also from all who have it."""
+    changes.confirm_at_terminal(f"Take all grants of {who} away?", yes=yes)
+    with connected_sync(cluster) as client:
+        access = client.remove_subject(who)
+    say(_fields(access), f"{who} has no grants any more{_behind(access)}", as_json=as_json)
 
 
 @app.command()
@@ -88,9 +110,8 @@ def check(
     """Say whether grants allow a request; exit code 1 if they do not."""
     with connected_sync(cluster) as client:
         access = client.access()
-    permissions = access.rules.permissions_of_subject(who)
-    by = sorted({str(each) for each in permissions if each.covers(verb, name)})
-    allowed = allows(permissions, verb, name) or not access.rules.enforced
+    by = access.rules.reasons(who, verb, name)
+    allowed = bool(by) or not access.rules.enforced
     why = "nothing is enforced" if not access.rules.enforced else ", ".join(by) or "no grant"
     fields = {"who": who, "verb": verb, "name": name, "allowed": allowed, "by": why}
     answer = "yes" if allowed else "no"
@@ -144,7 +165,7 @@ def _fields(access: AccessInfo) -> dict[str, object]:
                 "who": grant.subject,
                 "what": grant.what,
                 "names": grant.pattern,
-                "permissions": list(map(str, permissions_for(grant.what, grant.pattern))),
+                "permissions": list(map(str, grant.permissions)),
             }
             for grant in access.rules.grants
         ],

@@ -8,21 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from loomlog import limits
 from loomlog.cli.console.command import connected
-from loomlog.cli.console.entry_input import FORMATS, Parse, parser
+from loomlog.cli.console.entry_input import FORMATS, Parse, parse_headers, parser
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
 from loomlog.cli.console.output import say, span
-from loomlog.console.entries import Record, as_arrow
+from loomlog.console.entries import Record, append_records
 from loomlog.errors import LoomError
 
 if TYPE_CHECKING:
@@ -55,16 +55,23 @@ class Tally:
         return f"appended {entries} at {span(self.first, self.last)}"
 
 
+def _existing_file(text: str) -> Path:
+    path = Path(text)
+    if text != "-" and (not path.exists() or path.is_dir()):
+        wrong = "is a directory" if path.is_dir() else "does not exist"
+        raise typer.BadParameter(f"file {text!r} {wrong}")
+    return path
+
+
 async def append(
     log: LogName,
     file: Annotated[
-        Path | None,
+        Any,
         typer.Argument(
             metavar="FILE",
-            exists=True,
-            dir_okay=False,
+            parser=_existing_file,
             show_default="standard input",
-            help="Where the lines are.",
+            help="Where the lines are; - is standard input.",
         ),
     ] = None,
     form: Annotated[
@@ -72,8 +79,8 @@ async def append(
         typer.Option(
             "--format",
             metavar="|".join(FORMATS),
-            help="What a line is: the value as text or base64, or a JSON object with value, key "
-            "and timestamp, as `loom tail --json` prints it.",
+            help="What a line is: the value as text or base64, or a JSON object with value, key, "
+            "timestamp and headers, as `loom tail --json` prints it.",
         ),
     ] = "text",
     key_separator: Annotated[
@@ -82,7 +89,25 @@ async def append(
             metavar="TEXT", show_default="no keys", help="Lines are KEY, this text, VALUE."
         ),
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            show_default=False,
+            help="A header of every entry; may be repeated.",
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="At most this many lines at once.")] = 1000,
+    expected_tail: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="POSITION",
+            show_default="any",
+            help="Append only directly behind this position (0: to an empty log): fail, and append "
+            "nothing more, if there is another entry.",
+        ),
+    ] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -94,13 +119,17 @@ async def append(
     if key_separator is not None and form == "json":
         raise UsageError("--key-separator: JSON lines have their keys in them")
     parse = parser(form, None if key_separator is None else os.fsencode(key_separator))
+    headers = parse_headers(header or ())
+    if headers:
+        parse = _with_headers(parse, headers)
     tally = Tally()
     with _opened(file) as source:
         async with connected(cluster) as client:
             await client.log(log).earliest()  # raises NotFound before anything is read
             try:
                 with _progress(source) as progress:
-                    await _append_lines(client.log(log), source, tally, progress, batch, parse)
+                    appender = Appender(client.log(log), tally, expected_tail)
+                    await _append_lines(appender, source, progress, batch, parse)
             except LoomError as error:
                 if tally.lines:
                     raise type(error)(f"{error} (before that: {tally})") from None
@@ -111,10 +140,20 @@ async def append(
     _say(log, tally, as_json=as_json)
 
 
+def _with_headers(parse: Parse, headers: Mapping[str, bytes]) -> Parse:
+    """Return a parser that adds headers; those of a line count more."""
+
+    def parse_line(line: bytes, number: int) -> Record:
+        record = parse(line, number)
+        return record._replace(headers={**headers, **(record.headers or {})})
+
+    return parse_line
+
+
 @contextmanager
 def _opened(file: Path | None) -> Iterator[int]:
     """Yield the descriptor to read."""
-    if file is None:
+    if file is None or str(file) == "-":
         yield sys.stdin.fileno()
         return
     with file.open("rb") as opened:
@@ -127,21 +166,28 @@ def _say(name: str, tally: Tally, *, as_json: bool) -> None:
 
 
 async def _append_lines(
-    log: Log, source: int, tally: Tally, progress: Advance, batch: int, parse: Parse
+    appender: Appender, source: int, progress: Advance, batch: int, parse: Parse
 ) -> None:
     async for lines in lines_as_they_come(source):
         for some in batches(lines, batch):
-            records = [parse(line, tally.lines + n) for n, line in enumerate(some, 1)]
-            tally.add(await _append_records(log, records))
+            before = appender.tally.lines
+            await appender.append([parse(line, before + n) for n, line in enumerate(some, 1)])
             progress(len(some), sum(map(len, some)))
 
 
-async def _append_records(log: Log, records: list[Record]) -> list[Position]:
-    if any(record.timestamp for record in records):
-        return await log.append_arrow(as_arrow(records))
-    values = [record.value for record in records]
-    keys = [record.key for record in records]
-    return await log.append_many(values, keys if any(key is not None for key in keys) else None)
+@dataclass(slots=True)
+class Appender:
+    """Appends batch after batch, behind the expected tail and each other if one is given."""
+
+    log: Log
+    tally: Tally
+    expected_tail: int | None
+
+    async def append(self, records: list[Record]) -> None:
+        appended = await append_records(self.log, records, self.expected_tail)
+        self.tally.add(appended)
+        if self.expected_tail is not None:
+            self.expected_tail = appended[-1].position
 
 
 def batches(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:

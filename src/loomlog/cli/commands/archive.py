@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loomlog.cli.commands.backup import Made, print_left_out, reported
 from loomlog.cli.console import changes
-from loomlog.cli.console.changes import WaitProgress, bar
 from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import (
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from loomlog.archive.record import ArchiveInfo
-    from loomlog.spark.archive_job import ArchiveOutcome, Report, RunTasks
+    from loomlog.client.backup.restore import RestoreOutcome
+    from loomlog.spark.archive_job import ArchiveOutcome, RunTasks
 
 app = typer.Typer(help="Move old entries of a log to Parquet files; readers see no difference.")
 
@@ -76,7 +77,7 @@ def run(
     if sum(given is not None for given in (until, older_than, keep)) > 1:
         raise typer.BadParameter("give one of --until, --older-than and --keep")
     age_s = None if older_than is None else _seconds(older_than)
-    with connected_sync(cluster) as client, _reported() as report, _tasks(spark_master) as on:
+    with connected_sync(cluster) as client, reported() as report, _tasks(spark_master) as on:
         if age_s is not None:
             last = archive_job.older_than(client, log, age_s)
         else:
@@ -153,7 +154,7 @@ def verify(
     """Read every file of the archive, and compare it with the log as far as that goes back."""
     from loomlog.spark import archive_job
 
-    with connected_sync(cluster) as client, _reported() as report, _tasks(spark_master) as on:
+    with connected_sync(cluster) as client, reported() as report, _tasks(spark_master) as on:
         checked = archive_job.verify(client, cluster, log, run_tasks=on, report=report)
     problems = [check.problem for check in checked if check.problem]
     if as_json:
@@ -178,6 +179,78 @@ def forget(
         location = archive_job.forget(client, log).location
     text = f"{log} has no archive any more; its files are still at {location}"
     say({"log": log, "location": location}, text, as_json=as_json)
+
+
+@app.command()
+def restore(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|URI", help="A directory of backups, or the archive of one log."
+        ),
+    ],
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LOG]…", help="Of a backup: only these logs.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str,
+        typer.Option("--as", metavar="NAME", show_default="as it was", help="Name of the one log."),
+    ] = "",
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URI",
+            show_default="in the log",
+            help="Keep the entries in an archive there, which every reader must reach.",
+        ),
+    ] = None,
+    made: Made = "",
+    replicas: Annotated[
+        int | None, typer.Option(min=1, metavar="N", show_default="as before, or 3")
+    ] = None,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
+) -> None:
+    """Make logs again from a backup or an archive: entries get the positions that they had.
+
+    A whole backup is restored with its registers and permissions."""
+    from loomlog.archive.location import Location, uri_of
+    from loomlog.client.backup import record, restore
+
+    directory = Location(uri_of(source))
+    backup = record.newest(directory, made) if made or record.backups(directory) else None
+    if backup is not None:
+        wanted = [s for s in restore.sources(directory, backup) if not logs or s.name in logs]
+        for log in logs or ():
+            backup.log(log)
+    else:
+        named = name or directory.uri.rpartition("/")[2].rpartition("-")[0]
+        wanted = [restore.archived_source(directory, named, record.LogSettings.default())]
+    if name and len(wanted) != 1:
+        raise UsageError(f"--as names one log, and {len(wanted)} would be restored: name that one")
+    wanted = [s.adapted(name, replicas) for s in wanted]
+    with connected_sync(cluster) as client, reported() as report:
+        restored = restore.restore_logs(client, wanted, archive=archive, report=report)
+        if backup is not None and not logs and not name:
+            outcome = restore.restore_metadata(client, backup, restored)
+        else:
+            outcome = restore.RestoreOutcome(restored)
+    if as_json:
+        print_json(asdict(outcome))
+    else:
+        _print_restored(outcome)
+
+
+def _print_restored(outcome: RestoreOutcome) -> None:
+    shown = new_table("log", "first", "last", "entries", "in")
+    for log in outcome.logs:
+        counts = (f"{log.first:,}", f"{log.through:,}", f"{log.entries:,}")
+        shown.add_row(plain(log.name), *counts, plain(log.archive or "the log"))
+    console().print(shown)
+    if outcome.registers or outcome.grants:
+        print(f"registers: {outcome.registers}, permissions: {outcome.grants}")
+    print_left_out(outcome.left_out)
 
 
 def _seconds(text: str) -> float:
@@ -208,18 +281,6 @@ def _print_outcome(outcome: ArchiveOutcome) -> None:
             f"{outcome.files_checked} files are as the log is; the log now begins at "
             f"{outcome.head:,}"
         )
-
-
-@contextmanager
-def _reported() -> Iterator[Report]:
-    """Show a progress bar on stderr if that is a terminal."""
-    with bar() as show:
-
-        def report(what: str, done: int, total: int) -> None:
-            text = f"{what}: {done:,} of {total:,} rows" if total > 1 else what
-            show(WaitProgress(finished=False, share=done / max(total, 1), text=text))
-
-        yield report
 
 
 @contextmanager

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loomlog.cli.console.command import connected_sync
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, read_position_or_0
+from loomlog.cli.console.options import (
+    CLUSTER,
+    Cluster,
+    Json,
+    LogName,
+    LogOrAll,
+    read_position_or_0,
+)
 from loomlog.cli.console.output import console, new_table, plain, print_json, say
 from loomlog.errors import NotFound, Unavailable
 
@@ -20,33 +28,41 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the checkpoin
 
 
 @app.command("list")
-def list_all(log: LogName, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """List the checkpoints of a log."""
+def list_all(log: LogOrAll = None, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
+    """List the checkpoints of a log, or of all logs."""
     with connected_sync(cluster) as client:
-        checkpoints, tail = client.log(log).checkpoints(), _tail(client.log(log))
+        logs = [info.name for info in client.logs()] if log is None else [log]
+        found = [each for name in logs for each in _checkpoints(client.log(name))]
     if as_json:
-        print_json(
-            [
-                {
-                    "name": name,
-                    "position": info.position,
-                    "tail": tail,
-                    "behind": None if tail is None else max(0, tail - info.position),
-                    "changed": info.changed.isoformat(),
-                }
-                for name, info in checkpoints.items()
-            ]
-        )
+        print_json(found)
         return
-    if not checkpoints:
-        print(f"{log} has no checkpoints: `loom tail {log} --checkpoint NAME` makes one")
+    if not found:
+        where = f"{log or 'the cluster'} has no checkpoints"
+        print(f"{where}: `loom tail {log or 'LOG'} --checkpoint NAME` makes one")
         return
-    table = new_table("checkpoint", "position", "behind", "changed")
-    for name, info in checkpoints.items():
-        behind = "unknown" if tail is None else f"{max(0, tail - info.position):,}"
-        changed = info.changed.isoformat(" ", "seconds")
-        table.add_row(plain(name), f"{info.position:,}", behind, changed)
+    table = new_table("log", "checkpoint", "position", "behind", "changed")
+    for each in found:
+        behind = "unknown" if each["behind"] is None else f"{each['behind']:,}"
+        changed = datetime.fromisoformat(each["changed"]).isoformat(" ", "seconds")
+        names = plain(each["log"]), plain(each["name"])
+        table.add_row(*names, f"{each['position']:,}", behind, changed)
     console().print(table)
+
+
+def _checkpoints(log: BlockingLog) -> list[dict[str, Any]]:
+    checkpoints = log.checkpoints()
+    tail = _tail(log) if checkpoints else None
+    return [
+        {
+            "log": log.name,
+            "name": name,
+            "position": info.position,
+            "tail": tail,
+            "behind": None if tail is None else max(0, tail - info.position),
+            "changed": info.changed.isoformat(),
+        }
+        for name, info in checkpoints.items()
+    ]
 
 
 def _tail(log: BlockingLog) -> int | None:

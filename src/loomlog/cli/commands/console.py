@@ -13,12 +13,12 @@ import typer
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster
 from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
-from loomlog.client.cluster import parse_addresses
 from loomlog.errors import LoomError
 from loomlog.net.credentials import AUTHORITIES, VARIABLE
 
+VARIABLES: Final = "LOOM_CONSOLE"
 LISTEN: Final = "127.0.0.1:7490"
-_PACKAGES: Final = ("starlette", "uvicorn", "jinja2", "uplot")
+_PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
 
 
 def is_installed() -> bool:
@@ -51,6 +51,7 @@ def console(
     Callers and visitors act with their own tokens, and without one as anonymous."""
     if not is_installed():
         raise LoomError("packages are missing: pip install 'loomlog[console]'")
+    from loomlog.client.cluster import parse_addresses
     from loomlog.console.server import ConsoleServer
 
     parse_addresses(cluster)

@@ -9,7 +9,7 @@ import typer
 
 from loomlog.cli.console import changes
 from loomlog.cli.console.command import connected_sync
-from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, Yes, read_start
+from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName, LogOrAll, Yes, read_start
 from loomlog.cli.console.output import console, new_table, plain, print_json, say
 
 if TYPE_CHECKING:
@@ -21,13 +21,7 @@ Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")
 
 
 @app.command("list")
-def list_all(
-    log: Annotated[
-        str | None, typer.Argument(metavar="LOG", help="Name of the log.", show_default="all logs")
-    ] = None,
-    cluster: Cluster = CLUSTER,
-    as_json: Json = False,
-) -> None:
+def list_all(log: LogOrAll = None, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     """List the groups of a log, or of all logs."""
     with connected_sync(cluster) as client:
         logs = [info.name for info in client.logs()] if log is None else [log]

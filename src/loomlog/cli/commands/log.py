@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, replace
 from functools import partial
+from types import EllipsisType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from loomlog import protocol_names
 from loomlog.cli.commands.archive import print_archives
 from loomlog.cli.console import changes
 from loomlog.cli.console.command import Invocation, command, connected_sync
+from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import (
     CLUSTER,
     Cluster,
@@ -20,17 +22,20 @@ from loomlog.cli.console.options import (
     LogName,
     Nodeset,
     Retention,
+    RetentionBytes,
     Yes,
     parse_moment,
     read_position,
 )
 from loomlog.cli.console.output import (
+    age,
     console,
     epoch_table,
     log_table,
     print_json,
     say,
     segment_table,
+    size,
     stream_table,
 )
 from loomlog.cli.console.scrub import follow_scrub
@@ -61,6 +66,7 @@ def create(
     nodeset: Nodeset = None,
     protocol: Annotated[str, PROTOCOL] = protocol_names.DEFAULT,
     retention: Retention = None,
+    retention_bytes: RetentionBytes = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -74,11 +80,13 @@ def create(
             min_replicas=min_replicas,
             nodeset=nodeset,
             retention=retention,
+            retention_bytes=retention_bytes,
         )
         if as_json:
             print_json(asdict(made.describe()))
             return
     kept = f", entries stay for {retention}" if retention else ""
+    kept += f", the newest {retention_bytes} stay" if retention_bytes else ""
     lies = f", on any of {nodeset} nodes" if nodeset else ""
     print(
         f"created {log}: {protocol}, streams: {streams}, replicas of each: {replicas}{lies}{kept}"
@@ -158,17 +166,45 @@ def switch(
 def set_retention(
     log: LogName,
     retention: Annotated[
-        str, typer.Argument(metavar="TIME|none", help="How long entries stay: 12h, 7d, or none.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[TIME|none]",
+            help="How long entries stay: 12h, 7d, or none.",
+            show_default=False,
+        ),
+    ] = None,
+    retention_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE|none",
+            help="Keep the newest entries of this size: 500M, 10G, or none: all.",
+            show_default=False,
+        ),
+    ] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Change how long entries stay; none: forever."""
+    """Change how long entries stay, and how much of them; none: forever, and all."""
+    if retention is None and retention_bytes is None:
+        raise UsageError("give a time, --retention-bytes, or both: nothing would change")
     with connected_sync(cluster) as client:
-        info = client.log(log).set_retention(None if retention == "none" else retention)
-    stay = "forever" if retention == "none" else f"for {retention}"
-    fields = {"log": log, "retention_s": info.retention_s}
+        info = client.log(log).set_retention(
+            _wanted(retention), retention_bytes=_wanted(retention_bytes)
+        )
+    stay = f"for {age(info.retention_s)}" if info.retention_s else "forever"
+    if info.retention_bytes:
+        stay += f", while they are among the newest {size(info.retention_bytes)}"
+    fields = {
+        "log": log,
+        "retention_s": info.retention_s,
+        "retention_bytes": info.retention_bytes,
+    }
     say(fields, f"entries of {log} stay {stay} from now on", as_json=as_json)
+
+
+def _wanted(text: str | None) -> str | EllipsisType | None:
+    """Return an argument of set_retention: unchanged, none, or the text."""
+    return ... if text is None else None if text == "none" else text
 
 
 @app.command()

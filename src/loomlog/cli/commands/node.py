@@ -14,13 +14,11 @@ from loomlog.cli.console.options import CLUSTER, Cluster, Json, Node, Yes
 from loomlog.cli.console.output import (
     console,
     copied,
-    node_conditions,
-    node_table,
+    nodes_view,
     print_json,
     print_outage,
     rebuild_table,
     size,
-    volume_table,
 )
 from loomlog.errors import NotFound
 
@@ -45,7 +43,7 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(node) for node in nodes])
     elif nodes:
-        console().print(node_table(nodes), volume_table(nodes), *node_conditions(nodes))
+        console().print(nodes_view(nodes))
     else:
         print("no nodes yet: start one with `vsn start`")
 

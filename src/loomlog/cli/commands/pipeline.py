@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import signal
 import threading
@@ -23,11 +21,9 @@ from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, SPARK_MASTER, Cluster, Json, SparkMaster, Yes
 from loomlog.cli.console.output import print_json, say
 from loomlog.cli.processes.spark_session import start_spark, stop_spark
-from loomlog.console.entries import bytes_field
 from loomlog.errors import LoomError, NotFound, Retryable
 
 if TYPE_CHECKING:
-    from loomlog import BlockingCluster
     from loomlog.spark import Pipeline, Runner
     from loomlog.spark.pipelines.units import Progress, Unit
 
@@ -194,11 +190,11 @@ def list_letters(
     as_json: Json = False,
 ) -> None:
     """Show records that a pipeline could not process, and why."""
-    from loomlog.spark.pipelines.store import ProgressStore
+    from loomlog.spark.pipelines.letter_reader import dead_letters
 
     with connected_sync(cluster) as client:
-        default = ProgressStore(client, name).load().definition.get("dead_letters")
-        letters = list(_letters(client, log or default or f"{name}.dead-letters", count_max))
+        found = dead_letters(client, name, count_max, log)
+        letters = [letter | _shown(letter.pop("value")) for letter in found]
     if as_json:
         print_json(letters)
     elif letters:
@@ -219,6 +215,12 @@ def replay_letters(file: File, how: RunOptions) -> None:
         print(f"there are no dead letters in {pipeline.dead_letters}")
     for derived in replays:
         _run(how, derived, once=True)
+
+
+def _shown(value: bytes) -> dict[str, str]:
+    from loomlog.console.entries import bytes_field
+
+    return bytes_field("value", value)
 
 
 def _show(cluster: str, name: str | None, metrics_file: Path | None, *, as_json: bool) -> None:
@@ -247,21 +249,6 @@ def _pause(cluster: str, name: str, *, wanted: bool, as_json: bool) -> None:
     under_way = f"; unit {progress.unit.number} is finished first" if progress.unit else ""
     text = f"paused {name}{under_way}" if wanted else f"resumed {name}"
     say({"pipeline": name, "paused": progress.paused}, text, as_json=as_json)
-
-
-def _letters(cluster: BlockingCluster, name: str, count_max: int) -> Iterator[dict[str, Any]]:
-    log = cluster.log(name)
-    try:
-        first, last = log.earliest(), log.tail()
-    except NotFound:
-        return
-    first = max(first, last - count_max + 1)
-    if first > last:
-        return
-    for entry in log.subscribe(first, last):
-        letter = json.loads(entry.value)
-        value = base64.b64decode(letter.pop("value"))
-        yield {"letter": entry.position, **letter, **bytes_field("value", value)}
 
 
 def _load(file: Path, name: str | None) -> Pipeline:
@@ -293,7 +280,7 @@ def _run(
 
             listener = Listener(committed=committed, said=output.said)
             runner = Runner(pipeline, how.cluster, spark, site=how.site, listener=listener)
-            with stopped_by_signals(runner):
+            with stopped_by_signals(runner), output.signs_of_life():
                 output.ended(runner.run(once=once))
     finally:
         stop_spark(spark)

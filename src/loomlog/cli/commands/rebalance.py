@@ -125,7 +125,8 @@ class _Work:
 
 def _print_plan(plan: RebalancePlan) -> None:
     if not plan.moves and not plan.renewals:
-        print(f"the load is even enough: no node has {_percent(plan.imbalance_before)} more")
+        more = f"the node with the most has {_percent(plan.imbalance_before)} more than the average"
+        print(f"the load is even enough: {more}")
         return
     loads = new_table("node", "replicas", "after", "stored", "after")
     for load in plan.loads:

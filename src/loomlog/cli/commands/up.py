@@ -83,7 +83,7 @@ async def up(
         typer.Option("--secure", help="Use TLS everywhere; certificates are made in DIR/certs."),
     ] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Start servers again that die.")
+        bool, typer.Option("--restart", help="Start processes again that die.")
     ] = False,
     sync: Sync = SyncMode.ALWAYS,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,

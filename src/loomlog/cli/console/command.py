@@ -51,6 +51,17 @@ def command(
     return register
 
 
+def default_command(app: typer.Typer) -> Callable[[Work], Work]:
+    """Register a function that runs when no command of the app is named. Like a command's, its
+    options may be dataclasses; `invocation` must be its first parameter."""
+
+    def register(work: Work) -> Work:
+        app.callback(invoke_without_command=True)(_with_plain_options(work, ""))
+        return work
+
+    return register
+
+
 def _with_plain_options(work: Callable[..., Any], variables: str) -> Callable[..., None]:
     groups: dict[str, Callable[..., Any]] = {}
     flat: dict[str, Parameter] = {}
@@ -118,8 +129,8 @@ async def connected(
         cluster = await loomlog.connect(address, request_timeout_s=request_timeout_s, tls=tls)
     except (HandshakeFailed, Damaged):
         raise
-    except (Unavailable, Timeout, OSError):
-        raise _unreachable(address) from None
+    except (Unavailable, Timeout, OSError) as error:
+        raise unreachable(address, error) from None
     async with cluster:
         yield cluster
 
@@ -133,11 +144,17 @@ def connected_sync(address: str) -> Iterator[BlockingCluster]:
         cluster = loomlog.connect_sync(address)
     except (HandshakeFailed, Damaged):
         raise
-    except (Unavailable, Timeout, OSError):
-        raise _unreachable(address) from None
+    except (Unavailable, Timeout, OSError) as error:
+        raise unreachable(address, error) from None
     with cluster:
         yield cluster
 
 
-def _unreachable(address: str) -> Unavailable:
+def unreachable(address: str, error: Exception) -> Unavailable:
+    """Return what to do about a cluster that cannot be reached."""
+    if isinstance(error, Timeout):
+        return Unavailable(
+            f"{address} does not answer as a metadata repository: is it overloaded, or is this the "
+            "address of something else, such as HTTP?"
+        )
     return Unavailable(f"cannot reach {address}: start a cluster with `loom up` or give --cluster")

@@ -1,7 +1,7 @@
 """`--config FILE.toml` of servers: keys are the names of options.
 
-Keys at the top are for every server that reads the file, those in a table [vmr] or [vsn] for that
-kind alone. The command line counts more than the environment, and that more than the file.
+Keys at the top are for every server that reads the file, those in a table [vmr], [vsn] or [console]
+for that kind alone. The command line counts more than the environment, and that more than the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typer.models import OptionInfo
 
 from loomlog.cli.console.failures import UsageError
 
-_TABLES: Final = ("vmr", "vsn")
+_TABLES: Final = ("vmr", "vsn", "console")
+_NOT_OF: Final[Mapping[str, frozenset[str]]] = {"console": frozenset({"cluster_id"})}
 _OWN: Final = "config"
 
 
@@ -28,8 +29,8 @@ def load(context: typer.Context, file: Path | None) -> Path | None:
     read."""
     if file is not None:
         options = {p.name or "": p for p in context.command.params if not getattr(p, "hidden", 0)}
-        program = context.command_path.split()[0]
-        context.default_map = _values(file, program, {n: _is_many(p) for n, p in options.items()})
+        kind = next((word for word in context.command_path.split() if word in _TABLES), "")
+        context.default_map = _values(file, kind, {n: _is_many(p) for n, p in options.items()})
     return file
 
 
@@ -51,16 +52,18 @@ def _is_many(option: Any) -> bool:
     return bool(option.multiple)
 
 
-def _values(file: Path, program: str, options: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the values for a program by the names of its parameters."""
+def _values(file: Path, kind: str, options: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the values for a kind of server by the names of its parameters."""
     try:
         content = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from None
     tables = {name: content.pop(name) for name in _TABLES if isinstance(content.get(name), dict)}
     found: dict[str, Any] = {}
-    for key, value in (content | tables.get(program, {})).items():
+    for key, value in (content | tables.get(kind, {})).items():
         name = key.replace("-", "_")
+        if key in content and name in _NOT_OF.get(kind, ()):
+            continue  # at the top for the other servers of the machine
         if name not in options or name == _OWN:
             raise UsageError(f"{file}: there is no option {key!r}{_suggestion(name, options)}")
         found[name] = _checked(file, key, value, is_many=options[name])
@@ -94,5 +97,5 @@ def _with_variable(parameter: Parameter, variable: str) -> Parameter:
     if not options or options[0].hidden:
         return parameter
     option = copy(options[0])
-    option.envvar = variable
+    option.envvar = option.envvar or variable
     return parameter.replace(annotation=Annotated[kind, option])

@@ -52,6 +52,8 @@ def as_template(template: str, *, raw: bool) -> Show:
             (text.encode(), None if name is None else _FIELDS[f"{name}{specification}"])
             for text, name, specification, _ in Formatter().parse(template)
         ]
+        if all(field is None for _, field in fields):
+            raise ValueError  # every line would be the same
     except (ValueError, KeyError):
         known = ", ".join(f"{{{name}}}" for name in _FIELDS)
         raise UsageError(f"--format: {template!r} is no template; its fields are {known}") from None

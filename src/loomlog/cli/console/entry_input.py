@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import binascii
 import json
+import os
 from base64 import b64decode
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from loomlog.console.entries import Record
+from loomlog.cli.console.failures import UsageError
+from loomlog.console.entries import Record, parse_record
 from loomlog.errors import InvalidArgument
 
 FORMATS: Final = ("text", "base64", "json")
-_JSON_FIELDS: Final = {"value", "value_base64", "key", "key_base64", "timestamp"}
 _SHOWN_FIELDS: Final = {"position", "stream", "llsn"}  # of `loom tail --json`; they get new values
 
 Parse = Callable[[bytes, int], Record]  # a line and its number
@@ -55,31 +55,22 @@ def _base64(line: bytes, number: int) -> Record:
 def _json(line: bytes, number: int) -> Record:
     try:
         fields = json.loads(line)
-        if not isinstance(fields, dict) or not fields.keys() <= _JSON_FIELDS | _SHOWN_FIELDS:
-            raise ValueError
-        value = _bytes(fields, "value")
-        if value is None:
-            raise ValueError
-        at = fields.get("timestamp")
-        return Record(value, _bytes(fields, "key"), None if at is None else _moment(at))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, RecursionError):
         raise InvalidArgument(
-            f"line {number} is not an entry: write a JSON object with value or value_base64, and "
-            "optionally key or key_base64, and timestamp, as `loom tail --json` shows it"
+            f"line {number} is not JSON: write an object with value or value_base64, and "
+            "optionally key or key_base64, timestamp and headers, as `loom tail --json` shows it"
         ) from None
+    if isinstance(fields, dict):
+        fields = {name: each for name, each in fields.items() if name not in _SHOWN_FIELDS}
+    return parse_record(fields, f"line {number}")
 
 
-def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
-    text, encoded = fields.get(name), fields.get(f"{name}_base64")
-    if text is not None and encoded is not None:
-        raise ValueError
-    if encoded is not None:
-        return b64decode(encoded, validate=True)
-    return None if text is None else text.encode()
-
-
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError
-    return moment
+def parse_headers(texts: Sequence[str]) -> dict[str, bytes]:
+    """Parse NAME=VALUE."""
+    headers: dict[str, bytes] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not name or not separator or name in headers:
+            raise UsageError(f"--header: {text!r} is not NAME=VALUE, or is given twice")
+        headers[name] = os.fsencode(value)
+    return headers

@@ -6,15 +6,15 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Final
 
 import typer
 
 from loomlog.cli.console.failures import UsageError
-from loomlog.config import EtcdSettings, VolumeLimit
-from loomlog.errors import LoomError
+from loomlog.config import EtcdSettings, VolumeLimit, parse_size
+from loomlog.errors import InvalidArgument, LoomError
 from loomlog.limits import IdentityLimits
 from loomlog.net.address import split_address
 
@@ -34,6 +34,9 @@ SparkMaster = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+LogOrAll = Annotated[
+    str | None, typer.Argument(metavar="LOG", help="Name of the log.", show_default="all logs")
+]
 Node = Annotated[int, typer.Argument(metavar="NODE", min=1, help="Number of the storage node.")]
 Stream = Annotated[int, typer.Argument(metavar="STREAM", min=1, help="Number of the log stream.")]
 Wait = Annotated[
@@ -65,6 +68,14 @@ Retention = Annotated[
         metavar="TIME",
         show_default="forever",
         help="Trim entries older than this, by their timestamps and arrival: 12h, 7d.",
+    ),
+]
+RetentionBytes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        show_default="all",
+        help="Keep the newest entries of this size, and trim older ones: 500M, 10G.",
     ),
 ]
 
@@ -117,7 +128,7 @@ STARTS: Final = ("earliest", "latest")
 
 def parse_position(text: str, least: int) -> int:
     """Parse 4200, 4,200 or, if it has an epoch, e3n17."""
-    from loomlog.client.arguments import POSITION_MAX
+    from loomlog.limits import POSITION_MAX
     from loomlog.wire import info
 
     position = info.parse_position(text)
@@ -144,10 +155,13 @@ def read_start(text: str) -> int | str | datetime:
 
 def parse_moment(text: str) -> datetime:
     """Parse an ISO 8601 time, UTC unless it names a zone; or how long ago it was, such as 1h."""
-    from loomlog.client.arguments import DURATION_UNITS, duration_s
+    from loomlog.client.arguments import DURATION_UNITS, ago
 
     if text.strip()[-1:] in DURATION_UNITS:
-        return datetime.now(UTC) - timedelta(seconds=duration_s(text))
+        try:
+            return ago(text)
+        except InvalidArgument as error:
+            raise UsageError(str(error)) from None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -225,7 +239,6 @@ class EtcdAccess:
         )
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.ASCII)
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%", re.ASCII)
 
 
@@ -243,15 +256,9 @@ def parse_volume_limits(texts: Sequence[str], volumes: Collection[str]) -> dict[
 def _volume_limit(text: str) -> VolumeLimit:
     if (part := _PERCENT.fullmatch(text)) and 0 < float(part[1]) <= 100:
         return VolumeLimit(part=float(part[1]) / 100)
-    if size := _size(text):
+    if size := parse_size(text):
         return VolumeLimit(size)
     raise UsageError(f"--volume-limit: {text!r} is not a size: write 100G, 1.5T or 80%")
-
-
-def _size(text: str) -> int:
-    """Parse 100, 1.5T or 512M; 0: it is none."""
-    size = _SIZE.fullmatch(text)
-    return int(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else 0
 
 
 def parse_identity_limits(texts: Sequence[str]) -> IdentityLimits:
@@ -260,7 +267,7 @@ def parse_identity_limits(texts: Sequence[str]) -> IdentityLimits:
     known = tuple(each.name for each in fields(IdentityLimits))
     for text in texts:
         what, _, most = text.partition("=")
-        if what not in known or what in found or not (size := _size(most)):
+        if what not in known or what in found or not (size := parse_size(most)):
             raise UsageError(
                 f"--identity-limit: {text!r} is not one of {', '.join(known)} with a number, "
                 "such as requests=1000, or is given twice"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from loomlog.core.copyset.nodeset import shard_name, shard_of
 from loomlog.core.copyset.record import epoch_of, lsn_words
-from loomlog.core.copyset.shards import shard_name, shard_of
+from loomlog.types import SyncMode
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     )
 
 # A value is shown on one line and must not steer the terminal; tabs are harmless.
+STREAMS_SHOWN: Final = 10  # of which a node has data that it does not need
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
 _VISIBLE |= {10: "\\n", 13: "\\r"}
 
@@ -114,8 +116,9 @@ def print_stream(described: StreamDescription) -> None:
     )
     if text := condition(stream):
         print(visible(text.encode()))
-    columns = ("written", "committed", "log end", "lag", "stored", "free", "path")
+    columns = ("written", "committed", "log end", "lag")
     table = new_table("node", "role", "state", "epoch", *columns)
+    disks = new_table("node", "stored", "free", "path")
     for replica in described.replicas:
         numbers = (replica.written, replica.committed, replica.high_watermark, replica.lag)
         free = replica.free_bytes, replica.total_bytes
@@ -125,11 +128,14 @@ def print_stream(described: StreamDescription) -> None:
             plain(replica.state) if replica.alive else _colored("away", good=False),
             "" if replica.epoch is None else f"{replica.epoch:,}",
             *("" if number is None else f"{number:,}" for number in numbers),
+        )
+        disks.add_row(
+            str(replica.node),
             "" if replica.stored_bytes is None else size(replica.stored_bytes),
             "" if None in free else " of ".join(size(part or 0) for part in free),
             plain(replica.path or ""),
         )
-    console().print(table)
+    console().print(table, disks)
 
 
 def member_table(status: ClusterStatus) -> Table:
@@ -148,7 +154,7 @@ def log_table(logs: Sequence[LogInfo], rates: Mapping[str, float] | None = None)
     table = new_table("log", "protocol", "streams", "replicas", "first", "last")
     if rates is not None:
         table.add_column("entries/s", justify="right")
-    retained = any(info.retention_s for info in logs)
+    retained = any(info.retention_s or info.retention_bytes for info in logs)
     if retained:
         table.add_column("entries stay")
     for info in logs:
@@ -159,9 +165,15 @@ def log_table(logs: Sequence[LogInfo], rates: Mapping[str, float] | None = None)
         if rates is not None:
             rate = rates.get(info.name)
             numbers.append("" if rate is None else f"{rate:,.0f}")
-        stay = [age(info.retention_s) if info.retention_s else "forever"] if retained else []
+        stay = [_stay(info)] if retained else []
         table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
     return table
+
+
+def _stay(info: LogInfo) -> str:
+    wishes = [age(info.retention_s)] if info.retention_s else []
+    wishes += [size(info.retention_bytes)] if info.retention_bytes else []
+    return ", ".join(wishes) or "forever"
 
 
 def group_table(logs: Sequence[LogInfo]) -> Table:
@@ -192,13 +204,16 @@ def segment_table(info: LogInfo) -> Table:
 
 
 def stream_table(
-    logs: Sequence[LogInfo], only: Callable[[LogInfo, int], bool] | None = None
+    logs: Sequence[LogInfo], only: Callable[[LogInfo, StreamInfo], bool] | None = None
 ) -> Table:
-    """List streams: all of them, or those for whose log and index `only` returns True."""
-    table = new_table("log", "stream", "state", "epoch", "entries", "nodes", "condition")
+    """List streams: all of them, or those for which `only` returns True."""
+    table = new_table("log", "stream", "state", "epoch", "entries")
+    table.collapse_padding = True
+    table.add_column("nodes", overflow="fold", min_width=len("1 (primary), 2, 3"))
+    table.add_column("condition", overflow="fold")
     for info in logs:
-        for number, stream in enumerate(info.streams):
-            if only is not None and not only(info, number):
+        for stream in info.streams:
+            if only is not None and not only(info, stream):
                 continue
             running = stream.state == "running"
             table.add_row(
@@ -286,13 +301,14 @@ def copied(stream: StreamInfo) -> float:
 
 
 def node_table(nodes: Sequence[NodeInfo]) -> Table:
-    table = new_table("node", "address", "state", "last report", "sync", "replicas", "stored")
     located = any(node.location for node in nodes)
+    careless = any(node.sync_mode != SyncMode.ALWAYS for node in nodes)
+    table = new_table("node", "address", "state", "last report", "replicas", "stored")
+    if careless:
+        table.add_column("sync")
     if located:
-        table.add_column("location")
-    unknown = any(node.unknown_streams for node in nodes)
-    if unknown:
-        table.add_column("data of other streams")
+        table.collapse_padding = True
+        table.add_column("location", overflow="fold")
     for node in nodes:
         absent = "dead" if node.held_back is None else "held back"
         if node.restarting and not node.alive:
@@ -303,13 +319,20 @@ def node_table(nodes: Sequence[NodeInfo]) -> Table:
             node.address,
             _colored(state, good=state == "alive"),
             "none yet" if node.last_report_s is None else f"{duration(node.last_report_s)} ago",
-            node.sync_mode,
             str(node.replicas),
             "unknown" if node.stored_bytes is None else size(node.stored_bytes),
+            *([node.sync_mode] if careless else []),
             *([plain(node.location)] if located else []),
         ]
-        table.add_row(*cells, *([", ".join(map(str, node.unknown_streams))] if unknown else []))
+        table.add_row(*cells)
+    table.caption = "\n".join(_data_of_others(node) for node in nodes if node.unknown_streams)
     return table
+
+
+def _data_of_others(node: NodeInfo) -> str:
+    shown, more = node.unknown_streams[:STREAMS_SHOWN], len(node.unknown_streams) - STREAMS_SHOWN
+    streams = ", ".join(map(str, shown)) + (f" and {more:,} more" if more > 0 else "")
+    return f"node {node.id} has data of other streams: {streams}; see `loom node cleanup`"
 
 
 def volume_table(nodes: Sequence[NodeInfo]) -> Table:
@@ -347,13 +370,16 @@ def rebuild_table(rebuilds: Sequence[RebuildInfo]) -> Table:
     return table
 
 
-def node_conditions(nodes: Sequence[NodeInfo]) -> list[RenderableType]:
-    """Return a line for each condition that is about a node."""
-    return [
+def nodes_view(nodes: Sequence[NodeInfo]) -> RenderableType:
+    """Return nodes, their volumes, and a line for each of their conditions."""
+    from rich.console import Group
+
+    conditions = (
         f"[red]node {node.id}:[/] {plain(condition)}"
         for node in nodes
         for condition in node.conditions
-    ]
+    )
+    return Group(node_table(nodes), volume_table(nodes), *conditions)
 
 
 def size(count: float) -> str:
@@ -386,9 +412,9 @@ def new_table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left", caption_style="none")
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     return table
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from loomlog.cli.console.output import console, duration, new_table, plain, print_json
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from loomlog.spark.pipelines.units import Progress, Unit
 
 _VALUE_CHARS_MAX = 60
+FIRST_SIGN_S: Final = 10.0
 
 
 class RunOutput:
@@ -22,6 +25,26 @@ class RunOutput:
     def __init__(self, name: str, *, as_json: bool) -> None:
         self._name = name
         self._as_json = as_json
+        self._has_news = threading.Event()
+
+    @contextmanager
+    def signs_of_life(self, first_s: float = FIRST_SIGN_S) -> Iterator[None]:
+        """Say, less and less often, that the first unit takes its time: Spark's first job starts
+        Python workers, and compiles."""
+        thread = threading.Thread(target=self._wait, args=(first_s,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._has_news.set()
+            thread.join()
+
+    def _wait(self, wait_s: float) -> None:
+        passed_s = 0.0
+        while not self._has_news.wait(wait_s):
+            passed_s += wait_s
+            self.said(f"no unit is committed after {passed_s:g} s; still at it")
+            wait_s *= 2
 
     def said(self, text: str) -> None:
         if self._as_json:
@@ -30,6 +53,7 @@ class RunOutput:
             print(f"{self._name}: {text}", file=sys.stderr, flush=True)
 
     def committed(self, unit: Unit, progress: Progress) -> None:
+        self._has_news.set()
         ranges = {log: [each.first, each.last] for log, each in unit.ranges.items()}
         if self._as_json:
             number, records = unit.number, unit.records

@@ -19,13 +19,15 @@ from loomlog.cli.console.output import (
     stream_table,
 )
 from loomlog.core.permissions import AUDIT_LOG
+from loomlog.wire.condition_groups import group_conditions
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from loomlog.wire.info import ClusterStatus, ConditionInfo, LogInfo
+    from loomlog.wire.info import ClusterStatus, ConditionInfo, LogInfo, StreamInfo
 
 CONDITIONS_SHOWN: Final = 30  # at once
+STREAMS_SHOWN: Final = 15
 _COLORS: Final = {"problem": "red", "warning": "yellow", "work": "cyan"}
 _DEAD_LETTERS: Final = ".dead-letters"
 
@@ -61,9 +63,9 @@ def status_view(
         parts.append(log_table(logs, rates))
     if any(log.groups for log in logs):
         parts.append(group_table(logs))
-    streams = stream_table(logs, only=None if all_logs else _needs_a_look)
-    if streams.row_count:
-        parts.append(streams)
+    if all_logs and any(log.streams for log in logs):
+        return Group(*parts, stream_table(logs))
+    parts += _ill_streams(logs)
     return Group(*parts, *([hidden] if hidden else []))
 
 
@@ -86,12 +88,22 @@ def _head(status: ClusterStatus) -> str:
     return (
         f"cluster [bold]{plain(status.cluster_id)}[/] at {status.metadata_address}: "
         f"{alive} of {len(status.nodes)} nodes alive{held_back}, "
-        f"{status.rounds:,} commit rounds, up {duration(status.uptime_s)}"
+        f"rounds: {status.rounds:,}, up {duration(status.uptime_s)}"
     )
 
 
-def _needs_a_look(log: LogInfo, number: int) -> bool:
-    stream = log.streams[number]
+def _ill_streams(logs: Sequence[LogInfo]) -> list[RenderableType]:
+    """Show streams that are not as they should be, the first of them if they are many."""
+    ill = [(log, stream) for log in logs for stream in log.streams if _needs_a_look(log, stream)]
+    if not ill:
+        return []
+    shown = {(log.name, stream.id) for log, stream in ill[:STREAMS_SHOWN]}
+    table = stream_table(logs, lambda log, stream: (log.name, stream.id) in shown)
+    more = len(ill) - len(shown)
+    return [table, f"and {more:,} more streams: see `loom stream list`"] if more else [table]
+
+
+def _needs_a_look(log: LogInfo, stream: StreamInfo) -> bool:
     stopped = stream in log.active_streams and stream.state != "running"
     return stopped or bool(condition(stream))
 
@@ -103,24 +115,16 @@ def health(conditions: Sequence[ConditionInfo]) -> list[RenderableType]:
     if not conditions:
         return ["[green]healthy:[/] every acknowledged entry has all its copies"]
     lines: list[RenderableType] = []
-    for each in conditions[:CONDITIONS_SHOWN]:
+    groups = group_conditions(conditions)
+    for group in groups[:CONDITIONS_SHOWN]:
+        each = group.condition
         color = _COLORS.get(each.severity, "red")
         words = plain(each.text) + (f" (about {size(each.bytes)})" if each.bytes else "")
-        lines.append(f"[{color}]{each.severity}[/] {plain(subject(each))}: {words}")
+        lines.append(f"[{color}]{each.severity}[/] {plain(group.subject)}: {words}")
         if each.help:
             lines.append(Padding(f"→ {plain(each.help)}", (0, 0, 0, 2)))
-    more = len(conditions) - CONDITIONS_SHOWN
+    more = sum(group.count for group in groups[CONDITIONS_SHOWN:])
     return [*lines, f"and {more:,} more: see `loom status --json`"] if more > 0 else lines
-
-
-def subject(condition: ConditionInfo) -> str:
-    """Name what a condition is about."""
-    parts = [
-        f"log {condition.log}" if condition.log else "",
-        f"stream {condition.stream}" if condition.stream else "",
-        f"node {condition.node}" if condition.node else "",
-    ]
-    return ", ".join(filter(None, parts)) or "metadata"
 
 
 class Rates:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("loomlog.audit")
 
 _RETRY: Final = Backoff(0.5, 30.0)
+FLOOD_PAUSE_S: Final = 1.0  # between entries about those that were left out
 ATTEMPTS: Final = 5  # then the entries are only in the server's log
 
 
@@ -63,6 +64,7 @@ class Audited:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._server.stop()
+        self._show(self._trail.take())  # nobody writes them any more
 
     async def _run(self) -> None:
         await self._noted.wait()  # nobody connects before there is something to write
@@ -72,10 +74,10 @@ class Audited:
             while True:
                 await self._noted.wait()
                 self._noted.clear()
-                lines = [self._line(entry) for entry in self._trail.take()]
-                for line in lines:
-                    log.warning("%s", line)
-                await self._write(client, lines)
+                entries = self._trail.take()
+                await self._write(client, self._show(entries))
+                if any(entry.dropped for entry in entries):
+                    await asyncio.sleep(FLOOD_PAUSE_S)
         finally:
             await client.close()
 
@@ -85,8 +87,12 @@ class Audited:
         # Without TLS servers are known by how they greet.
         return Cluster(list(self._metadata()), ClientSettings(tls=self._tls), role="vsn")
 
-    def _line(self, entry: AuditEntry) -> str:
-        return json.dumps({"server": self._name, **asdict(entry)})
+    def _show(self, entries: Sequence[AuditEntry]) -> list[str]:
+        """Write entries to the server's own log; return their lines."""
+        lines = [json.dumps({"server": self._name, **asdict(entry)}) for entry in entries]
+        for line in lines:
+            log.warning("%s", line)
+        return lines
 
     async def _write(self, client: Cluster, lines: list[str]) -> None:
         for attempt in range(ATTEMPTS):

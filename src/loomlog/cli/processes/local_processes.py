@@ -42,6 +42,7 @@ from loomlog.testing.etcd import environment, is_healthy
 from loomlog.types import SyncMode
 
 CLUSTER_ID: Final = "local"
+ETCD: Final = "etcd-1"
 START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
 POLL_S: Final = 0.05  # while etcd starts
 STOP_TIMEOUT_S: Final = 15.0  # then it is killed
@@ -98,6 +99,7 @@ class LocalProcesses:
         self._arguments: dict[str, list[str]] = {}
         self.children: list[Child] = []
         self.console: Child | None = None
+        self._addresses: Addresses | None = None  # of several metadata repositories, and etcd
 
     @property
     def address(self) -> str:
@@ -133,6 +135,7 @@ class LocalProcesses:
             make_certificates(self.plan.directory, CLUSTER_ID, self.plan.metadata, self.plan.nodes)
         try:
             addresses = addresses_for(self.plan.directory, self.plan.metadata, self.plan.port)
+            self._addresses = addresses
             if addresses is not None:
                 self.children.append(await self._start_etcd(addresses))
             await self._start_all("vmr", self.plan.metadata, partial(_vmr_arguments, addresses))
@@ -153,7 +156,7 @@ class LocalProcesses:
         self.children.extend(await asyncio.gather(*starting))
 
     async def _start_etcd(self, addresses: Addresses) -> Child:
-        log_file = self._log_file("etcd-1")
+        log_file = self._log_file(ETCD)
         tls = metadata_file(self.plan.directory, 1) if self._is_secure else None
         command = etcd_command(self.plan.directory, addresses, tls)
         process = await _spawn(command, log_file, environment())
@@ -161,9 +164,9 @@ class LocalProcesses:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not await asyncio.to_thread(is_healthy, addresses.etcd, tls):
             if process.returncode is not None or time.monotonic() > deadline:
-                raise LoomError(f"etcd-1 did not start: {_last_words(log_file)}")
+                raise LoomError(f"{ETCD} did not start: {_last_words(log_file)}")
             await asyncio.sleep(POLL_S)
-        return Child("etcd-1", process, addresses.etcd, None, log_file)
+        return Child(ETCD, process, addresses.etcd, None, log_file)
 
     async def stop(self) -> None:
         """Send SIGTERM to all, first to nodes, which report their end to the metadata repository;
@@ -191,15 +194,13 @@ class LocalProcesses:
         self, died: Callable[[Child, int], None], started: Callable[[Child | LoomError], None]
     ) -> None:
         """Start every child again that ends, and call `started` with it, or with why it did not
-        start; later and later if it does not last. A local etcd is not started again."""
+        start; later and later if it does not last."""
 
         async def one(child: Child) -> None:
             failures = 0
             while True:
                 begun_s = time.monotonic()
                 died(child, await child.process.wait())
-                if child.name not in self._arguments:
-                    return
                 self._keep_addresses(child)
                 failures = 0 if time.monotonic() - begun_s > LASTS_S else failures
                 while True:
@@ -213,7 +214,8 @@ class LocalProcesses:
                 child = self._child(child.name)
                 started(child)
 
-        await asyncio.gather(*(one(child) for child in self.children))
+        console = [] if self.console is None else [self.console]
+        await asyncio.gather(*(one(child) for child in [*self.children, *console]))
 
     async def end(self, name: str, number: signal.Signals) -> None:
         """Send a signal to one of them and wait until it is gone."""
@@ -223,10 +225,19 @@ class LocalProcesses:
 
     async def start_again(self, name: str) -> None:
         """Start one that has ended, on its data."""
-        gone = self.children.index(self._child(name))
-        self.children[gone] = await self._start(name, self._arguments[name])
+        gone = self._child(name)
+        if self._addresses is not None and name == ETCD:
+            again = await self._start_etcd(self._addresses)
+        else:
+            again = await self._start(name, self._arguments[name])
+        if gone is self.console:
+            self.console = again
+        else:
+            self.children[self.children.index(gone)] = again
 
     def _child(self, name: str) -> Child:
+        if self.console is not None and name == self.console.name:
+            return self.console
         return next(child for child in self.children if child.name == name)
 
     async def _start(self, name: str, arguments: list[str]) -> Child:
@@ -247,7 +258,7 @@ class LocalProcesses:
 
     def _keep_addresses(self, child: Child) -> None:
         """Let a child that is started again use the ports that it had."""
-        arguments = self._arguments[child.name]
+        arguments = self._arguments.get(child.name, [])  # those of etcd never change
         for option, address in (("--listen", child.address), ("--http", child.http)):
             if address is not None and option in arguments:
                 arguments[arguments.index(option) + 1] = address

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import gc
 import json
 import logging
@@ -28,6 +29,7 @@ from typing import Annotated, Any, Final, Protocol
 
 import typer
 
+from loomlog import tracing
 from loomlog.cli.console.command import run_async
 from loomlog.cli.console.config_file import Config
 from loomlog.cli.console.failures import UsageError
@@ -96,6 +98,13 @@ IdentityLimit = Annotated[
         help="The most that one name (of a certificate or token) may use at a time. Repeatable.",
     ),
 ]
+Tracing = Annotated[
+    bool,
+    typer.Option(
+        "--tracing",
+        help="Send spans of OpenTelemetry, as the OTEL_… variables say. Needs the extra tracing.",
+    ),
+]
 EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
 
 
@@ -109,6 +118,7 @@ class ServerOptions:
     tls: Tls = ""
     insecure: Insecure = False
     identity_limit: IdentityLimit = None
+    tracing: Tracing = False
     end_with_parent: EndWithParent = False
 
     def check_exposed(self, *addresses: str) -> None:
@@ -124,6 +134,8 @@ class ServerOptions:
         if self.end_with_parent:
             end_with_parent()
         set_up_logs(self.log_format, self.log_level, server=server)
+        if self.tracing:
+            tracing.export(server)
 
 
 def keep_private(files: Iterable[Path]) -> None:
@@ -140,6 +152,8 @@ def keep_private(files: Iterable[Path]) -> None:
             file.chmod(mode & ~PRIVATE_UMASK)
             log.warning("others could use %s, and cannot any more: it had mode %03o", file, mode)
         except OSError as error:
+            if error.errno == errno.EROFS:
+                continue  # as above
             raise InvalidArgument(
                 f"{file} may be used by others: {error.strerror}; give it to the user that runs "
                 "this server"

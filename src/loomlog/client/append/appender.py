@@ -11,19 +11,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from loomlog import limits
 from loomlog.client.append import errors
+from loomlog.client.append.options import AppendOptions, Wanted, as_record
+from loomlog.client.arguments import as_bytes
 from loomlog.core.delivery import Progress
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.types import Buffer, Glsn, Llsn, Position, StreamId
 
 if TYPE_CHECKING:
-    from loomlog.client.append.delivery import Delivery, Stream, Targets
+    from opentelemetry.trace import Span
+
+    from loomlog.client.append.delivery import Delivery, Targets
+    from loomlog.client.append.stream import Stream
     from loomlog.client.context import Client
 
 FEW_IN_FLIGHT: Final = 2  # per stream or replica of a chain: one being stored, one being sent
@@ -59,16 +65,30 @@ class Appender:
         self, value: Buffer, key: Buffer | None, stream: StreamId | None
     ) -> asyncio.Future[Position]:
         future: asyncio.Future[Position] = self._loop.create_future()
-        size = RECORD_OVERHEAD_BYTES
-        if type(value) is not bytes or key is not None:
-            try:
-                value = as_bytes("value", value)
-                if key is not None:
-                    key = as_bytes("key", key)
-                    size += len(key)
-            except InvalidArgument as error:
-                future.set_exception(error)
+        if type(value) is bytes and key is None and stream is None:  # most are: the shortest way
+            size = len(value) + RECORD_OVERHEAD_BYTES
+            held, enough = self._buffered_bytes + size, self._batch_bytes
+            if size <= enough and held <= self._buffer_bytes_max and not self._waiting:
+                self._buffered_bytes = held
+                lane = self._any
+                batch = lane.open or self._begin(lane)
+                batch.values.append(value)
+                batch.futures.append(future)
+                if batch.keys is not None:
+                    batch.keys.append(None)
+                batch.size = size = batch.size + size
+                if size >= enough:
+                    self._lanes.close_open(lane)
                 return future
+        size = RECORD_OVERHEAD_BYTES
+        try:
+            value = as_bytes("value", value)
+            if key is not None:
+                key = as_bytes("key", key)
+                size += len(key)
+        except InvalidArgument as error:
+            future.set_exception(error)
+            return future
         size += len(value)
         held = self._buffered_bytes + size
         if size > self._batch_bytes or held > self._buffer_bytes_max or self._waiting:
@@ -89,11 +109,8 @@ class Appender:
         """Append one record with headers or a time of its own."""
         future: asyncio.Future[Position] = self._loop.create_future()
         try:
-            record = (as_bytes("value", value), None if key is None else as_bytes("key", key))
-            for name, part in zip(("value", "key"), record, strict=True):
-                if part is not None and len(part) > limits.RECORD_BYTES_MAX:
-                    raise errors.too_large(self._log, name, len(part))
-        except LoomError as error:
+            record = as_record(self._log, value, key)
+        except InvalidArgument as error:
             future.set_exception(error)
             return future
         size = RECORD_OVERHEAD_BYTES + sum(len(part) for part in (*record, headers) if part)
@@ -114,18 +131,16 @@ class Appender:
         encoder: Callable[..., Buffer],
         count: int,
         size: int,
-        stream: StreamId | None,
-        timeout_s: float | None = None,
+        options: AppendOptions = AppendOptions(),  # noqa: B008 - it is immutable
     ) -> Position:
-        """Append one batch of `count` records, made by `encoder`; return its first position. It is
-        given up after `timeout_s`, by default that of the settings."""
+        """Append one batch of `count` records, made by `encoder`; return its first position.
+        Conflict: something else has, or may get, a position behind the expected tail, and nothing
+        was appended."""
         if size > limits.BATCH_BYTES_MAX:
             raise errors.too_many(self._log, count, size)
         size += count * RECORD_OVERHEAD_BYTES
         future: asyncio.Future[Position] = self._loop.create_future()
-        self._admit(
-            size, future, partial(self._put_whole, encoder, count, size, stream, future, timeout_s)
-        )
+        self._admit(size, future, partial(self._put_whole, encoder, count, size, options, future))
         return await future
 
     async def close(self) -> None:
@@ -134,7 +149,7 @@ class Appender:
         self._buffer_bytes_max = -1  # take later appends off the fast path
         waiting, self._waiting = self._waiting, deque()
         for _, future, _ in waiting:
-            fail(future, errors.closed(self._log), quietly=True)
+            errors.fail(future, errors.closed(self._log), quietly=True)
         await self._delivery.close()
 
     # ---- into a batch
@@ -149,11 +164,12 @@ class Appender:
     ) -> None:
         lane = self._any if stream is None else self._lanes.get(stream)
         batch = lane.open or self._begin(lane)
+        if key is not None and batch.keys is None:
+            batch.keys = [None] * len(batch.values)
         batch.values.append(value)
-        batch.keys.append(key)
         batch.futures.append(future)
-        if key is not None:
-            batch.keyed = True
+        if batch.keys is not None:
+            batch.keys.append(key)
         batch.size += size
         if batch.size >= self._batch_bytes:
             self._lanes.close_open(lane)
@@ -179,15 +195,17 @@ class Appender:
         encoder: Callable[..., Buffer],
         count: int,
         size: int,
-        stream: StreamId | None,
+        options: AppendOptions,
         future: asyncio.Future[Position],
-        timeout_s: float | None,
     ) -> None:
-        lane = self._lanes.get(stream)
+        lane = self._lanes.get(options.wanted)
         deadline_s, now_us = self._stamps()
-        if timeout_s is not None:
-            deadline_s += timeout_s - self._timeout_s
+        if options.timeout_s is not None:
+            deadline_s += options.timeout_s - self._timeout_s
         batch = CallerBatch(lane, size, deadline_s, now_us, encoder, count, future)
+        batch.expected_tail = options.expected_tail
+        batch.fail_fast = options.fail_fast
+        batch.timeout_s = options.timeout_s
         self._delivery.enqueue(batch)
 
     def _begin(self, lane: Lane) -> GatheredBatch:
@@ -241,11 +259,11 @@ class Producer:
 
 
 class Lane:
-    """Records for one stream (None: any), in the order of their appends."""
+    """Records for the streams that may take them, in the order of their appends."""
 
     __slots__ = ("flush_scheduled", "open", "queue", "stalled", "stream", "under_way")
 
-    def __init__(self, stream: StreamId | None) -> None:
+    def __init__(self, stream: Wanted) -> None:
         self.stream = stream
         self.open: GatheredBatch | None = None
         self.queue: deque[Batch] = deque()  # closed, waiting for a stream with room
@@ -255,7 +273,7 @@ class Lane:
 
 
 class Lanes:
-    """A lane for "any stream", and one for each stream that callers name."""
+    """A lane for "any stream", and one for each stream, or several, that callers name."""
 
     def __init__(
         self, targets: Targets, closed: Callable[[Batch], None], loop: asyncio.AbstractEventLoop
@@ -265,13 +283,13 @@ class Lanes:
         self._closed = closed
         self._loop = loop
         self.any = Lane(None)
-        self._lanes: dict[StreamId | None, Lane] = {None: self.any}
+        self._lanes: dict[Wanted, Lane] = {None: self.any}
 
     def __iter__(self) -> Iterator[Lane]:
         """Iterate over a copy, since lanes may be added and removed meanwhile."""
         return iter(list(self._lanes.values()))
 
-    def get(self, stream: StreamId | None) -> Lane:
+    def get(self, stream: Wanted) -> Lane:
         lane = self._lanes.get(stream)
         if lane is None:
             lane = self._lanes[stream] = Lane(stream)
@@ -303,32 +321,23 @@ class Lanes:
             self._lanes.pop(lane.stream, None)
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Records sent as one batch. It is settled once, by `succeed` or `fail`."""
 
-    __slots__ = (
-        "attempt",
-        "deadline_s",
-        "lane",
-        "progress",
-        "refusal",
-        "retry",
-        "size",
-        "stalled",
-        "timestamp_us",
-    )
-
-    progress: Progress  # set when the batch is closed
-
-    def __init__(self, lane: Lane, size: int, deadline_s: float, timestamp_us: int) -> None:
-        self.lane = lane
-        self.size = size
-        self.deadline_s = deadline_s
-        self.timestamp_us = timestamp_us
-        self.attempt: Attempt | None = None  # the current one
-        self.stalled = False  # new batches do not wait for it
-        self.refusal: LoomError | None = None  # the last one, for the callers' error
-        self.retry: asyncio.TimerHandle | None = None  # its back-off
+    lane: Lane
+    size: int
+    deadline_s: float
+    timestamp_us: int
+    progress: Progress = field(init=False)  # set when the batch is closed
+    span: Span = field(init=False)  # set then, too, if there is a tracer
+    expected_tail: Glsn | None = None  # append it only if nothing stands behind this
+    fail_fast: bool = False  # attempt it once
+    timeout_s: float | None = None  # None: that of the settings
+    attempt: Attempt | None = None  # the current one
+    stalled: bool = False  # new batches do not wait for it
+    refusal: LoomError | None = None  # the last one, for the callers' error
+    retry: asyncio.TimerHandle | None = None  # its back-off
 
     @property
     def count(self) -> int:
@@ -391,13 +400,12 @@ class Attempt:
 class GatheredBatch(Batch):
     """Single appends gathered into one batch."""
 
-    __slots__ = ("futures", "keyed", "keys", "special", "values")
+    __slots__ = ("futures", "keys", "special", "values")
 
     def __init__(self, lane: Lane, deadline_s: float, timestamp_us: int) -> None:
         super().__init__(lane, 0, deadline_s, timestamp_us)
         self.values: list[bytes] = []
-        self.keys: list[bytes | None] = []
-        self.keyed = False
+        self.keys: list[bytes | None] | None = None  # None: no record has one
         # Headers and time of the records that have some, by index.
         self.special: dict[int, tuple[bytes | None, int | None]] = {}
         self.futures: list[asyncio.Future[Position]] = []
@@ -417,7 +425,7 @@ class GatheredBatch(Batch):
             timestamps_us = [self.timestamp_us if time is None else time for _, time in each]
         return encode(
             self.values,
-            keys=self.keys if self.keyed else None,
+            keys=self.keys,
             headers=headers,
             timestamps_us=timestamps_us,
             producer_id=producer_id,
@@ -426,16 +434,15 @@ class GatheredBatch(Batch):
         )
 
     def succeed(self, first: Glsn, stream: StreamId, first_llsn: Llsn) -> None:
-        given: Iterable[Position] = [Position(first, stream, first_llsn)]
-        if len(self.futures) > 1:
-            given = positions(Position(first, stream, first_llsn), len(self.futures))
+        at, count = Position(first, stream, first_llsn), len(self.futures)
+        given = positions(at, count) if count > 1 else (at,)
         for future, position in zip(self.futures, given, strict=True):
             if not future.done():  # its caller may have cancelled it
                 future.set_result(position)
 
     def fail(self, error: LoomError, *, quietly: bool) -> None:
         for future in self.futures:
-            fail(future, error, quietly=quietly)
+            errors.fail(future, error, quietly=quietly)
 
 
 class CallerBatch(Batch):
@@ -475,7 +482,7 @@ class CallerBatch(Batch):
             self._future.set_result(Position(first, stream, first_llsn))
 
     def fail(self, error: LoomError, *, quietly: bool) -> None:
-        fail(self._future, error, quietly=quietly)
+        errors.fail(self._future, error, quietly=quietly)
 
 
 def positions(first: Position, count: int) -> Iterator[Position]:
@@ -488,20 +495,3 @@ def positions(first: Position, count: int) -> Iterator[Position]:
     )
     # Like Position._make, without a Python frame per record.
     return map(tuple.__new__, repeat(Position), rows)
-
-
-def as_bytes(name: str, given: Buffer) -> bytes:
-    """Return bytes that the caller cannot change before they are sent."""
-    if isinstance(given, bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    raise InvalidArgument(f"{name} must be bytes, not {type(given).__name__}; encode it first")
-
-
-def fail(future: asyncio.Future[Any], error: LoomError, *, quietly: bool) -> None:
-    if future.done():
-        return
-    future.set_exception(type(error)(*error.args))  # a copy, since each gets a traceback
-    if quietly:
-        future.exception()  # marks it as retrieved

@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from loomlog import batch
 from loomlog.client.append.appender import Attempt, Batch
+from loomlog.client.append.stream import Stream
 from loomlog.errors import Corrupt, LoomError, Unavailable
 from loomlog.types import Buffer, Glsn, Llsn
 from loomlog.wire import loomlog_pb2 as pb
-
-if TYPE_CHECKING:
-    from loomlog.client.append.delivery import Stream
 
 
 class Outcomes(Protocol):

@@ -12,20 +12,23 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from itertools import takewhile
 from typing import Final
 
+from loomlog import limits, tracing
 from loomlog.client.append import errors
 from loomlog.client.append.appender import Attempt, Batch, Lane, Lanes
 from loomlog.client.append.carriers import CarriersByProtocol
+from loomlog.client.append.options import Wanted, named
 from loomlog.client.append.refresher import Conditions, Refresher
 from loomlog.client.append.stalls import Stalls
+from loomlog.client.append.stream import SILENT_S, SLOW_S, Stream
 from loomlog.client.context import BACKOFF, Client
 from loomlog.client.servers import CachedLog
-from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, Action, Event, Progress, State
+from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, FAIL_FAST, Action, Event, Progress, State
 from loomlog.errors import (
     AppendUnknown,
     Busy,
+    Conflict,
     LoomError,
     NotFound,
     Retryable,
@@ -41,8 +44,8 @@ logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.05  # the precision of deadlines
 AVOID_S: Final = 1.0  # a stream that failed is avoided this long, or until its metadata changes
-SLOW_S: Final = 0.2  # far longer than a commit: a stream silent for this long may be dead
-SILENT_S: Final = 1.0  # until a silent stream is investigated
+LOOK_S: Final = 0.25  # a silent stream is investigated this often, until others replace it ...
+LOOK_LATER_S: Final = 1.0  # ... and then this often
 
 
 class Delivery:
@@ -52,7 +55,8 @@ class Delivery:
         settings, rng, loop = client.settings, client.rng, client.loop
         self._log = log.name
         self._timeout_s = settings.append_timeout_s
-        self._rules = AT_ONCE if settings.retry == "at-once" else EXACTLY_ONCE
+        self._at_once = settings.retry == "at-once"
+        self._rules = AT_ONCE if self._at_once else EXACTLY_ONCE
         self._rng = rng
         self._loop = loop
         self.release: Callable[[int], None] = lambda size: None  # called when a batch is settled
@@ -66,6 +70,7 @@ class Delivery:
         self._ticker: asyncio.TimerHandle | None = None
         self._asked_s = 0.0  # when the metadata repository was last asked why a stream is silent
         self._stalls = Stalls(self._log)
+        self._tracer = tracing.active()
         self._closed = False
 
     async def close(self) -> None:
@@ -89,7 +94,14 @@ class Delivery:
     # ---- to a stream
 
     def enqueue(self, batch: Batch) -> None:
-        batch.progress = Progress(self._rules)
+        once = self._at_once and batch.expected_tail is not None  # or it would meet itself
+        batch.progress = Progress(EXACTLY_ONCE if once else self._rules)
+        if batch.fail_fast:
+            batch.progress = Progress(FAIL_FAST)
+        if self._tracer is not None:
+            batch.span = self._tracer.begin(
+                "append", {"log": self._log, "records": batch.count, "bytes": batch.size}
+            )
         self._outstanding[batch] = None
         batch.lane.under_way += 1
         batch.lane.queue.append(batch)
@@ -114,8 +126,11 @@ class Delivery:
             if carrier is None:
                 error = errors.unknown_protocol(self._log, target)
                 self._loop.call_soon(self.refused, attempt, error)
-            else:
+            elif self._tracer is None:
                 attempt.start()
+            else:
+                with self._tracer.use(batch.span):
+                    attempt.start()
 
     def _width(self, stream: pb.LogStream) -> int:
         carrier = self._carriers.get(stream.protocol)
@@ -138,6 +153,12 @@ class Delivery:
         if batch.attempt is attempt:
             batch.progress.advance(Event.DECLINED)
             batch.refusal = error
+            if batch.fail_fast:  # the attempt cannot be ended while it reports
+                self._loop.call_soon(self._end_declined, attempt, error)
+
+    def _end_declined(self, attempt: Attempt, error: LoomError) -> None:
+        if attempt.current and attempt.batch.progress.state is State.WAITING:
+            self._happened(attempt, Event.REFUSED, error)
 
     def appended(self, attempt: Attempt, first: Glsn, first_llsn: Llsn) -> None:
         batch = attempt.batch
@@ -147,6 +168,8 @@ class Delivery:
             self._settled(batch)
 
     def refused(self, attempt: Attempt, error: LoomError) -> bool:
+        if isinstance(error, Conflict) and attempt.batch.expected_tail is not None:
+            return self._happened(attempt, Event.CONFLICT, error)
         for_now = isinstance(error, Retryable | Sealed | NotFound)
         return self._happened(attempt, Event.REFUSED if for_now else Event.REJECTED, error)
 
@@ -154,7 +177,8 @@ class Delivery:
         return self._happened(attempt, Event.LOST, Unavailable(why))
 
     def absent(self, attempt: Attempt) -> None:
-        self._happened(attempt, Event.ABSENT)
+        gone = Unavailable("its stream was sealed, or failed, before it was appended")
+        self._happened(attempt, Event.ABSENT, gone)
 
     def unknown(self, attempt: Attempt, error: LoomError) -> None:
         if not isinstance(error, AppendUnknown):
@@ -178,7 +202,7 @@ class Delivery:
             batch.end_attempt()
             batch.lane.queue.appendleft(batch)
             self._pump_all()
-        elif error is not None:
+        elif error is not None and action is not Action.SUCCEED:  # only `appended` has positions
             self._settle(batch, action, error)
         return action is Action.RESOLVE
 
@@ -193,7 +217,8 @@ class Delivery:
         batch.refusal = error
         self._avoid(target, at_once=not isinstance(error, Busy))
         batch.end_attempt()
-        wait_s = BACKOFF.delay_s(batch.progress.attempts - 1, self._rng)
+        waited_s = self._loop.time() - self._begun_s(batch)
+        wait_s = BACKOFF.late_s(waited_s, self._rng)
         batch.retry = self._loop.call_later(wait_s, self._rested, batch)
 
     def _rested(self, batch: Batch) -> None:
@@ -209,9 +234,11 @@ class Delivery:
 
     def _fail(self, batch: Batch, error: LoomError) -> None:
         batch.fail(error, quietly=self._closed)
-        self._settled(batch)
+        self._settled(batch, error)
 
-    def _settled(self, batch: Batch) -> None:
+    def _settled(self, batch: Batch, error: LoomError | None = None) -> None:
+        if self._tracer is not None:
+            self._tracer.end(batch.span, error)
         batch.end_attempt()
         if batch.retry is not None:
             batch.retry.cancel()
@@ -260,11 +287,10 @@ class Delivery:
             if stream.waited_s(now_s) > SLOW_S:
                 self._work_around(stream)
             if stream.silent(now_s):
-                self._ask_why(now_s)
+                self._ask_why(now_s, stream.waited_s(now_s))
                 if carrier := self._carriers.get(stream.protocol):
                     carrier.silent(stream)
-        overdue = takewhile(lambda batch: batch.deadline_s <= now_s, self._outstanding)
-        for batch in list(overdue):
+        for batch in [batch for batch in self._outstanding if batch.deadline_s <= now_s]:
             if batch in self._outstanding:
                 self._end_overdue(batch)
         self._note_stall(now_s)
@@ -273,7 +299,7 @@ class Delivery:
 
     def _note_stall(self, now_s: float) -> None:
         oldest = next(iter(self._outstanding), None)
-        begun_s = None if oldest is None else oldest.deadline_s - self._timeout_s
+        begun_s = None if oldest is None else self._begun_s(oldest)
         self._stalls.update(begun_s, now_s, lambda: self._hindrance(oldest))
 
     def _hindrance(self, batch: Batch | None) -> str:
@@ -284,10 +310,11 @@ class Delivery:
         reasons = condition, batch.progress.loss, str(batch.refusal or "")
         return "; ".join(filter(None, reasons)) or "no answer"
 
-    def _ask_why(self, now_s: float) -> None:
-        """Ask the metadata repository now and then for the streams' conditions, for error
-        messages."""
-        if now_s - self._asked_s > SILENT_S:
+    def _ask_why(self, now_s: float, waited_s: float) -> None:
+        """Refresh the log now and then while a stream is silent: the metadata repository knows
+        which nodes it misses, and why appends wait."""
+        is_new = waited_s < limits.FAILURE_DETECTION_S + SILENT_S
+        if now_s - self._asked_s > (LOOK_S if is_new else LOOK_LATER_S):
             self._asked_s = now_s
             self.refresh_soon(at_once=False)
 
@@ -295,16 +322,21 @@ class Delivery:
         if batch.progress.state is State.QUEUED:
             batch.lane.queue.remove(batch)
         if batch.progress.advance(Event.OVERDUE) is Action.FAIL:
-            self._fail(batch, errors.overdue(self._log, batch, self._targets, self._timeout_s))
+            timeout_s = self._timeout_of(batch)
+            self._fail(batch, errors.overdue(self._log, batch, self._targets, timeout_s))
             return
         if batch.attempt is not None:
             self._avoid(batch.attempt.target)
         hindrance = self._targets.conditions.hindrance(batch.lane.stream)
         known = "; ".join(filter(None, (batch.progress.loss, hindrance)))
-        details = f" ({known})" if known else ""
-        self._fail(
-            batch, self._unknown(batch, f"no answer within {seconds(self._timeout_s)}{details}")
-        )
+        waited = f"no answer within {seconds(self._timeout_of(batch))}"
+        self._fail(batch, self._unknown(batch, f"{waited} ({known})" if known else waited))
+
+    def _begun_s(self, batch: Batch) -> float:
+        return batch.deadline_s - self._timeout_of(batch)
+
+    def _timeout_of(self, batch: Batch) -> float:
+        return self._timeout_s if batch.timeout_s is None else batch.timeout_s
 
     # ---- which streams there are
 
@@ -315,7 +347,17 @@ class Delivery:
     def _streams_learned(self) -> bool:
         self._reject_hopeless_lanes()
         self._pump_all()
+        self._fail_waiting()
         return any(lane.queue and not self._targets.running(lane.stream) for lane in self.lanes)
+
+    def _fail_waiting(self) -> None:
+        """Fail batches that are not to wait for a stream."""
+        for lane in self.lanes:
+            if not self._targets.running(lane.stream):
+                for batch in [batch for batch in lane.queue if batch.fail_fast]:
+                    lane.queue.remove(batch)
+                    error = errors.not_running(self._log, batch, self._targets)
+                    self._settle(batch, batch.progress.advance(Event.REJECTED), error)
 
     def _reject_hopeless_lanes(self) -> None:
         """Fail batches early that no stream will take."""
@@ -342,6 +384,10 @@ class Delivery:
         for lane in self.lanes:
             lane.queue.clear()
         for batch in list(self._outstanding):
+            if isinstance(error, RolledBack) and batch.progress.state is State.SENT:
+                batch.progress.advance(Event.UNKNOWN)  # no answer will come
+                self._fail(batch, self._unknown(batch, str(error)))
+                continue
             action = batch.progress.advance(Event.LOG_GONE)
             if action is Action.FAIL_AS_UNKNOWN:
                 why = f"{batch.progress.loss}, and then: {error}"
@@ -353,68 +399,6 @@ class Delivery:
         queue, lane.queue = lane.queue, deque()
         for batch in queue:
             self._settle(batch, batch.progress.advance(Event.REJECTED), error)
-
-
-class Stream:
-    """A log stream as a target for appends."""
-
-    __slots__ = (
-        "address",
-        "avoid_until_s",
-        "doubtful",
-        "epoch",
-        "id",
-        "in_flight",
-        "protocol",
-        "replicas",
-        "running",
-        "width",
-    )
-
-    def __init__(self, stream_id: StreamId) -> None:
-        self.id = stream_id
-        self.address = ""
-        self.replicas: list[str] = []
-        self.protocol = ""
-        self.width = 1  # how many batches can be in progress on different replicas at once
-        self.epoch = -1
-        self.running = False
-        self.in_flight: dict[Attempt, float] = {}  # attempts with start times, oldest first
-        self.doubtful = 0  # the number of those whose answers were lost
-        self.avoid_until_s = float("-inf")
-
-    def update(self, metadata: pb.LogStream, width: int) -> None:
-        self.replicas = [replica.address for replica in metadata.replicas]
-        address = self.replicas[0] if self.replicas else ""
-        if (address, metadata.seal_epoch) != (self.address, self.epoch):
-            self.avoid_until_s = float("-inf")
-            if self.address:
-                epoch = metadata.seal_epoch
-                logger.info("stream %d is at %s in epoch %d now", self.id, address, epoch)
-        self.address, self.epoch = address, metadata.seal_epoch
-        self.protocol = metadata.protocol
-        self.width = width
-        self.running = metadata.state == pb.RUNNING and bool(address)
-
-    def doubt(self, attempt: Attempt) -> None:
-        """Take no new attempts until the outcome of this one is known."""
-        if not attempt.doubtful:
-            attempt.doubtful = True
-            self.doubtful += 1
-
-    def waited_s(self, now_s: float) -> float:
-        """Return how long the oldest attempt has been in flight."""
-        for since_s in self.in_flight.values():
-            return now_s - since_s
-        return 0.0
-
-    def silent(self, now_s: float) -> bool:
-        """Return whether the oldest attempt has had no answer for long."""
-        return self.waited_s(now_s) >= SILENT_S
-
-    def good(self, now_s: float) -> bool:
-        """Return whether the stream is neither slow, nor doubtful, nor has failed recently."""
-        return self.avoid_until_s <= now_s and not self.doubtful and self.waited_s(now_s) <= SLOW_S
 
 
 class Targets:
@@ -436,23 +420,21 @@ class Targets:
         """Whether the metadata repository has named any stream."""
         return bool(self._streams)
 
-    def running(self, wanted: StreamId | None) -> int:
+    def running(self, wanted: Wanted) -> int:
         """Return how many streams can take batches for `wanted` (None: any)."""
-        if wanted is None:
-            return len(self._running)
-        named = self._streams.get(wanted)
-        return int(named is not None and named.running)
+        return len(self._running) if wanted is None else sum(s.running for s in self._of(wanted))
 
-    def width(self, wanted: StreamId | None) -> int:
+    def width(self, wanted: Wanted) -> int:
         """Return how many batches for `wanted` can be in progress at once."""
-        if wanted is None:
-            return sum(stream.width for stream in self._running) or 1
-        named = self._streams.get(wanted)
-        return 1 if named is None else named.width
+        streams = self._running if wanted is None else self._of(wanted)
+        return sum(stream.width for stream in streams) or 1
 
-    def missing(self, wanted: StreamId | None) -> bool:
-        """Return whether `wanted` names a stream that is not known."""
-        return wanted is not None and wanted not in self._streams
+    def missing(self, wanted: Wanted) -> bool:
+        """Return whether `wanted` names no stream that is known."""
+        return wanted is not None and not self._of(wanted)
+
+    def _of(self, wanted: StreamId | tuple[StreamId, ...]) -> list[Stream]:
+        return [self._streams[stream] for stream in named(wanted) if stream in self._streams]
 
     def streams(self) -> list[Stream]:
         return list(self._streams.values())
@@ -460,12 +442,14 @@ class Targets:
     def any_good(self, now_s: float) -> bool:
         return any(stream.good(now_s) for stream in self._running)
 
-    def pick(self, wanted: StreamId | None, now_s: float) -> Stream | None:
+    def pick(self, wanted: Wanted, now_s: float) -> Stream | None:
         """Return a random running stream with room; a slow or failed one only if needed."""
-        if wanted is not None:
-            named = self._streams.get(wanted)
-            return named if named is not None and named.running and self._room(named) else None
+        if isinstance(wanted, StreamId):
+            one = self._streams.get(wanted)
+            return one if one is not None and one.running and self._room(one) else None
         running = self._running
+        if wanted is not None:
+            running = [stream for stream in running if stream.id in wanted]
         if not running:
             return None
         chosen = running[0] if len(running) == 1 else self._rng.choice(running)

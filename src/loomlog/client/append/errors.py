@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 from loomlog import limits
 from loomlog.errors import (
@@ -17,11 +18,12 @@ from loomlog.errors import (
     VersionMismatch,
     seconds,
 )
-from loomlog.types import StreamId
 
 if TYPE_CHECKING:
     from loomlog.client.append.appender import Batch
-    from loomlog.client.append.delivery import Stream, Targets
+    from loomlog.client.append.delivery import Targets
+    from loomlog.client.append.options import Wanted
+    from loomlog.client.append.stream import Stream
 
 
 def too_large(log: str, name: str, size: int) -> InvalidArgument:
@@ -42,8 +44,15 @@ def closed(log: str) -> Unavailable:
     return Unavailable(f"append to log {log!r}: this client was closed")
 
 
-def no_stream(log: str, stream: StreamId | None) -> NotFound:
-    return NotFound(f"log {log!r} has no stream {stream}")
+def no_stream(log: str, wanted: Wanted) -> NotFound:
+    return NotFound(f"log {log!r} has no{_place(wanted)}")
+
+
+def not_running(log: str, batch: Batch, targets: Targets) -> Unavailable:
+    """Return the error of a batch that does not wait until a stream runs."""
+    hindrance = targets.conditions.hindrance(batch.lane.stream)
+    why = f": {hindrance}" if hindrance else ""
+    return Unavailable(f"{_what(log, batch)}: no stream for it is running{why}; see `loom status`")
 
 
 def refused(log: str, refusal: LoomError) -> LoomError:
@@ -87,7 +96,21 @@ def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomE
     return kind(f"{after}{why}, last: {refusal}; try again, and see `loom status`")
 
 
+def fail(future: asyncio.Future[Any], error: LoomError, *, quietly: bool) -> None:
+    """Raise `error` in a caller. `quietly`: asyncio does not warn if it is not retrieved."""
+    if future.done():
+        return
+    future.set_exception(type(error)(*error.args))  # a copy, since each gets a traceback
+    if quietly:
+        future.exception()  # marks it as retrieved
+
+
 def _what(log: str, batch: Batch) -> str:
     stream = batch.lane.stream if batch.attempt is None else batch.attempt.target.id
-    where = "" if stream is None else f" stream {stream}"
-    return f"append to log {log!r}{where}"
+    return f"append to log {log!r}{_place(stream)}"
+
+
+def _place(wanted: Wanted) -> str:
+    if isinstance(wanted, tuple):
+        return f" stream {' or '.join(map(str, wanted))}"
+    return "" if wanted is None else f" stream {wanted}"

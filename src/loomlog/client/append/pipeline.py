@@ -9,37 +9,53 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from loomlog import limits
 from loomlog.client.append import errors
-from loomlog.client.append.appender import RECORD_OVERHEAD_BYTES, as_bytes, fail, positions
+from loomlog.client.append.appender import RECORD_OVERHEAD_BYTES, positions
+from loomlog.client.append.options import AppendOptions, as_record
+from loomlog.client.arguments import timestamp_us
 from loomlog.errors import InvalidArgument, LoomError, Unavailable
-from loomlog.types import Buffer, Position, StreamId
-
-if TYPE_CHECKING:
-    from loomlog.client.append.appender import Appender
+from loomlog.types import Buffer, Position
 
 _BATCH_BYTES: Final = 4 * limits.MIB  # enough for the rate of unordered appends
 _BATCH_RECORDS: Final = 1 << 16
+
+
+class Record(NamedTuple):
+    """An entry to be appended."""
+
+    value: bytes
+    key: bytes | None
+    headers: bytes | None
+    timestamp_us: int | None
+
+    @property
+    def size(self) -> int:
+        besides = len(self.key or b"") + len(self.headers or b"")
+        return RECORD_OVERHEAD_BYTES + len(self.value) + besides
 
 
 class Pipeline:
     """Ordered appends to one log; an async context manager that waits for all of them on exit."""
 
     def __init__(
-        self, log: str, appender: Appender, stream: StreamId | None, timeout_s: float | None
+        self, log: str, append: Callable[..., Awaitable[Position]], options: AppendOptions
     ) -> None:
+        """`append` appends one batch: encoder, number of records, size and options."""
         self._log = log
-        self._appender = appender
-        self._stream = stream
-        self._timeout_s = timeout_s
+        self._append_batch = append
+        self._options = options
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[bytes, bytes | None, asyncio.Future[Position]]] = deque()
+        self._waiting: deque[tuple[Record, asyncio.Future[Position]]] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._failure: LoomError | None = None
+        self._ended = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,29 +66,50 @@ class Pipeline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._ended = True
         if error is None:
             await self.flush()
         elif self._sender is not None:
             await asyncio.wait([self._sender])
 
-    def append(self, value: Buffer, key: Buffer | None = None) -> asyncio.Future[Position]:
+    def append(
+        self,
+        value: Buffer,
+        key: Buffer | None = None,
+        *,
+        headers: Mapping[str, bytes] | None = None,
+        timestamp: datetime | float | None = None,
+    ) -> asyncio.Future[Position]:
         """Append one entry behind all earlier ones, and return a future of its position.
 
         If an append fails, all later ones raise Unavailable and are not appended."""
+        return self._put(self._record(value, key, headers, timestamp))
+
+    def _record(
+        self,
+        value: Buffer,
+        key: Buffer | None,
+        headers: Mapping[str, bytes] | None,
+        timestamp: datetime | float | None,
+    ) -> Record:
+        """Return the record of an append; raise InvalidArgument if it cannot be one."""
+        if self._ended:
+            raise InvalidArgument("this pipeline has ended: begin another one")
+        encoded = None
+        if headers is not None:
+            from loomlog.columns.headers import encode_headers
+
+            encoded = encode_headers(headers)
+        time_us = None if timestamp is None else timestamp_us(timestamp)
+        return Record(*as_record(self._log, value, key), encoded, time_us)
+
+    def _put(self, record: Record) -> asyncio.Future[Position]:
         future: asyncio.Future[Position] = self._loop.create_future()
-        try:
-            record = (as_bytes("value", value), None if key is None else as_bytes("key", key))
-            for name, part in zip(("value", "key"), record, strict=True):
-                if part is not None and len(part) > limits.RECORD_BYTES_MAX:
-                    raise errors.too_large(self._log, name, len(part))
-            if self._failure is not None:
-                raise self._broken()
-        except LoomError as error:
-            future.set_exception(error)
-            if not isinstance(error, InvalidArgument):
-                future.exception()  # `flush` raises it
+        if self._failure is not None:
+            future.set_exception(self._broken())
+            future.exception()  # `flush` raises it
             return future
-        self._waiting.append((*record, future))
+        self._waiting.append((record, future))
         if self._sender is None:
             self._sender = self._loop.create_task(self._send())
         return future
@@ -93,25 +130,24 @@ class Pipeline:
             self._sender = None
 
     async def _send_batch(self) -> None:
-        values: list[bytes] = []
-        keys: list[bytes | None] = []
+        records: list[Record] = []
         futures: list[asyncio.Future[Position]] = []
         size = 0
-        while self._waiting and size < _BATCH_BYTES and len(values) < _BATCH_RECORDS:
-            value, key, future = self._waiting[0]
-            more = len(value) + (0 if key is None else len(key)) + RECORD_OVERHEAD_BYTES
-            if values and size + more > limits.BATCH_BYTES_MAX // 2:
+        while self._waiting and size < _BATCH_BYTES and len(records) < _BATCH_RECORDS:
+            record, future = self._waiting[0]
+            more = record.size
+            if records and size + more > limits.BATCH_BYTES_MAX // 2:
                 break
             self._waiting.popleft()
             size += more
-            values.append(value)
-            keys.append(key)
+            records.append(record)
             futures.append(future)
         try:
-            encoder = partial(_encode, values, keys if any(k is not None for k in keys) else None)
-            first = await self._appender.append_whole(
-                encoder, len(values), size, self._stream, self._timeout_s
-            )
+            options = self._options
+            encoder = partial(_encode, records)
+            first = await self._append_batch(encoder, len(records), size, options)
+            if options.expected_tail is not None:
+                self._options = options._replace(expected_tail=first.position + len(records) - 1)
         except LoomError as error:
             self._fail(error, futures)
             return
@@ -125,9 +161,9 @@ class Pipeline:
     def _fail(self, error: LoomError, futures: list[asyncio.Future[Position]]) -> None:
         self._failure = error
         for future in futures:
-            fail(future, error, quietly=True)
-        for _, _, future in self._waiting:
-            fail(future, self._broken(), quietly=True)
+            errors.fail(future, error, quietly=True)
+        for _, future in self._waiting:
+            errors.fail(future, self._broken(), quietly=True)
         self._waiting.clear()
 
     def _broken(self) -> Unavailable:
@@ -137,7 +173,20 @@ class Pipeline:
         )
 
 
-def _encode(values: list[bytes], keys: list[bytes | None] | None, **stamps: Any) -> Buffer:
+def _encode(records: Sequence[Record], *, timestamps_us: int, **stamps: Any) -> Buffer:
     from loomlog.columns.writer import encode
 
-    return encode(values, keys=keys, **stamps)
+    values, keys, headers, times = map(list, zip(*records, strict=True))
+    return encode(
+        values,
+        keys=_unless_empty(keys),
+        headers=_unless_empty(headers),
+        timestamps_us=[timestamps_us if time is None else time for time in times]
+        if _unless_empty(times)
+        else timestamps_us,
+        **stamps,
+    )
+
+
+def _unless_empty(column: list[Any]) -> list[Any] | None:
+    return column if any(item is not None for item in column) else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from loomlog.client.append.options import Wanted, allows, named
 from loomlog.client.context import BACKOFF
 from loomlog.client.servers import CachedLog
 from loomlog.errors import LoomError, Retryable, RolledBack, Sealed
@@ -15,8 +16,6 @@ from loomlog.wire import loomlog_pb2 as pb
 
 if TYPE_CHECKING:
     from loomlog.client.append.delivery import Targets
-
-LATENESS: Final = 0.2  # a stream that runs is noticed late by this part of the time without one
 
 
 class Refresher:
@@ -69,9 +68,7 @@ class Refresher:
                     return
                 if not self._learned():
                     return
-                waited_s = self._loop.time() - since_s
-                delay_s = min(max(BACKOFF.first_s, waited_s * LATENESS), BACKOFF.max_s)
-                await self._doze(delay_s * (0.5 + self._rng.random()))
+                await self._doze(BACKOFF.late_s(self._loop.time() - since_s, self._rng))
         finally:
             self._task = None
 
@@ -98,18 +95,17 @@ class Conditions:
                 if refusal := _refusal(stream, ended):
                     self._refusals[stream.log_stream_id] = refusal
 
-    def hindrance(self, wanted: StreamId | None) -> str:
+    def hindrance(self, wanted: Wanted) -> str:
         """Return the conditions of the streams that should take batches for `wanted`."""
-        found = (said for stream, said in self._conditions.items() if wanted in (None, stream))
+        found = (said for stream, said in self._conditions.items() if allows(wanted, stream))
         return "; ".join(dict.fromkeys(filter(None, found)))
 
-    def refusal(self, wanted: StreamId | None) -> LoomError | None:
+    def refusal(self, wanted: Wanted) -> LoomError | None:
         """Return why no stream will take batches for `wanted` (None: any); None if one may, e.g.
         after a repair."""
-        if wanted is not None:
-            return self._refusals.get(wanted)
-        if all(stream in self._refusals for stream in self._conditions):
-            return next((self._refusals[stream] for stream in self._conditions), None)
+        streams = self._conditions if wanted is None else named(wanted)
+        if all(stream in self._refusals for stream in streams):
+            return next((self._refusals[stream] for stream in streams), None)
         return None
 
 

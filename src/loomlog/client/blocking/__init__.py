@@ -5,28 +5,28 @@ It is thread-safe; concurrent appends of several threads are sent in batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from loomlog import limits
 from loomlog.client.append.pipeline import Pipeline
+from loomlog.client.blocking.coded_log import BlockingCodedLog
 from loomlog.client.blocking.groups import BlockingGroup
+from loomlog.client.blocking.kv import BlockingCheckpoint, BlockingLease, BlockingRegister, held_by
 from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking, blocking_as
 from loomlog.client.blocking.pipelines import BlockingPipeline
 from loomlog.client.blocking.queues import BlockingQueue
 from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
+from loomlog.client.blocking.transactions import BlockingTransaction
 from loomlog.client.cluster import Cluster, connect
-from loomlog.client.coded_log import CodedEntry, decoded
-from loomlog.client.kv.checkpoints import Checkpoint
-from loomlog.client.kv.leases import Lease
-from loomlog.client.kv.registers import Register
 from loomlog.client.log import Log
 from loomlog.client.publish.stager import Staged, portions
 from loomlog.client.publish.writer import Writer
 from loomlog.client.settings import ClientOptions
 from loomlog.client.subscribe.pieces import Pieces, Shown
+from loomlog.client.transactions.transaction import Transaction
 from loomlog.codecs import Codec
 from loomlog.errors import Unavailable
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
@@ -35,57 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-
-
-class BlockingCheckpoint(BlockingFace[Checkpoint]):
-    """A named reader position in one log. It exists once it is set."""
-
-    def __init__(self, thread: LoopThread, checkpoint: Checkpoint) -> None:
-        super().__init__(thread, checkpoint)
-        self.name = checkpoint.name
-
-    def __repr__(self) -> str:
-        return f"<BlockingCheckpoint {self.name!r}>"
-
-    get = blocking(Checkpoint.get)
-    set = blocking(Checkpoint.set)
-    delete = blocking(Checkpoint.delete)
-
-
-class BlockingLease(BlockingFace[Lease]):
-    """A lease as it was acquired; it may have expired since."""
-
-    def __init__(self, thread: LoopThread, lease: Lease) -> None:
-        super().__init__(thread, lease)
-        self.name = lease.name
-        self.holder = lease.holder
-        self.epoch = lease.epoch
-        self.ttl_s = lease.ttl_s
-        self.held = lease
-
-    def __repr__(self) -> str:
-        return f"<BlockingLease {self.name!r} of {self.holder!r}, epoch {self.epoch}>"
-
-    renew = blocking(Lease.renew)
-    release = blocking(Lease.release)
-
-
-class BlockingRegister(BlockingFace[Register]):
-    """A handle for one register, which need not exist."""
-
-    def __init__(self, thread: LoopThread, register: Register) -> None:
-        super().__init__(thread, register)
-        self.name = register.name
-
-    def __repr__(self) -> str:
-        return f"<BlockingRegister {self.name!r}>"
-
-    get = blocking(Register.get)
-
-    def swap(self, value: bytes | None, expected: int, lease: BlockingLease | None = None) -> int:
-        """Replace the value at version `expected`; see `Register.swap`."""
-        held = lease.held if lease else None
-        return self._thread.run(self._target.swap(value, expected, held))
 
 
 class BlockingWriter(BlockingFace[Writer]):
@@ -125,6 +74,7 @@ class BlockingLog(BlockingFace[Log]):
     find_last = blocking(Log.find_last)
     checkpoints = blocking(Log.checkpoints)
     groups = blocking(Log.groups)
+    queues = blocking(Log.queues)
     archive = blocking(Log.archive)
     set_retention = blocking(Log.set_retention)
     describe = blocking(Log.describe)
@@ -185,24 +135,48 @@ class BlockingLog(BlockingFace[Log]):
         stream: StreamId | None = None,
         headers: Mapping[str, bytes] | None = None,
         timestamp: datetime | float | None = None,
+        expected_tail: Glsn | None = None,
+        timeout_s: float | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
     ) -> Position:
         """Append one entry and wait for its position; the arguments are those of `Log.append`."""
 
         async def append() -> Position:
             return await self._target.append(
-                value, key, stream=stream, headers=headers, timestamp=timestamp
+                value,
+                key,
+                stream=stream,
+                headers=headers,
+                timestamp=timestamp,
+                expected_tail=expected_tail,
+                timeout_s=timeout_s,
+                streams=streams,
+                fail_fast=fail_fast,
             )
 
         return self._thread.run(append())
 
     def pipeline(
-        self, *, stream: StreamId | None = None, timeout_s: float | None = None
+        self,
+        *,
+        stream: StreamId | None = None,
+        timeout_s: float | None = None,
+        expected_tail: Glsn | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
     ) -> BlockingPipeline:
         """Return a pipeline, whose appends keep the order of calls without waiting for each; see
         `Log.pipeline`."""
 
         async def make() -> Pipeline:
-            return self._target.pipeline(stream=stream, timeout_s=timeout_s)
+            return self._target.pipeline(
+                stream=stream,
+                timeout_s=timeout_s,
+                expected_tail=expected_tail,
+                streams=streams,
+                fail_fast=fail_fast,
+            )
 
         return BlockingPipeline(self._thread, self._thread.run(make()))
 
@@ -214,10 +188,23 @@ class BlockingLog(BlockingFace[Log]):
         stream: StreamId | None = None,
         headers: Iterable[Mapping[str, bytes] | None] | None = None,
         timestamps: Iterable[datetime | float] | None = None,
+        expected_tail: Glsn | None = None,
+        timeout_s: float | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
     ) -> list[Position]:
-        """Append several entries atomically, at consecutive positions."""
+        """Append several entries atomically, at consecutive positions; the arguments are those of
+        `Log.append_many`."""
         appended = self._target.append_many(
-            list(values), keys, stream=stream, headers=headers, timestamps=timestamps
+            values,
+            keys,
+            stream=stream,
+            headers=headers,
+            timestamps=timestamps,
+            expected_tail=expected_tail,
+            timeout_s=timeout_s,
+            streams=streams,
+            fail_fast=fail_fast,
         )
         return self._thread.run(appended)
 
@@ -235,7 +222,7 @@ class BlockingLog(BlockingFace[Log]):
     def writer(self, name: str, lease: BlockingLease | None = None) -> BlockingWriter:
         """Return the writer of this name, which publishes staged rows. Call this before staging
         rows for it. With a `lease`, it publishes only while the lease is held."""
-        held = lease.held if lease else None
+        held = held_by(lease)
         return BlockingWriter(self._thread, self._thread.run(self._target.writer(name, held)))
 
     @overload
@@ -293,15 +280,22 @@ class BlockingLog(BlockingFace[Log]):
         return BlockingSubscription(self._thread, self.name, subscription, arrow, timeout_s)
 
     def subscribe_stream(
-        self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
+        self,
+        stream: StreamId,
+        start_llsn: Llsn = 1,
+        stop_llsn: Llsn | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> BlockingSubscription[Entry]:
         """Iterate over the entries of one log stream from `start_llsn` to `stop_llsn` inclusive, in
-        the stream's own order; without `stop_llsn`, forever."""
+        the stream's own order; without `stop_llsn`, forever. Raise Timeout if nothing arrives for
+        `timeout_s`."""
 
         async def make() -> Pieces[Shown]:
             return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)
 
-        return BlockingSubscription(self._thread, self.name, self._thread.run(make()), entries)
+        subscription = self._thread.run(make())
+        return BlockingSubscription(self._thread, self.name, subscription, entries, timeout_s)
 
     def subscribe_stream_arrow(
         self,
@@ -325,46 +319,6 @@ class BlockingLog(BlockingFace[Log]):
             return self._target._parts.pieces.rows(start, stop, **choices)
 
         return self._thread.run(make())
-
-
-class BlockingCodedLog(Generic[T]):
-    """A log with a codec; `CodedLog` without an event loop."""
-
-    def __init__(self, log: BlockingLog, codec: Codec[T]) -> None:
-        self.name = log.name
-        self.bytes = log
-        self._codec = codec
-
-    def __repr__(self) -> str:
-        return f"<BlockingCodedLog {self.name!r}>"
-
-    def append(
-        self, value: T, key: Buffer | None = None, *, stream: StreamId | None = None
-    ) -> Position:
-        """Append one value and wait for its position."""
-        return self.bytes.append(self._codec.encode(value), key, stream=stream)
-
-    def append_many(
-        self,
-        values: Iterable[T],
-        keys: Iterable[Buffer | None] | None = None,
-        *,
-        stream: StreamId | None = None,
-    ) -> list[Position]:
-        """Append several values atomically, at consecutive positions."""
-        return self.bytes.append_many(map(self._codec.encode, values), keys, stream=stream)
-
-    def read(self, position: Glsn) -> CodedEntry[T]:
-        """Return the entry at `position`."""
-        return self.decode(self.bytes.read(position))
-
-    def subscribe(self, start: Glsn | str = 1, stop: Glsn | None = None) -> Iterator[CodedEntry[T]]:
-        """Iterate over every entry from `start` to `stop` inclusive, in order."""
-        return map(self.decode, self.bytes.subscribe(start, stop))
-
-    def decode(self, entry: Entry) -> CodedEntry[T]:
-        """Return an entry of this log, from a group for example, with its value decoded."""
-        return decoded(self.name, self._codec, entry)
 
 
 class BlockingCluster(BlockingFace[Cluster]):
@@ -391,8 +345,10 @@ class BlockingCluster(BlockingFace[Cluster]):
 
     create_log = blocking_as(BlockingLog, Cluster.create_log)
     delete_log = blocking(Cluster.delete_log)
+    make_staging_log = blocking(Cluster.make_staging_log)
     logs = blocking(Cluster.logs)
     status = blocking(Cluster.status)
+    events = blocking(Cluster.events)
 
     @overload
     def log(self, name: str, codec: None = None) -> BlockingLog: ...
@@ -409,6 +365,15 @@ class BlockingCluster(BlockingFace[Cluster]):
 
         log = BlockingLog(self._thread, self._thread.run(find()))
         return log if codec is None else BlockingCodedLog(log, codec)
+
+    def transaction(self, *, timeout_s: float | None = None) -> BlockingTransaction:
+        """Return a transaction, whose entries become visible in all their logs, or in none; see
+        `Cluster.transaction`."""
+
+        async def make() -> Transaction:
+            return self._target.transaction(timeout_s=timeout_s)
+
+        return BlockingTransaction(self._thread, self._thread.run(make()))
 
     # ---- registers and leases
 
@@ -464,6 +429,7 @@ class BlockingCluster(BlockingFace[Cluster]):
     grant = blocking(Cluster.grant)
     revoke = blocking(Cluster.revoke)
     create_token = blocking(Cluster.create_token)
+    remove_subject = blocking(Cluster.remove_subject)
     revoke_tokens = blocking(Cluster.revoke_tokens)
     rotate_token_key = blocking(Cluster.rotate_token_key)
 

@@ -25,7 +25,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = _new_loop()
         self._thread = threading.Thread(target=self._run, name="loomlog-client", daemon=True)
-        self._lock = threading.Lock()  # no work is accepted after `stop`
+        self._lock = threading.RLock()  # no work is accepted after `stop`; reentered by destructors
         self._stopped = False
         self._thread.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from loomlog.client.blocking.loop_thread import BlockingContext, BlockingFace, LoopThread, blocking
 from loomlog.client.queues.queue import Job, Queue
@@ -19,6 +20,13 @@ class BlockingJob(BlockingFace[Job]):
         self.position = job.position
         self.key = job.key
         self.value = job.value
+        self.headers = job.headers
+        self.timestamp_us = job.timestamp_us
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the writer appended the entry, in UTC."""
+        return self.entry.timestamp
 
     def __repr__(self) -> str:
         return f"<BlockingJob at {self.position}, attempt {self.attempts}>"

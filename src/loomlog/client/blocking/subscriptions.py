@@ -6,21 +6,27 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import copy
 from typing import Any, Final, Generic, Self, TypeVar
 
+from loomlog import limits
+from loomlog.client.arguments import check_seconds
 from loomlog.client.blocking.loop_thread import LoopThread
 from loomlog.client.subscribe.pieces import Pieces, Shown
-from loomlog.errors import Timeout, Unavailable, seconds
+from loomlog.errors import LoomError, Timeout, Unavailable, seconds
 from loomlog.types import Gap
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 CHUNK_ENTRIES: Final = 4096  # enough to make the cost of switching threads negligible
 
 
 class BlockingSubscription(Iterator[T]):
-    """An iterator over a subscription, for one consumer at a time. Any thread may close it, which
-    ends the iteration; as a context manager it is closed on exit."""
+    """An iterator over a subscription, for one consumer at a time. It continues after a Timeout,
+    and behind an item that cannot be changed (`map`); other errors end it. Any thread may close
+    it, which ends the iteration; as a context manager it is closed on exit."""
 
     def __init__(
         self,
@@ -30,14 +36,19 @@ class BlockingSubscription(Iterator[T]):
         items: Callable[[Shown], list[T]],
         timeout_s: float | None = None,
     ) -> None:
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s, 0.001, limits.CLIENT_TIMEOUT_S_MAX)
         self._chunks = _Chunks(thread, log, subscription, items, timeout_s)
-        self._all = _iterate(self._chunks)
+        self._change: Callable[[list[T]], Iterator[T]] = iter
+        self._left: Iterator[T] = iter(())
 
-    def __iter__(self) -> Iterator[T]:
-        return self._all  # a generator is cheaper per item than __next__
-
-    def __next__(self) -> T:
-        return next(self._all)
+    def __next__(self) -> T:  # not a generator, which would end with the first Timeout
+        while True:
+            for item in self._left:
+                return item
+            if not (chunk := self._chunks.next()):
+                raise StopIteration
+            self._left = self._change(chunk)
 
     def __enter__(self) -> Self:
         return self
@@ -45,17 +56,18 @@ class BlockingSubscription(Iterator[T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def map(self, change: Callable[[T], U]) -> BlockingSubscription[U]:
+        """Return this subscription with changed items; use only that one."""
+        changed: Any = copy(self)
+        before = self._change
+        changed._change = lambda chunk: map(change, before(chunk))
+        changed._left = map(change, self._left)
+        return changed  # type: ignore[no-any-return]
+
     def close(self) -> None:
         """End the subscription; may be called twice."""
         self._chunks.close()
-
-
-def _iterate(chunks: _Chunks[T]) -> Iterator[T]:
-    try:
-        while chunk := chunks.next():
-            yield from chunk
-    finally:
-        chunks.close()
+        self._left = iter(())
 
 
 class _Chunks(Generic[T]):
@@ -78,6 +90,11 @@ class _Chunks(Generic[T]):
         self._ahead: concurrent.futures.Future[list[T]] | None = None
         self._closed = False
 
+    def __del__(self) -> None:
+        if self._close():
+            with suppress(Unavailable):
+                self._thread.start(_end(self._subscription))  # without waiting, in any thread
+
     def next(self) -> list[T]:
         """Return the next items; an empty list at the end or once closed."""
         if self._ahead is None:
@@ -95,18 +112,28 @@ class _Chunks(Generic[T]):
             if not self._closed:
                 raise Unavailable("this client was closed") from None
             return []
-        self._fetch()
+        except LoomError:
+            self.close()
+            raise
+        if chunk:
+            self._fetch()
+        else:
+            self.close()
         return chunk
 
     def close(self) -> None:
+        if self._close():
+            with suppress(Unavailable):  # the client was closed, and the subscription with it
+                self._thread.run(_end(self._subscription))
+
+    def _close(self) -> bool:
+        """Fetch nothing more; return whether it was open until now."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+            was_open, self._closed = not self._closed, True
             ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.cancel()
-        _end(self._thread, self._subscription)
+        return was_open
 
     def _fetch(self) -> None:
         with self._lock:
@@ -115,7 +142,7 @@ class _Chunks(Generic[T]):
 
 
 def entries(piece: Shown) -> list[Any]:
-    return [piece] if isinstance(piece, Gap) else piece.entries()
+    return [piece] if isinstance(piece, Gap) else list(piece.entries())
 
 
 def arrow(piece: Shown) -> list[Any]:
@@ -136,11 +163,5 @@ async def _chunk(subscription: Pieces[Shown], items: Callable[[Shown], list[T]])
     return found
 
 
-def _end(thread: LoopThread, subscription: Pieces[Shown]) -> None:
-    async def end() -> None:
-        subscription.close()
-
-    try:
-        thread.run(end())
-    except Unavailable:
-        pass  # the client was closed, and the subscription with it
+async def _end(subscription: Pieces[Shown]) -> None:
+    subscription.close()

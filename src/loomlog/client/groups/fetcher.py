@@ -28,11 +28,12 @@ class PieceFetcher:
 
     def ready(self) -> Rows | None:
         """Return the next rows if they have arrived."""
-        while isinstance(piece := self._piece(), Gap):
+        while isinstance(piece := self.piece(), Gap):
             pass
         return piece
 
-    def _piece(self) -> Shown | None:
+    def piece(self) -> Shown | None:
+        """Return the next piece if it has arrived."""
         if self._fetch is not None:
             if not self._fetch.done():
                 return None

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from loomlog import limits
-from loomlog.client.arguments import check_number, check_seconds, is_int, timestamp_us
+from loomlog.client.arguments import (
+    check_member,
+    check_number,
+    check_seconds,
+    is_int,
+    timestamp_us,
+)
 from loomlog.client.groups.fetcher import PieceFetcher
+from loomlog.client.groups.handout import Handout
 from loomlog.client.groups.membership import MemberLeases, Membership
 from loomlog.client.groups.store import StateStore
 from loomlog.core.groups.consumption import Consumption
 from loomlog.core.groups.state import GroupState
-from loomlog.errors import Conflict, InvalidArgument, NotFound, Retryable, SwapUnknown, Trimmed
+from loomlog.core.permissions import Verb
+from loomlog.errors import (
+    Conflict,
+    Corrupt,
+    DataLoss,
+    InvalidArgument,
+    NotFound,
+    Retryable,
+    SwapUnknown,
+    Trimmed,
+)
 from loomlog.types import Entry, Glsn
 
 if TYPE_CHECKING:
     from loomlog.client.groups.shard_rows import ShardRows
     from loomlog.client.log_parts import LogParts
 
-_ENTRIES_MAX: Final = 4096  # handed to the consumer at once
+_ROWS_MAX: Final = 4096  # looked through for entries that the consumer gets at once
+_TURN_S: Final = 0.002  # of a consumer that awaits nothing, until others run
 _PASSED_S: Final = 5.0  # between commits of positions where only others had entries
 EARLIEST: Final = "earliest"
 
@@ -43,9 +61,11 @@ class GroupOptions:
             is_int(self.shards) and 1 <= self.shards <= limits.GROUP_SHARDS_MAX
         ):
             raise InvalidArgument(
-                f"shards must be a number from 1 to {limits.GROUP_SHARDS_MAX}, not {self.shards!r}"
+                f"shards must be a number from 1 to {limits.GROUP_SHARDS_MAX}, "
+                f"not {self.shards!r:.100}"
             )
         check_seconds("session_timeout_s", self.session_timeout_s, 0.5)
+        check_member(self.member)
         if self.commit_every_s is not None:
             check_seconds("commit_every_s", self.commit_every_s, 0.01)
 
@@ -115,10 +135,12 @@ class Group:
         self._stale = False  # there is something to do before the next entry
         self._reader = PieceFetcher(lambda start: parts.pieces.rows(start, None), self._wake)
         self._rows: ShardRows | None = None
+        self._handout: Handout | None = None  # what the consumer iterates over
         self._last: Glsn = -1  # the last entry that the consumer got to hand out ...
         self._end: Glsn = 0  # ... and how far the log was looked through for it
         self._committed_at: Glsn = 0
         self._committed_s = 0.0
+        self._turn_s = 0.0
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r} of {self._parts.name!r}>"
@@ -128,7 +150,11 @@ class Group:
     async def __aenter__(self) -> Self:
         if self._membership is not None:
             raise InvalidArgument(f"group {self.name!r} was joined already: call log.group again")
-        log_id = (await self._parts.cached.fetch()).log_id
+        # Imported before joining: it takes long, and the lease could expire meanwhile.
+        from loomlog.client.groups.shard_rows import ShardRows
+
+        self._with_shards = ShardRows
+        log_id = (await self._parts.cached.fetch(Verb.CHECKPOINT)).log_id
         initial = await self._initial(log_id)
         self._loop = asyncio.get_running_loop()
         options = self._options
@@ -140,7 +166,7 @@ class Group:
         self._consumption = Consumption(membership.member)
         self._count = len(membership.state.shards)
         self._stale = True
-        self._committed_s = self._loop.time()
+        self._committed_s = self._turn_s = self._loop.time()
         if options.shards not in (None, self._count):
             await membership.leave()
             raise InvalidArgument(
@@ -158,6 +184,8 @@ class Group:
         assert self._membership is not None
         try:
             if self._options.commit_every_s is not None:
+                self._note_reached()
+                self._handout = None
                 if error is not None and not self._idle:
                     self._consumption.reading -= 1  # the consumer failed at this entry
                 await self.commit()
@@ -179,13 +207,18 @@ class Group:
     # ---- entries
 
     async def __aiter__(self) -> AsyncGenerator[Entry, None]:
-        consumption = self._consumption_joined()
         while True:
-            for entry in await self._next_entries():
-                consumption.reading = entry.position
-                yield entry
-                if self._stale:
-                    break
+            self._handout = handout = Handout(await self._next_entries())
+            for chunk in handout.chunks():
+                for entry in chunk:
+                    yield entry
+                if self._loop.time() >= self._turn_s:
+                    await self._give_way()
+
+    async def _give_way(self) -> None:
+        """Let others run, among them what renews the lease, if the consumer awaits nothing."""
+        await asyncio.sleep(0)
+        self._turn_s = self._loop.time() + _TURN_S
 
     async def commit(self) -> None:
         """Record that all entries handed out so far are processed, the current one included.
@@ -203,7 +236,7 @@ class Group:
         self._committed_at, self._committed_s = reading, self._loop.time()
         self._adopt()
 
-    async def _next_entries(self) -> list[Entry]:
+    async def _next_entries(self) -> Iterable[Entry]:
         """Return entries to hand out, at least one. Those that were handed out before count as
         processed."""
         membership = self._joined()
@@ -219,18 +252,18 @@ class Group:
             self._advance()
             if not membership.certain:
                 await self._wake.wait()
-            elif self._rows is not None or self._find_rows():
-                if entries := self._take():
+            elif self._has_rows() or self._find_rows():
+                if (entries := self._take()) is not None:
                     self._idle = False
                     return entries
-                await asyncio.sleep(0)
+                await self._give_way()
             else:
                 await self._wait()
 
     async def _follow(self) -> None:
         """Adopt the newest state, and commit if it is time."""
-        self._stale = False
         self._adopt()
+        self._stale = False
         if self._is_commit_due() or (self._consumption.stopped and not self._consumption.dirty):
             try:
                 await self._commit()
@@ -252,20 +285,36 @@ class Group:
         self._advance()
         consumption, reading = self._consumption, self._consumption.reading
         if consumption.adopt(self._joined().state):
-            self._stale = True  # entries that the consumer has got already may not be its any more
+            self._interrupt()  # what the consumer would get next may not be its any more
         if consumption.reading < reading or not consumption.floors:
             self._close_reader()
 
     def _advance(self) -> None:
         """Pass over rows of others behind the last entry that was handed out."""
+        self._note_reached()
         if self._consumption.reading == self._last:
             self._consumption.pass_over(max(self._last, self._end))
             self._last = -1
+            self._handout = None
+
+    def _note_reached(self) -> None:
+        """Let `reading` be the entry that the consumer got last."""
+        if self._handout is not None and (reached := self._handout.note()) is not None:
+            self._consumption.reading = reached
+
+    def _interrupt(self) -> None:
+        """Hand out nothing more before the state of the group was looked at."""
+        self._stale = True
+        if self._handout is not None:
+            self._handout.stop()
+            self._handout = None
+
+    def _has_rows(self) -> bool:
+        """Return whether rows are left that were not looked through."""
+        return self._rows is not None and self._rows.end > self._consumption.reading
 
     def _find_rows(self) -> bool:
         """Return whether rows have arrived."""
-        from loomlog.client.groups.shard_rows import ShardRows
-
         if not self._consumption.floors:
             return False
         try:
@@ -276,20 +325,21 @@ class Group:
                 f"group {self.name!r} is behind the first entry kept: {error}; or skip what is "
                 f"gone with `loom group reset {self._parts.name} {self.name} --to earliest`"
             ) from None
-        self._rows = None if rows is None else ShardRows(rows, self._count)
-        return rows is not None
+        except (DataLoss, Corrupt):  # of an archive, maybe, whose files may come back
+            self._close_reader()
+            raise
+        self._rows = None if rows is None else self._with_shards(rows, self._count)
+        return self._has_rows()
 
-    def _take(self) -> list[Entry]:
-        """Return what is to be handed out of the next rows."""
+    def _take(self) -> Iterable[Entry] | None:
+        """Return what is to be handed out of the next rows; None if that is nothing."""
         assert self._rows is not None
-        entries, end = self._rows.take(self._consumption, _ENTRIES_MAX)
-        if entries:
-            self._last, self._end = entries[-1].position, end
-        elif end > self._consumption.reading:
-            self._consumption.pass_over(end)
-        else:
-            self._rows = None
-        return entries
+        taken = self._rows.take(self._consumption, _ROWS_MAX)
+        if not taken.last:
+            self._consumption.pass_over(taken.end)
+            return None
+        self._last, self._end = taken.last, taken.end
+        return taken.entries
 
     async def _wait(self) -> None:
         """Wait for another piece, or for a change of the group."""
@@ -307,8 +357,14 @@ class Group:
         membership = self._membership
         if membership is None:
             return
-        if membership.failure is not None or self._has_news(membership) or self._is_commit_due():
-            self._stale = True
+        self._note_reached()
+        if (
+            membership.failure is not None
+            or not membership.certain  # others may have got what the consumer would get next
+            or self._has_news(membership)
+            or self._is_commit_due()
+        ):
+            self._interrupt()
         self._wake.set()
 
     def _has_news(self, membership: Membership[GroupState]) -> bool:
@@ -335,7 +391,7 @@ class Group:
 
     async def describe(self) -> GroupInfo:
         """Return members, owners and committed positions; raise NotFound if there is no group."""
-        log = await self._parts.cached.fetch()
+        log = await self._parts.cached.fetch(Verb.CHECKPOINT)
         state = await self._store.get(log.log_id)
         if state is None:
             raise self._missing()
@@ -344,7 +400,7 @@ class Group:
     async def reset(self, start: Glsn | str | datetime) -> GroupInfo:
         """Let all shards continue at `start`: a position, a time, "earliest" or "latest". Raise
         Conflict while the group has members."""
-        log_id = (await self._parts.cached.fetch()).log_id
+        log_id = (await self._parts.cached.fetch(Verb.CHECKPOINT)).log_id
         position = await self._position(start)
         expired = await self._check_idle("reset")
 
@@ -394,6 +450,11 @@ class Group:
             return await self._parts.find_time(timestamp_us(start)) - 1
         check_number("start", start, EARLIEST, "latest")
         assert isinstance(start, int)
+        if start > (tail := await self._parts.tail()) + 1:
+            raise InvalidArgument(
+                f"start is {start}, but the last position of log {self._parts.name!r} is {tail}: "
+                f"begin at {tail + 1} or before"
+            )
         return start - 1
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from loomlog.client.context import Client
 from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
@@ -11,6 +11,7 @@ from loomlog.client.groups.membership import MemberLeases
 from loomlog.client.groups.store import SharedState, StateStore
 from loomlog.client.kv.registers import Registers
 from loomlog.core.groups.state import GroupState
+from loomlog.core.permissions import Verb
 from loomlog.errors import Conflict, InvalidArgument, NotFound, Retryable, SwapUnknown
 from loomlog.types import LogId
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from loomlog.client.log_parts import LogParts
 
 _NAME_CHARS_MAX: Final = 100
+
+Info = TypeVar("Info")
 
 
 class Groups(Registers):
@@ -39,14 +42,10 @@ class Groups(Registers):
 
     async def all(self) -> dict[str, GroupInfo]:
         """Return all groups of the log by name."""
-        found = {}
-        for register in await self.registers(self._prefix):
-            name = register.removeprefix(self._prefix)
-            try:
-                found[name] = await self.group(name, GroupOptions()).describe()
-            except NotFound:
-                pass  # of a deleted log of this name, or deleted just now
-        return found
+        await self._parts.cached.fetch(Verb.CHECKPOINT)  # raises NotFound if there is no such log
+        return await describe_states(
+            self, self._prefix, lambda name: self.group(name, GroupOptions()).describe()
+        )
 
     async def forget(self, log_id: LogId) -> None:
         """Delete all groups after the log was deleted."""
@@ -57,9 +56,23 @@ def check_group_name(what: str, name: object) -> str:
     """Return the name of a group or queue; raise InvalidArgument if it cannot be one."""
     if not isinstance(name, str) or not 1 <= len(name) <= _NAME_CHARS_MAX or "/" in name:
         raise InvalidArgument(
-            f"a {what}'s name has 1 to {_NAME_CHARS_MAX} characters and no slash, not {name!r}"
+            f"a {what}'s name has 1 to {_NAME_CHARS_MAX} characters and no slash, not {name!r:.100}"
         )
     return name
+
+
+async def describe_states(
+    registers: Registers, prefix: str, describe: Callable[[str], Awaitable[Info]]
+) -> dict[str, Info]:
+    """Return the descriptions of all states by name."""
+    found = {}
+    for register in await registers.registers(prefix):
+        name = register.removeprefix(prefix)
+        try:
+            found[name] = await describe(name)
+        except NotFound:
+            pass  # of a deleted log of this name, or deleted just now
+    return found
 
 
 async def forget_states(

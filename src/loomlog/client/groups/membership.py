@@ -7,6 +7,8 @@ Both together take less than the session timeout.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -17,12 +19,15 @@ from loomlog.client.context import Client
 from loomlog.client.groups.store import S, StateStore
 from loomlog.client.kv.leases import Lease, Leases
 from loomlog.core.groups.state import fenced, member_id
-from loomlog.errors import Fenced, LoomError, Retryable
+from loomlog.errors import Fenced, LoomError, Retryable, seconds
 from loomlog.types import LogId
+
+logger = logging.getLogger(__name__)
 
 _LEASE_PART: Final = 0.6  # of the session timeout; the rest is for others to notice
 _RENEWALS: Final = 5  # in a session timeout
 _LOOK_S: Final = 0.5  # how often the state is read: a shard that is released is taken within it
+_ADVICE: Final = "run long work in a thread, as asyncio.to_thread does, or set session_timeout_s"
 
 
 class MemberLeases(Leases):
@@ -62,16 +67,22 @@ class Membership(Generic[S]):
         session_timeout_s: float,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when there is a newer state, and after every renewal."""
+        """`changed` is called when there is a newer state, after every renewal, and when it is not
+        `certain` any more that this is a member."""
         self._log_id = log_id
         self._store = store
         self._leases = leases
+        self._session_timeout_s = session_timeout_s
         self._ttl_s = session_timeout_s * _LEASE_PART
         self._renew_s = session_timeout_s / _RENEWALS
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._heart: asyncio.Task[None] | None = None
+        self._doubt: asyncio.TimerHandle | None = None
         self._renewed_s = self._loop.time()
+        self._due_s = math.inf  # when the heart should beat
+        self._still_s = 0.0  # how long the event loop stood still since the lease was renewed
+        self._has_left = False
         self.failure: LoomError | None = None
         self.member: str
 
@@ -80,7 +91,7 @@ class Membership(Generic[S]):
         """The newest state; raise Fenced if this member is not in it any more."""
         state = self._store.known
         if state is None or self.member not in state.members:
-            raise fenced(self.member)
+            raise self._replaced()
         return state
 
     @property
@@ -90,19 +101,26 @@ class Membership(Generic[S]):
 
     async def join(self, name: str | None, initial: S) -> None:
         """Become a member; without a name, it gets that of this process."""
-        self._renewed_s = self._loop.time()
+        began_s = self._loop.time()
         self.member, self._lease = await self._leases.take_one(self._ttl_s)
         called = name or f"{socket.gethostname()}-{os.getpid()}"
         await self.change(lambda state: state.join(self.member, called), initial)
+        self._renewed(began_s)
         self._heart = self._loop.create_task(self._beat())
 
     async def change(self, step: Callable[[S], S], initial: S | None = None) -> None:
-        await self._store.change(self._log_id, step, initial)
+        try:
+            await self._store.change(self._log_id, step, initial)
+        except Fenced:
+            raise self._replaced() from None
 
     async def leave(self) -> None:
         """Give the shards to others. If that fails, they take them when the lease expires."""
         if self._heart is not None:
             self._heart.cancel()
+        if self._doubt is not None:
+            self._doubt.cancel()
+        self._has_left = True
         try:
             await self.change(lambda state: state.remove([self.member]))
             await self._lease.release()
@@ -112,7 +130,9 @@ class Membership(Generic[S]):
     async def _beat(self) -> None:
         pause_s = min(_LOOK_S, self._renew_s)
         while True:
+            self._due_s = self._loop.time() + pause_s
             await asyncio.sleep(pause_s)
+            self._note_pulse()
             try:
                 await self._look()
             except Retryable:
@@ -124,6 +144,21 @@ class Membership(Generic[S]):
                 self._fail(LoomError(f"member {self.member} failed: {error!r}"))
                 raise
 
+    def _note_pulse(self) -> None:
+        """Note how late the heart beats: only a loop that stands still delays it."""
+        late_s = self._loop.time() - self._due_s
+        self._due_s = math.inf
+        self._still_s = max(self._still_s, late_s)
+        if late_s > self._renew_s:
+            logger.warning(
+                "%s: the event loop stood still for %s; after %s, others may have replaced this "
+                "member: %s",
+                self._store.what,
+                seconds(late_s),
+                seconds(self._ttl_s),
+                _ADVICE,
+            )
+
     async def _look(self) -> None:
         """Renew the lease in time, read the state, and remove members that have expired."""
         now_s = self._loop.time()
@@ -133,12 +168,36 @@ class Membership(Generic[S]):
         await self._store.get(self._log_id)
         members = self.state.members
         if is_due:
-            self._renewed_s = now_s
+            self._renewed(now_s)
             gone = members.keys() - (await self._leases.live()).keys() - {self.member}
             if gone:
                 await self.change(lambda state: state.remove(gone))
         self._changed()
 
+    def _renewed(self, began_s: float) -> None:
+        self._renewed_s = began_s
+        self._still_s = 0.0
+        if self._doubt is not None:
+            self._doubt.cancel()
+        self._doubt = self._loop.call_at(began_s + self._ttl_s, self._changed)
+
     def _fail(self, error: LoomError) -> None:
-        self.failure = fenced(self.member) if isinstance(error, Fenced) else error
+        self.failure = self._replaced() if isinstance(error, Fenced) else error
+        logger.warning("%s: %s", self._store.what, self.failure)
         self._changed()
+
+    def _replaced(self) -> Fenced:
+        """Return the error of a member that was replaced; it says why, as far as that is known."""
+        if self._has_left:
+            return fenced(self.member, "it has left")
+        now_s = self._loop.time()
+        limit = f"and its session timeout is {seconds(self._session_timeout_s)}"
+        still_s = max(self._still_s, now_s - self._due_s)
+        if still_s > self._renew_s:
+            why = f"the event loop stood still for {seconds(still_s)}, {limit} ({_ADVICE})"
+            return fenced(self.member, why)
+        silent_s = now_s - self._renewed_s
+        if silent_s > self._ttl_s:
+            why = f"it could not renew its lease for {seconds(silent_s)}, {limit}"
+            return fenced(self.member, why)
+        return fenced(self.member)

@@ -2,55 +2,51 @@
 
 from __future__ import annotations
 
-from itertools import repeat
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute  # noqa: F401 - `take` would import it later, while other members wait
 
 from loomlog.client.subscribe.pieces import Rows
 from loomlog.columns.key_shards import shards_of
-from loomlog.columns.reader import headers_of
 from loomlog.core.groups.consumption import Consumption
-from loomlog.types import NO_HEADERS, Entry, Glsn
+from loomlog.types import Entry, Glsn
+
+
+class Taken(NamedTuple):
+    """The entries to hand out of some rows."""
+
+    entries: Iterable[Entry]
+    last: Glsn  # of the entries; 0 if there are none
+    end: Glsn  # of the rows
 
 
 class ShardRows:
     """A piece of the log, with the shard of each row."""
 
     def __init__(self, rows: Rows, shards: int) -> None:
-        self._table = rows.to_arrow()
-        self._positions = self._table.column("position").to_numpy()
-        self._numbers = shards_of(self._table.column("key"), self._positions, shards)
+        self._rows = rows
+        self._positions, keys = rows.positions_and_keys()
+        self._numbers = shards_of(keys, self._positions, shards)
         self._shards = shards
+        self.end: Glsn = int(self._positions[-1])
 
-    def take(self, consumption: Consumption, most: int) -> tuple[list[Entry], Glsn]:
-        """Return the entries to hand out among the next `most` rows, and how far these reach."""
-        first = int(np.searchsorted(self._positions, consumption.reading, "right"))
+    def take(self, consumption: Consumption, most: int) -> Taken:
+        """Return the entries to hand out among the next `most` rows; there must be a next one."""
+        first = bisect_right(self._positions, consumption.reading)
         positions = self._positions[first : first + most]
-        if not len(positions):
-            return [], consumption.reading
-        # A floor above every position keeps out the shards that are not this member's.
-        floors = np.full(self._shards, np.iinfo(np.int64).max)
-        floors[list(consumption.floors)] = list(consumption.floors.values())
-        chosen = positions > floors[self._numbers[first : first + most]]
-        return _entries(self._table.slice(first, most), chosen), int(positions[-1])
-
-
-def _entries(table: Any, chosen: Any) -> list[Entry]:
-    position, stream, llsn, timestamp, key, value, headers = table.columns
-    rows = np.flatnonzero(chosen)
-    indices = pa.array(rows)
-    has_keys, has_headers = (column.null_count < len(column) for column in (key, headers))
-    fields = zip(
-        position.to_numpy()[rows].tolist(),
-        stream.to_numpy()[rows].tolist(),
-        llsn.to_numpy()[rows].tolist(),
-        timestamp.view("int64").to_numpy()[rows].tolist(),
-        key.take(indices).to_pylist() if has_keys else repeat(None),
-        value.take(indices).to_pylist(),
-        headers_of(headers.take(indices)) if has_headers else repeat(NO_HEADERS),
-        strict=False,
-    )
-    # What Entry._make does, without a Python frame per record.
-    return list(map(tuple.__new__, repeat(Entry), fields))
+        numbers, floors = self._numbers[first : first + most], consumption.floors
+        own = np.zeros(self._shards, np.bool_)
+        own[list(floors)] = True
+        chosen = own[numbers].nonzero()[0]
+        if max(floors.values(), default=0) >= positions[0]:  # some were handed out before
+            reached = np.zeros(self._shards, np.int64)
+            reached[list(floors)] = list(floors.values())
+            chosen = chosen[np.asarray(positions)[chosen] > reached[numbers[chosen]]]
+        end = int(positions[-1])
+        if not len(chosen):
+            return Taken((), 0, end)
+        entries = self._rows.chosen(chosen + first if first else chosen)
+        return Taken(entries, int(positions[chosen[-1]]), end)

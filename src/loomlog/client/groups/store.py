@@ -37,7 +37,7 @@ class StateStore(Generic[S]):
 
     def __init__(self, what: str, register: Register, decode: Callable[[bytes], S]) -> None:
         """`what` names it in errors."""
-        self._what = what
+        self.what = what
         self._register = register
         self._decode = decode
         self._lock = asyncio.Lock()
@@ -70,7 +70,7 @@ class StateStore(Generic[S]):
             while True:
                 before = self.known or initial
                 if before is None:
-                    raise NotFound(f"{self._what} does not exist: was it deleted?")
+                    raise NotFound(f"{self.what} does not exist: was it deleted?")
                 after = step(before)
                 if after == self.known:
                     return after

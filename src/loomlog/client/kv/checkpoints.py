@@ -12,11 +12,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from loomlog.client.arguments import POSITION_MAX, is_int
+from loomlog.client.arguments import is_int
 from loomlog.client.context import Client
 from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.servers import CachedLog
+from loomlog.core.permissions import Verb
 from loomlog.errors import (
     Conflict,
     Corrupt,
@@ -25,6 +26,7 @@ from loomlog.errors import (
     SwapUnknown,
     VersionMismatch,
 )
+from loomlog.limits import POSITION_MAX
 from loomlog.types import Glsn, LogId
 
 VERSION: Final = 1
@@ -67,7 +69,7 @@ class Checkpoint:
 
     async def get(self) -> Glsn | None:
         """Return the last position that the reader has processed; None if it was never set."""
-        log_id = (await self._log.fetch()).log_id
+        log_id = (await self._log.fetch(Verb.CHECKPOINT)).log_id
         found = await self._register.get()
         info = None if found is None else decode(found.value, log_id)
         return None if info is None else info.position
@@ -80,7 +82,7 @@ class Checkpoint:
         if not is_int(position) or not 0 <= position <= POSITION_MAX:
             raise InvalidArgument(
                 f"a checkpoint is a position up to {POSITION_MAX}, 0 before the first, "
-                f"not {position!r}"
+                f"not {position!r:.100}"
             )
         log_id = await self._check_written(position)
         found = self._known or await self._register.get()
@@ -100,7 +102,7 @@ class Checkpoint:
     async def _check_written(self, position: Glsn) -> LogId:
         """Return the id of the log; raise InvalidArgument if it ends before `position`."""
         cached = self._log
-        log = await cached.cached()
+        log = cached.last_known or await cached.fetch(Verb.CHECKPOINT)
         if position > max(log.tail, cached.reached):
             log = await self._loglets.fetch_with_tail()
             if position > log.tail:
@@ -134,14 +136,14 @@ class Checkpoints(Registers):
     def checkpoint(self, name: str) -> Checkpoint:
         if not isinstance(name, str) or not 1 <= len(name) <= _NAME_CHARS_MAX:
             raise InvalidArgument(
-                f"a checkpoint's name has 1 to {_NAME_CHARS_MAX} characters, not {name!r}"
+                f"a checkpoint's name has 1 to {_NAME_CHARS_MAX} characters, not {name!r:.100}"
             )
         register = self.register(self._prefix + name)
         return Checkpoint(name, self._log, self._loglets, register, self._now_us)
 
     async def all(self) -> dict[str, CheckpointInfo]:
         """Return all checkpoints of the log by name."""
-        log_id = (await self._log.fetch()).log_id
+        log_id = (await self._log.fetch(Verb.CHECKPOINT)).log_id
         found = await self.registers(self._prefix)
         infos = {name: decode(one.value, log_id) for name, one in found.items()}
         return {n.removeprefix(self._prefix): info for n, info in infos.items() if info is not None}

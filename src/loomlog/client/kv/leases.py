@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loomlog.client.arguments import check_name
+from loomlog import limits
+from loomlog.client.arguments import check_name, check_seconds, check_text
 from loomlog.client.servers import Metadata
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -64,6 +65,7 @@ class Leases:
         that asks again gets a new epoch, which fences off its earlier one."""
         check_name("a lease's name", name)
         check_name("the holder of a lease", holder)
+        check_seconds("ttl_s", ttl_s, 0.0, limits.LEASE_TTL_S_MAX)
         request = pb.ChangeLease(
             action=pb.ChangeLease.ACQUIRE, name=name, holder=holder, ttl_s=ttl_s
         )
@@ -72,13 +74,19 @@ class Leases:
             return None
         return Lease(self._metadata, name, holder, found.epoch, found.ttl_s)
 
+    def held_lease(self, name: str, holder: str, epoch: int) -> Lease:
+        """Return a handle for a lease that another process acquired, to renew or release it."""
+        return Lease(self._metadata, name, holder, epoch, 0.0)
+
     async def lease(self, name: str) -> LeaseInfo | None:
         """Return the state of a lease; None if it was never acquired."""
+        check_name("a lease's name", name)
         found = (await self._list_leases(prefix=name)).leases[:1]  # sorted: the shortest is first
         return _lease_info(found[0]) if found and found[0].name == name else None
 
     async def leases(self, prefix: str = "") -> list[LeaseInfo]:
         """Return all leases whose name begins with `prefix`, sorted by name."""
+        check_text("prefix", prefix)
         found: list[LeaseInfo] = []
         more = True
         while more:

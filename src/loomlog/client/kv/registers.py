@@ -8,7 +8,7 @@ import random
 from typing import NamedTuple
 
 from loomlog import limits
-from loomlog.client.arguments import check_name
+from loomlog.client.arguments import as_bytes, check_kind, check_name, check_text, is_int
 from loomlog.client.kv.leases import Lease
 from loomlog.client.servers import Metadata
 from loomlog.errors import InvalidArgument, Retryable, SwapUnknown
@@ -47,6 +47,8 @@ class Register:
 
         Raise Conflict if the version is another one and Fenced if the lease was lost: nothing was
         changed then. Raise SwapUnknown if no answer came in time: the swap may have happened."""
+        if lease is not None:
+            check_kind("lease", lease, Lease)
         request = pb.SwapRegister(
             name=self.name,
             expected=_check_version(expected),
@@ -79,6 +81,7 @@ class Registers:
     async def registers(self, prefix: str = "") -> dict[str, Versioned]:
         """Return all registers whose name begins with `prefix`, by name. They are read one after
         the other: the result is not a consistent snapshot."""
+        check_text("prefix", prefix)
         found: dict[str, Versioned] = {}
         after, more = "", True
         while more:
@@ -90,13 +93,15 @@ class Registers:
 
 
 def _check_version(version: object) -> int:
-    if not isinstance(version, int) or not 0 <= version < 1 << 64:
-        raise InvalidArgument(f"a version is a number, 0 if there is none yet, not {version!r}")
+    if not is_int(version) or not 0 <= version < 1 << 64:
+        raise InvalidArgument(
+            f"a version is a number, 0 if there is none yet, not {version!r:.100}"
+        )
     return version
 
 
 def _check_value(name: str, value: bytes | None) -> bytes:
-    content = b"" if value is None else bytes(value)
+    content = b"" if value is None else as_bytes("value", value)
     if len(content) > limits.REGISTER_BYTES_MAX:
         raise InvalidArgument(
             f"register {name!r}: a value has at most {limits.REGISTER_BYTES_MAX} bytes, not "

@@ -4,7 +4,9 @@ A log is a sequence of segments (core/segments.py), each kept by one protocol. A
 Loglet per log and protocol, made by the registry. Nothing else in client/ depends on a protocol's
 name. Guarantees of every protocol, checked by tests/conformance/test_loglet_contract.py:
 
-    append   atomic for a batch, at consecutive positions; acknowledged means durable
+    append   atomic for a batch, at consecutive positions; acknowledged means durable. A batch that
+             expects a tail is appended only if nothing else has, or may get, a position behind it.
+             Otherwise: Conflict, for good; or NotYetWritten, if the position is not given yet
     read     the entry at a position never changes; an acknowledged entry is found by every later
              read until it is trimmed
     follow   the same entries, in order, each once
@@ -29,9 +31,9 @@ from loomlog.client.loglets.times import TimeQuery, find_by_halves
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Numbering, Run
 from loomlog.client.subscribe.part import Part
-from loomlog.client.subscribe.pieces import Referred
-from loomlog.errors import LoomError
-from loomlog.types import Entry, Glsn, Llsn, StreamId
+from loomlog.client.subscribe.pieces import Single
+from loomlog.errors import InvalidArgument, LoomError
+from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
@@ -44,7 +46,6 @@ class FollowOptions(NamedTuple):
     numbering: Numbering
     window_bytes: int  # read-ahead
     gaps: bool = False  # deliver gaps
-    payloads: bool = True
 
 
 class Fixed(NamedTuple):
@@ -72,6 +73,9 @@ class Loglet(ABC):
     """Whether `append_fixed` always detects a batch that was appended before; otherwise callers
     must search the stream for an old one."""
 
+    settles: ClassVar[bool] = False
+    """Whether it decides on reserved positions: see `settle`."""
+
     @staticmethod
     def gap_ends(first: Glsn, last: Glsn) -> Sequence[Glsn]:
         """Return the positions above `first`, up to `last`, before which this protocol may leave a
@@ -87,10 +91,8 @@ class Loglet(ABC):
         """Return the carrier that appends batches to streams and reports to `outcomes`."""
 
     @abstractmethod
-    async def read(
-        self, run: Run, position: Glsn, deadline_s: float
-    ) -> Entry | Referred | LoomError:
-        """Return the entry at `position`, or an error if a retry with fresh metadata may succeed.
+    async def read(self, run: Run, position: Glsn, deadline_s: float) -> Single | LoomError:
+        """Return what is at `position`, or an error if a retry with fresh metadata may succeed.
         Raise permanent errors, e.g. NotFound for a position that will never have an entry."""
 
     @abstractmethod
@@ -120,6 +122,11 @@ class Loglet(ABC):
     async def append_fixed(self, fixed: Fixed, batch: bytearray, confirm: Confirm) -> Glsn:
         """Return the batch's first position; 0 if its destination takes no more appends, so that
         the batch is there now or never. Any number of processes may call this at any time."""
+
+    async def settle(self, fixed: Fixed, producer_id: int, patience_s: float) -> bool:
+        """Return whether the batch of a producer was appended to its reserved destination; False:
+        it never will be. If nothing is there, that is prevented after `patience_s`."""
+        raise InvalidArgument("this protocol does not decide on reserved positions")
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Called when the client is closed: fail what is waiting."""

@@ -46,7 +46,10 @@ class SegmentViews(ABC, Generic[V]):
             name = self.log.name
             if log is None:
                 raise Unavailable(f"the segments of log {name!r} are not known now: try again")
-            raise SegmentGoneError(f"the segment of stream {stream} of log {name!r} was trimmed")
+            raise SegmentGoneError(
+                f"the segment of stream {stream} of log {name!r} was trimmed, or the log was made "
+                "again since"
+            )
         return view
 
     async def learn(self, stream: StreamId) -> V:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from loomlog import limits
+from loomlog.client.arguments import check_kind
 from loomlog.client.context import Client, Retries
 from loomlog.client.kv.leases import Lease
 from loomlog.client.kv.registers import Registers
@@ -23,6 +24,7 @@ from loomlog.client.publish import writer_state
 from loomlog.client.publish.stager import Stager
 from loomlog.client.publish.writer import Registry, Writer, held_back, writers_prefix
 from loomlog.client.subscribe.pieces import Piece, Referred
+from loomlog.core.permissions import Verb
 from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, LoomError, NotFound, Trimmed
 from loomlog.staging_logs import staged_log, staging_name
 from loomlog.types import Glsn
@@ -59,8 +61,10 @@ class Publications(Registers):
         """Return an open writer: from now on, trims keep the rows staged for it."""
         if not isinstance(name, str) or not 1 <= len(name) <= _WRITER_NAME_MAX:
             raise InvalidArgument(
-                f"a writer's name has 1 to {_WRITER_NAME_MAX} characters, not {name!r}"
+                f"a writer's name has 1 to {_WRITER_NAME_MAX} characters, not {name!r:.100}"
             )
+        if lease is not None:
+            check_kind("lease", lease, Lease)
         await self._ensure_staging(log)
         writer = self._writer(log, name, lease)
         await writer.open()
@@ -75,7 +79,7 @@ class Publications(Registers):
     async def trim(self, log: LogParts, position: Glsn) -> None:
         """Trim the log and the staged rows that only the trimmed part needs."""
         try:
-            await self.parts_of(staging_name(log.name)).describe()
+            await self.parts_of(staging_name(log.name)).cached.fetch(Verb.TRIM)
         except NotFound:
             await log.trim(position)  # nothing was ever staged
             return
@@ -181,11 +185,11 @@ class Retention:
             self._due_s[log.name] = now_s + pause_s
 
     async def _apply(self, log: LogParts) -> int:
-        """Return the log's retention; 0 if it has none."""
+        """Return the log's retention; 0 if it has none, or one by bytes, too."""
         info = await log.describe()
-        if info.retention_s is None:
+        if info.retention_s is None and info.retention_bytes is None:
             return 0
         last = await log.find_expired()
         if last >= info.head:
             await self._trim(log, last)
-        return info.retention_s
+        return 0 if info.retention_bytes else info.retention_s or 0

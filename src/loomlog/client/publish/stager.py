@@ -17,6 +17,7 @@ from typing import Any, Final
 from loomlog import batch as batches
 from loomlog import limits
 from loomlog.client.append.appender import Appender
+from loomlog.client.append.options import AppendOptions
 from loomlog.errors import AppendUnknown, InvalidArgument, NotFound, Retryable, Sealed
 from loomlog.references import Range, joined
 from loomlog.types import Buffer, Glsn, Position, StreamId
@@ -141,10 +142,10 @@ class Stager:
         if self._stream is not None:
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    return await place(self._stream)
+                    return await place(AppendOptions(self._stream))
             except (TimeoutError, Retryable, Sealed, NotFound, AppendUnknown):
                 self._stream = None  # rows stored there anyway are never referred to
-        return await place(None)
+        return await place()
 
 
 def portions(records: Any) -> Iterator[Any]:
@@ -152,6 +153,10 @@ def portions(records: Any) -> Iterator[Any]:
     import pyarrow as pa
 
     given: Iterable[Any] = [records] if isinstance(records, pa.RecordBatch) else records
+    if not isinstance(given, Iterable):
+        raise InvalidArgument(
+            f"records must be one or more pyarrow.RecordBatch, not {given!r:.100}"
+        )
     waiting: list[Any] = []
     size = 0
     for piece in (part for batch in given for part in _cut(_require_batch(batch))):

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog import limits, references
+from loomlog.client.arguments import check_kind, is_int
 from loomlog.client.context import Retries
 from loomlog.client.kv.leases import Lease
 from loomlog.client.kv.registers import Register, Versioned
@@ -199,8 +200,9 @@ class Writer:
         return state, await self._register.swap(state.encode(), version, self._lease)
 
     def _check(self, sequence: int, staged: Staged) -> None:
-        if not isinstance(sequence, int) or not 1 <= sequence < 1 << 63:
-            raise InvalidArgument(f"a sequence is a number from 1 on, not {sequence!r}")
+        if not is_int(sequence) or not 1 <= sequence < 1 << 63:
+            raise InvalidArgument(f"a sequence is a number from 1 on, not {sequence!r:.100}")
+        check_kind("staged", staged, Staged)
         if staged.log != self._log.name:
             raise InvalidArgument(
                 f"these rows were staged for log {staged.log!r}, not for {self._log.name!r}"

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from loomlog import limits
-from loomlog.client.arguments import check_seconds, is_int
+from loomlog.client.arguments import check_member, check_seconds, is_int
 from loomlog.client.groups.fetcher import PieceFetcher
 from loomlog.client.groups.membership import MemberLeases, Membership
 from loomlog.client.groups.store import StateStore
+from loomlog.client.queues.visits import OPEN_MAX, QueueVisits, passed
+from loomlog.core.permissions import Verb
 from loomlog.core.queues.state import QueueState
 from loomlog.errors import (
     Conflict,
+    Corrupt,
+    DataLoss,
     Fenced,
     InvalidArgument,
     NotFound,
@@ -25,12 +32,11 @@ from loomlog.errors import (
     SwapUnknown,
     Trimmed,
 )
-from loomlog.types import Entry, Glsn
+from loomlog.types import Entry, Gap, Glsn
 
 if TYPE_CHECKING:
     from loomlog.client.log_parts import LogParts
 
-_JOBS_MAX: Final = 5000  # that are not done: each change writes them all
 _LOOK_S: Final = 0.25  # how often jobs are checked that are not acknowledged
 
 
@@ -47,10 +53,13 @@ class QueueOptions:
     def __post_init__(self) -> None:
         check_seconds("visibility_timeout_s", self.visibility_timeout_s, 0.1)
         check_seconds("session_timeout_s", self.session_timeout_s, 0.5)
+        check_member(self.member)
         for name, most in (("attempts_max", 1000), ("prefetch", 1000)):
             number = getattr(self, name)
             if not is_int(number) or not 1 <= number <= most:
-                raise InvalidArgument(f"{name} must be a number from 1 to {most}, not {number!r}")
+                raise InvalidArgument(
+                    f"{name} must be a number from 1 to {most}, not {number!r:.100}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,15 @@ class QueueInfo:
     members: tuple[str, ...]  # their names
 
 
+class Stage(Enum):
+    """How far a job is."""
+
+    HELD = "held"
+    LATE = "late"  # not acknowledged in time, so it is given back
+    GIVEN_BACK = "given back"
+    DONE = "done"
+
+
 class Job:
     """An entry to be processed; acknowledge it, or it is handed out again."""
 
@@ -73,7 +91,7 @@ class Job:
         self.attempts = attempts  # how often it was taken; 1: for the first time
         self._queue = queue
         self.deadline_s: float | None = None  # None: not handed out yet
-        self.lost = False
+        self.stage = Stage.HELD
 
     def __repr__(self) -> str:
         return f"<Job at {self.position}, attempt {self.attempts}>"
@@ -93,12 +111,29 @@ class Job:
         """The value of its entry."""
         return self.entry.value
 
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """The headers of its entry."""
+        return self.entry.headers
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the writer appended the entry, in UTC."""
+        return self.entry.timestamp
+
+    @property
+    def timestamp_us(self) -> int:
+        """The time of the entry in microseconds since 1970."""
+        return self.entry.timestamp_us
+
     async def ack(self) -> None:
-        """Record that the job is done. Raise Fenced if it was handed out again meanwhile."""
+        """Record that the job is done; a second call does nothing. Raise Fenced if it was given
+        back, or handed out again because it took too long."""
         await self._queue._ack(self)
 
     async def retry(self) -> None:
-        """Give the job back, to be taken again at once by any member."""
+        """Give the job back, to be taken again at once by any member; a second call does nothing.
+        Raise Fenced if it was handed out again because it took too long."""
         await self._queue._retry(self)
 
 
@@ -126,8 +161,11 @@ class Queue:
         self._taking = asyncio.Lock()
         self._acking = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._reader = PieceFetcher(lambda start: parts.pieces.rows(start, None), self._wake)
+        self._reader = PieceFetcher(
+            partial(parts.pieces.rows, stop=None, gaps=True, passes_lost_files=False), self._wake
+        )
         self._arrived: deque[Entry] = deque()  # all entries behind what is taken, as far as read
+        self._gone: Gap | None = None  # entries that are lost or trimmed, behind all that arrived
         self._held: dict[Glsn, Job] = {}  # taken and not done
         self._ready: deque[Job] = deque()  # those of them that wait for the consumer
         self._done: set[Glsn] = set()  # acknowledged, and not recorded yet
@@ -139,7 +177,7 @@ class Queue:
     async def __aenter__(self) -> Self:
         if self._membership is not None:
             raise InvalidArgument(f"queue {self.name!r} was joined already: call log.queue again")
-        options, log_id = self._options, (await self._parts.cached.fetch()).log_id
+        options, log_id = self._options, (await self._parts.cached.fetch(Verb.CHECKPOINT)).log_id
         initial = await self._store.get(log_id)
         if initial is None:
             initial = QueueState(log_id, await self._parts.archived.earliest() - 1)
@@ -171,7 +209,8 @@ class Queue:
             yield await self._next()
 
     async def _next(self) -> Job:
-        """Return the next job, waiting until there is one."""
+        """Return the next job, waiting until there is one. DataLoss: the next entries are lost, and
+        the queue has passed them."""
         membership = self._joined()
         loop = asyncio.get_running_loop()
         while True:
@@ -198,9 +237,11 @@ class Queue:
                 await self._hold(strays)
             elif again := [p for p in state.free() if p not in self._held]:
                 await self._take_again(again[0])
-            elif len(state.jobs) < _JOBS_MAX and await self._find_new(state.position):
+            elif len(state.jobs) < OPEN_MAX and await self._find_new(state.position):
                 new = [entry.position for entry in islice(self._arrived, self._options.prefetch)]
                 await self._take_new(new, new[-1])
+            elif self._gone is not None:
+                await self._pass(self._gone)
             else:
                 return
 
@@ -212,10 +253,27 @@ class Queue:
         membership = self._joined()
         await membership.change(lambda state: state.take_new(membership.member, positions, through))
 
+    async def _pass(self, gone: Gap) -> None:
+        """Let the queue continue behind a gap; report a loss unless another member did."""
+        is_news = False
+
+        def skip(state: QueueState) -> QueueState:
+            nonlocal is_news
+            is_news |= state.position < gone.last
+            return state.skip(gone.last)
+
+        await self._joined().change(skip)
+        self._gone = None
+        if is_news and gone.kind == "dataloss":
+            raise passed(self.name, self._parts.name, gone.first, gone.last)
+
     async def _find_new(self, position: Glsn) -> bool:
         """Return whether entries behind `position` have arrived, passing over trimmed ones."""
         try:
             return self._has_arrived(position)
+        except (DataLoss, Corrupt):  # of an archive, whose files may come back
+            self._reader.close()
+            raise
         except Trimmed:
             self._reader.close()
             await self._take_new([], await self._parts.archived.earliest() - 1)
@@ -227,11 +285,16 @@ class Queue:
                 self._arrived.popleft()
             if self._arrived:
                 return True
-            rows = self._reader.ready()
-            if rows is None:
+            if self._gone is not None:
+                return False
+            piece = self._reader.piece()
+            if piece is None:
                 self._reader.begin(position + 1)
                 return False
-            self._arrived.extend(rows.entries())
+            if not isinstance(piece, Gap):
+                self._arrived.extend(piece.entries())
+            elif piece.kind in ("dataloss", "trim"):
+                self._gone = piece
 
     async def _hold(self, positions: set[Glsn]) -> None:
         """Make jobs of entries that this member has taken."""
@@ -243,6 +306,9 @@ class Queue:
             except (Trimmed, NotFound):
                 await self._finish({position})  # there is nothing left to do
                 continue
+            except DataLoss:
+                await self._finish({position})
+                raise passed(self.name, self._parts.name, position, position) from None
             attempts = membership.state.jobs[position].attempts
             if attempts > self._options.attempts_max:
                 await self._bury(entry)
@@ -254,6 +320,12 @@ class Queue:
     # ---- giving back
 
     async def _ack(self, job: Job) -> None:
+        if job.stage is Stage.DONE:
+            return
+        if job.stage is Stage.GIVEN_BACK:
+            raise Fenced(
+                f"the job at position {job.position} was given back: it is handed out again"
+            )
         self._check(job)
         self._done.add(job.position)
         job.deadline_s = None
@@ -262,6 +334,7 @@ class Queue:
                 done = set(self._done)
                 await self._finish(done)
                 self._done -= done
+        job.stage = Stage.DONE
 
     async def _finish(self, positions: set[Glsn]) -> None:
         membership = self._joined()
@@ -270,8 +343,14 @@ class Queue:
             self._held.pop(position, None)
 
     async def _retry(self, job: Job) -> None:
+        if job.stage is Stage.GIVEN_BACK:
+            return
+        if job.stage is Stage.DONE:
+            raise InvalidArgument(
+                f"the job at position {job.position} is acknowledged: it cannot be given back"
+            )
         self._check(job)
-        job.lost = True
+        job.stage = Stage.GIVEN_BACK
         await self._give_back([job])
 
     async def _give_back(self, jobs: list[Job]) -> None:
@@ -289,18 +368,19 @@ class Queue:
             await asyncio.sleep(min(_LOOK_S, self._options.visibility_timeout_s / 4))
             for job in self._held.values():
                 if job.deadline_s is not None and loop.time() > job.deadline_s:
-                    job.lost = True
-            if late := [job for job in self._held.values() if job.lost]:
+                    job.stage = Stage.LATE
+            if late := [job for job in self._held.values() if job.stage is not Stage.HELD]:
                 try:
                     await self._give_back(late)
                 except (Retryable, SwapUnknown, Fenced, NotFound):
                     pass  # it is tried again, or the membership reports it
 
     def _check(self, job: Job) -> None:
-        if job.lost or self._held.get(job.position) is not job:
+        if job.stage is Stage.LATE:
             raise Fenced(
                 f"the job at position {job.position} was not acknowledged within "
-                f"{self._options.visibility_timeout_s:g} s, or given back: it is handed out again"
+                f"{self._options.visibility_timeout_s:g} s: it is handed out again; set "
+                "visibility_timeout_s if jobs take longer"
             )
 
     def _joined(self) -> Membership[QueueState]:
@@ -310,11 +390,27 @@ class Queue:
             )
         return self._membership
 
+    # ---- without joining
+
+    @property
+    def visits(self) -> QueueVisits:
+        """Take jobs without joining, for programs that cannot stay; see QueueVisits."""
+        options = self._options
+        return QueueVisits(
+            self.name,
+            self._parts,
+            self._store,
+            self._leases,
+            self._bury,
+            options.visibility_timeout_s,
+            options.attempts_max,
+        )
+
     # ---- for operators
 
     async def describe(self) -> QueueInfo:
         """Return how far the queue is; raise NotFound if there is none of this name."""
-        log = await self._parts.cached.fetch()
+        log = await self._parts.cached.fetch(Verb.CHECKPOINT)
         state = await self._store.get(log.log_id)
         if state is None:
             raise NotFound(f"log {self._parts.name!r} has no queue {self.name!r}")

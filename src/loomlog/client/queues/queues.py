@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from loomlog.client.context import Client
-from loomlog.client.groups.groups import check_group_name, forget_states
+from loomlog.client.groups.groups import check_group_name, describe_states, forget_states
 from loomlog.client.groups.membership import MemberLeases
 from loomlog.client.groups.store import StateStore
 from loomlog.client.kv.registers import Registers
-from loomlog.client.queues.queue import Queue, QueueOptions
+from loomlog.client.queues.queue import Queue, QueueInfo, QueueOptions
+from loomlog.core.permissions import Verb
 from loomlog.core.queues.state import QueueState
 from loomlog.errors import AlreadyExists
 from loomlog.types import Entry, LogId
@@ -39,6 +40,13 @@ class Queues(Registers):
         store = StateStore(what, register, QueueState.decode)
         leases = MemberLeases(f"{register.name}/", self._client)
         return Queue(name, self._parts, store, leases, self._bury, options)
+
+    async def all(self) -> dict[str, QueueInfo]:
+        """Return all queues of the log by name."""
+        await self._parts.cached.fetch(Verb.CHECKPOINT)  # raises NotFound if there is no such log
+        return await describe_states(
+            self, self._prefix, lambda name: self.queue(name, QueueOptions()).describe()
+        )
 
     async def forget(self, log_id: LogId) -> None:
         """Delete all queues after the log was deleted."""

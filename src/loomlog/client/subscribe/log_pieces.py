@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from loomlog import limits
-from loomlog.client.arguments import STARTS, check_number, is_int
+from loomlog.client.arguments import STARTS, check_flag, check_number, is_int
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.servers import CachedLog
@@ -15,7 +15,8 @@ from loomlog.client.subscribe.pieces import Piece, Pieces, Referred, Shown, Stor
 from loomlog.client.subscribe.references import OneReference, WithoutReferences
 from loomlog.client.subscribe.subscription import OpenSubscriptions, Subscription
 from loomlog.client.subscribe.with_archive import ArchivedLog, WithArchive
-from loomlog.errors import InvalidArgument
+from loomlog.client.transactions.decisions import Decisions, OnlyCommitted
+from loomlog.errors import InvalidArgument, NotFound
 from loomlog.types import Entry, Glsn, Llsn, StreamId
 
 _ROW_READ_AHEAD_BYTES: Final = limits.KIB  # at least one batch is always sent
@@ -33,8 +34,10 @@ class LogPieces:
         read_ahead_bytes: int,
         head: Callable[[], Awaitable[Glsn]],
         pieces_of: Callable[[str], LogPieces],
+        decisions: Callable[[], Decisions],
     ) -> None:
-        """`head` returns the first position kept; `pieces_of` returns a staging log's pieces."""
+        """`head` returns the first position kept; `pieces_of` returns a staging log's pieces,
+        `decisions` those on transactions."""
         self._log = log
         self._loglets = loglets
         self._archived = archived
@@ -42,6 +45,7 @@ class LogPieces:
         self._read_ahead_bytes = read_ahead_bytes
         self._head = head
         self._pieces_of = pieces_of
+        self._decisions = decisions
 
     # ---- rows, as users see them
 
@@ -53,17 +57,29 @@ class LogPieces:
         archived: bool = True,
         gaps: bool = False,
         payloads: bool = True,
+        passes_lost_files: bool | None = None,
     ) -> Pieces[Shown]:
-        if start not in STARTS:
+        """Return rows from `start` to `stop`. With gaps, files of the archive that are lost are
+        gaps, unless `passes_lost_files` is False: they may come back."""
+        if not isinstance(start, str) or start not in STARTS:
             check_number("start", start, *STARTS)
-        if stop is not None and not is_int(stop):
-            raise InvalidArgument(f"stop must be a position or None, not {stop!r}")
+        _check_stop("stop", stop)
+        for name, flag in (("archived", archived), ("gaps", gaps), ("payloads", payloads)):
+            check_flag(name, flag)
 
         def from_log(start: Glsn | str) -> Pieces[Shown]:
-            return self._without_references(self.stored(start, stop, gaps=gaps, payloads=payloads))
+            stored = self.stored(start, stop, gaps=gaps)
+            return self._without_references(self._committed(stored, gaps), gaps=gaps)
 
         if archived:
-            pieces: Pieces[Shown] = WithArchive(self._archived, from_log, start, stop, gaps=gaps)
+            pieces: Pieces[Shown] = WithArchive(
+                self._archived,
+                from_log,
+                start,
+                stop,
+                gaps=gaps,
+                passes_lost_files=gaps if passes_lost_files is None else passes_lost_files,
+            )
         else:
             pieces = from_log(start)
         return pieces if payloads else WithoutPayloads(pieces)
@@ -71,43 +87,50 @@ class LogPieces:
     def stream_rows(
         self, stream: StreamId, start_llsn: Llsn, stop_llsn: Llsn | None
     ) -> Pieces[Shown]:
-        return self._without_references(self.stored_stream(stream, start_llsn, stop_llsn))
+        stored = self.stored_stream(stream, start_llsn, stop_llsn)
+        return self._without_references(self._committed(stored))
 
-    async def row(self, referred: Referred) -> Entry:
-        """Return the row that a reference names."""
-        pieces = self._without_references(OneReference(referred), rows=1)
+    async def row(self, found: Referred | Piece) -> Entry:
+        """Return the row that a reference names, or on which a cell decides."""
+        if isinstance(found, Piece):
+            return await self._decided(found)
+        pieces = self._without_references(OneReference(found), rows=1)
         try:
             piece = await pieces.next()
             assert isinstance(piece, Piece)
-            return piece.entries()[0]
+            return next(iter(piece.entries()))
         finally:
             pieces.close()
 
+    async def _decided(self, piece: Piece) -> Entry:
+        cell, [entry] = piece.header.cell, piece.entries()
+        if cell is not None and not await self._decisions().is_committed(cell):
+            raise NotFound(
+                f"position {entry.position} of log {self._log.name!r} has no entry and never will: "
+                "its transaction was not completed"
+            )
+        return entry
+
+    def _committed(self, stored: Pieces[Stored], gaps: bool = False) -> OnlyCommitted:
+        return OnlyCommitted(stored, self._log.name, self._decisions(), gaps=gaps)
+
     def _without_references(
-        self, stored: Pieces[Stored], rows: int | None = None
+        self, stored: Pieces[Stored], rows: int | None = None, *, gaps: bool = False
     ) -> WithoutReferences:
         """Replace references; `rows` limits the staged rows read per range."""
 
         def open_staged(staging: str, stream: StreamId, first: Llsn) -> Subscription:
-            pieces = self._pieces_of(staging)
-            if rows is None:
-                return pieces.stored_stream(stream, first, None)
-            return pieces.stored_stream(stream, first, first + rows - 1, _ROW_READ_AHEAD_BYTES)
+            last = None if rows is None else first + rows - 1
+            ahead = None if rows is None else _ROW_READ_AHEAD_BYTES
+            return self._pieces_of(staging).stored_stream(stream, first, last, ahead, gaps=True)
 
-        return WithoutReferences(stored, self._log.name, self._head, open_staged)
+        return WithoutReferences(stored, self._log.name, self._head, open_staged, gaps=gaps)
 
     # ---- batches as stored, including references
 
-    def stored(
-        self,
-        start: Glsn | str,
-        stop: Glsn | None,
-        *,
-        gaps: bool = False,
-        payloads: bool = True,
-    ) -> Subscription:
+    def stored(self, start: Glsn | str, stop: Glsn | None, *, gaps: bool = False) -> Subscription:
         numbering = ByPosition(self._loglets)
-        options = FollowOptions(numbering, self._read_ahead_bytes, gaps, payloads)
+        options = FollowOptions(numbering, self._read_ahead_bytes, gaps)
         return self._subscription(options, start, stop)
 
     def stored_stream(
@@ -116,10 +139,14 @@ class LogPieces:
         start_llsn: Llsn,
         stop_llsn: Llsn | None,
         read_ahead_bytes: int | None = None,
+        *,
+        gaps: bool = False,
     ) -> Subscription:
+        check_number("stream", stream)
         check_number("start_llsn", start_llsn)
+        _check_stop("stop_llsn", stop_llsn)
         numbering = InStream(stream, self._loglets)
-        options = FollowOptions(numbering, read_ahead_bytes or self._read_ahead_bytes)
+        options = FollowOptions(numbering, read_ahead_bytes or self._read_ahead_bytes, gaps)
         return self._subscription(options, start_llsn, stop_llsn)
 
     def _subscription(
@@ -127,3 +154,8 @@ class LogPieces:
     ) -> Subscription:
         self._subscriptions.check_open()
         return Subscription(self._log, self._loglets, options, start, stop, self._subscriptions)
+
+
+def _check_stop(name: str, stop: object) -> None:
+    if stop is not None and not is_int(stop):
+        raise InvalidArgument(f"{name} must be a position or None, not {stop!r:.100}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 from loomlog import references
 from loomlog.batch import FLAG_REFERENCE, Header
 from loomlog.references import Reference
-from loomlog.types import NO_HEADERS, Buffer, Entry, Gap, Glsn, Llsn, StreamId
+from loomlog.types import NO_HEADERS, Buffer, Entry, Gap, Glsn, Llsn
 
 if TYPE_CHECKING:
     from loomlog.columns import Batch
@@ -34,9 +34,18 @@ class Piece(NamedTuple):
     def last_position(self) -> Glsn:
         return self.batch.header.first_position + self.skip + self.rows - 1
 
-    def entries(self) -> list[Entry]:
-        found = self.batch.entries(self.skip)
-        return found if len(found) == self.rows else found[: self.rows]
+    def entries(self) -> Iterable[Entry]:
+        return self.batch.entries(self.skip, self.rows)
+
+    def positions_and_keys(self) -> tuple[Any, Any]:
+        keys = self.batch.keys
+        return (
+            self.batch.positions(self.skip, self.rows),
+            None if keys is None else keys.slice(self.skip, self.rows),
+        )
+
+    def chosen(self, indices: Any) -> Iterable[Entry]:
+        return self.batch.chosen(indices + self.skip if self.skip else indices)
 
     def to_arrow(self) -> Any:
         found = self.batch.to_arrow(self.skip)
@@ -52,6 +61,10 @@ class Referred(NamedTuple):
     rows: int
 
 
+Single: TypeAlias = Entry | Referred | Piece
+"""What is at a position: an entry, a reference to it, or a piece of one row on which a cell
+decides."""
+
 Stored: TypeAlias = Piece | Referred | Gap
 """A piece of a log as it is stored. Gaps are delivered only on request."""
 
@@ -65,9 +78,15 @@ class Rows(Protocol):
     @property
     def last_position(self) -> Glsn: ...
 
-    def entries(self) -> list[Entry]: ...
+    def entries(self) -> Iterable[Entry]: ...
 
     def to_arrow(self) -> Any: ...
+
+    def positions_and_keys(self) -> tuple[Any, Any]:
+        """Return the positions (a range or a numpy array), and the keys (Arrow) or None."""
+
+    def chosen(self, indices: Any) -> Iterable[Entry]:
+        """Return the entries at these indices, a numpy array; they may be made one by one."""
 
 
 Shown: TypeAlias = Rows | Gap
@@ -88,33 +107,21 @@ class Pieces(Protocol[T_co]):
     def close(self) -> None: ...
 
 
-def decode(content: Buffer, refers: bool, skip: int, rows: int) -> Piece | Referred:
-    """Decode a part of a stored batch; `refers`: the batch is a reference."""
-    from loomlog import columns
+def decode(content: Buffer, header: Header, skip: int, rows: int) -> Piece | Referred:
+    """Decode a part of a stored batch with this header."""
+    from loomlog.columns.reader import decode as decode_columns
 
-    if refers:
+    if header.flags == FLAG_REFERENCE:
         return Referred(*references.decode(content), skip, rows)
-    return Piece(columns.decode(content), skip, rows)
+    return Piece(decode_columns(content, header), skip, rows)
 
 
-def blank(stream: StreamId, first: Glsn, rows: int, epoch: int, timestamp_us: int) -> Piece:
-    """Return records without payloads, in a stream whose LLSNs are positions."""
-    from loomlog import columns
-
-    numbers = dict.fromkeys(Header._fields, 0) | {
-        "count": rows,
-        "min_timestamp_us": timestamp_us,
-        "max_timestamp_us": timestamp_us,
-        "first_position": first,
-        "first_llsn": first,
-        "stream_id": stream,
-        "epoch": epoch,
-    }
-    return Piece(columns.blank(Header(**numbers)), 0, rows)
-
-
-def refers(header: Header) -> bool:
-    return header.flags == FLAG_REFERENCE
+def decode_one(content: Buffer, header: Header, index: int) -> Single:
+    """Decode the record at an index of a stored batch."""
+    piece = decode(content, header, index, 1)
+    if isinstance(piece, Referred) or header.transaction:
+        return piece
+    return piece.batch.entry(index)
 
 
 _ENTRIES_PER_TURN: Final = 2048  # then a reader yields to the event loop even if more are ready
@@ -159,14 +166,22 @@ class _BareRows(NamedTuple):
         return self.of.last_position
 
     def entries(self) -> list[Entry]:
-        return [
-            entry._replace(key=None, value=b"", headers=NO_HEADERS) for entry in self.of.entries()
-        ]
+        return _bare_entries(self.of.entries())
+
+    def positions_and_keys(self) -> tuple[Any, Any]:
+        return self.of.positions_and_keys()
+
+    def chosen(self, indices: Any) -> Iterable[Entry]:
+        return _bare_entries(self.of.chosen(indices))
 
     def to_arrow(self) -> Any:
         from loomlog import columns
 
         return columns.without_payloads(self.of.to_arrow())
+
+
+def _bare_entries(entries: Iterable[Entry]) -> list[Entry]:
+    return [entry._replace(key=None, value=b"", headers=NO_HEADERS) for entry in entries]
 
 
 class WithoutPayloads:

@@ -6,6 +6,8 @@ read as they are consumed, a batch at a time.
 
 Each stream of the staging log has a cursor: a subscription that continues from one reference to
 the next, since rows are mostly published in the order in which they were staged.
+
+Rows that the staging log has lost are lost in the log that is read, at exactly their positions.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.client.subscribe.pieces import Piece, Pieces, Referred, Stored
-from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
-from loomlog.references import Range
+from loomlog.errors import Corrupt, DataLoss, NotFound, Trimmed
+from loomlog.references import LLSN_MAX, Range
 from loomlog.types import Gap, Glsn, Llsn, StreamId
 
 SKIP_ROWS_MAX: Final = 64 * 1024  # rows that are cheaper to skip than to open another cursor
@@ -26,7 +28,7 @@ _GONE = (Trimmed, NotFound, DataLoss)
 
 
 OpenStaged: TypeAlias = Callable[[str, StreamId, Llsn], Pieces[Stored]]
-"""Follows a stream of a staging log from an LLSN on."""
+"""Follows a stream of a staging log from an LLSN on, with gaps."""
 
 
 class _Position(NamedTuple):
@@ -49,12 +51,15 @@ class WithoutReferences:
         log: str,
         head: Callable[[], Awaitable[Glsn]],
         open_staged: OpenStaged,
+        *,
+        gaps: bool = False,
     ) -> None:
         """`head` returns the first position of the log that is kept."""
         self._pieces = pieces
         self._log = log
         self._head = head
         self._open_staged = open_staged
+        self._gaps = gaps
         self._cursors: dict[tuple[str, StreamId], _Cursor] = {}  # least recently used first
         self._staging = ""
         self._ranges: deque[Range] = deque()  # of the reference that is being expanded
@@ -67,7 +72,8 @@ class WithoutReferences:
             if ready is not None:
                 return ready
             if self._ranges:
-                await self._fetch(self._ranges[0])
+                if gone := await self._fetch(self._ranges[0]):
+                    return await self._pass(gone)
                 continue
             piece = await self._pieces.next()
             if not isinstance(piece, Referred):
@@ -109,109 +115,136 @@ class WithoutReferences:
             found = cursor.take(wanted)
             if found is None:
                 return None
-            return self._placed(wanted, found)
+            return self._placed(found)
         return None
 
-    def _placed(self, wanted: Range, found: Piece) -> Piece:
+    def _placed(self, found: Piece) -> Piece:
         batch = found.batch.placed(found.skip, found.rows, **self._at._asdict())
-        self._at = self._at.after(found.rows)
-        self._ranges.popleft()
-        if found.rows < wanted.rows:
-            rest = Range(wanted.stream, wanted.first + found.rows, wanted.rows - found.rows)
-            self._ranges.appendleft(rest)
+        self._continue_behind(found.rows)
         return Piece(batch, 0, found.rows)
 
-    async def _fetch(self, wanted: Range) -> None:
-        """Wait until a cursor holds the first of the wanted rows."""
+    def _continue_behind(self, rows: int) -> None:
+        """Continue behind these rows of the first range."""
+        wanted = self._ranges.popleft()
+        self._at = self._at.after(rows)
+        if rows < wanted.rows:
+            self._ranges.appendleft(Range(wanted.stream, wanted.first + rows, wanted.rows - rows))
+
+    async def _fetch(self, wanted: Range) -> int:
+        """Wait until a cursor holds the first of the wanted rows. Return how many of them are gone,
+        from the first one on; 0: it is there."""
         cursor = self._cursors.pop((self._staging, wanted.stream), None)
         try:
             if cursor is not None and cursor.reaches(wanted.first):
                 try:
-                    await cursor.fetch(wanted.first)
-                    return
+                    return await cursor.fetch(wanted)
                 except _GONE:
                     pass  # rows before the wanted ones were trimmed: open another cursor
             if cursor is not None:
                 cursor.close()
-            pieces = self._open_staged(self._staging, wanted.stream, wanted.first)
-            cursor = _Cursor(pieces, wanted.first)
+            cursor = self._cursor(wanted)
             try:
-                await cursor.fetch(wanted.first)
+                return await cursor.fetch(wanted)
             except _GONE as error:
-                raise await self._explained(error) from error
+                cursor.close()
+                cursor = None
+                is_trimmed = isinstance(error, Trimmed)
+                return await self._count_trimmed(wanted) if is_trimmed else wanted.rows
         finally:
             if cursor is not None:
                 self._cursors[self._staging, wanted.stream] = cursor
             if len(self._cursors) > CURSORS_MAX:
                 self._cursors.pop(next(iter(self._cursors))).close()
 
-    async def _explained(self, error: LoomError) -> LoomError:
-        """Return Trimmed if the reference was trimmed with its rows, else DataLoss."""
-        first, wanted = self._at.position, self._ranges[0]
+    def _cursor(self, wanted: Range) -> _Cursor:
+        pieces = self._open_staged(self._staging, wanted.stream, wanted.first)
+        return _Cursor(pieces, wanted.first)
+
+    async def _count_trimmed(self, wanted: Range) -> int:
+        """Return how many of the wanted rows are trimmed, of which the first one is."""
+        trimmed, kept = 1, wanted.rows  # at least, at most
+        while trimmed < kept:
+            rows = (trimmed + kept) // 2
+            rest = Range(wanted.stream, wanted.first + rows, wanted.rows - rows)
+            cursor = self._cursor(rest)
+            try:
+                await cursor.fetch(rest)
+                kept = rows
+            except _GONE:
+                trimmed = rows + 1
+            finally:
+                cursor.close()
+        return kept
+
+    async def _pass(self, gone: int) -> Gap:
+        """Continue behind rows that are gone. Raise Trimmed if the reference was trimmed with them,
+        and DataLoss unless gaps are wanted."""
+        first, (stream, llsn, _) = self._at.position, self._ranges[0]
+        last = first + gone - 1
         if await self._head() > first:
-            return Trimmed(
+            raise Trimmed(
                 f"position {first} of log {self._log!r} was trimmed while it was read: subscribe "
                 "from 'earliest'"
             )
-        last = first + wanted.rows - 1
-        return DataLoss(
-            f"positions {first} to {last} of log {self._log!r} are rows of log {self._staging!r} "
-            f"(stream {wanted.stream}, LLSN {wanted.first} to {wanted.end - 1}) that are gone: "
-            f"{error}"
-        )
+        if not self._gaps:
+            raise DataLoss(
+                f"positions {first} to {last} of log {self._log!r} are rows of log "
+                f"{self._staging!r} (stream {stream}, LLSN {llsn} to {llsn + gone - 1}) that are "
+                f"gone: continue at {last + 1}, or ask for gaps, too (gaps=True, --gaps)"
+            )
+        self._continue_behind(gone)
+        return Gap(first, last, "dataloss")
 
 
 class _Cursor:
-    """Follows one stream of a staging log; its LLSNs may have gaps."""
+    """Follows one stream of a staging log; its LLSNs may have gaps.
+
+    Invariant: what is held begins at `_begin` and ends before `_end`; of what is before it and was
+    not taken, nothing is left."""
 
     def __init__(self, pieces: Pieces[Stored], first: Llsn) -> None:
         self._pieces = pieces
-        self._next = first  # the LLSN of the first row held, or of the next one to arrive
+        self._next = first  # all before it was taken
+        self._begin = first
+        self._end = first
         self._held: Piece | None = None
 
     def reaches(self, llsn: Llsn) -> bool:
         """Return whether it is cheaper to skip to `llsn` than to open another cursor there."""
         return self._next <= llsn <= self._next + SKIP_ROWS_MAX
 
-    async def fetch(self, llsn: Llsn) -> None:
-        """Wait until the row `llsn` is held."""
-        while not self._holds(llsn):
+    async def fetch(self, wanted: Range) -> int:
+        """Wait until the first wanted row is held. Return how many are gone instead."""
+        while self._end <= wanted.first:
             self._hold(await self._pieces.next())
+        return max(0, min(self._begin, wanted.end) - wanted.first)
 
     def take(self, wanted: Range) -> Piece | None:
         """Return the first wanted rows if they have arrived."""
-        while not self._holds(wanted.first):
-            piece = self._pieces.next_ready()
-            if piece is None:
+        while self._end <= wanted.first:
+            if (piece := self._pieces.next_ready()) is None:
                 return None
             self._hold(piece)
         held = self._held
-        assert held is not None
-        offset = wanted.first - self._next
+        if held is None or wanted.first < self._begin:
+            return None
+        offset = wanted.first - self._begin
         rows = min(held.rows - offset, wanted.rows)
-        used = offset + rows
-        self._next += used
-        rest = Piece(held.batch, held.skip + used, held.rows - used)
-        self._held = rest if rest.rows else None
+        self._next = wanted.first + rows
         return Piece(held.batch, held.skip + offset, rows)
 
-    def _holds(self, llsn: Llsn) -> bool:
-        """Return whether the row `llsn` is held; drop held rows that end before it."""
-        if self._held is None:
-            return False
-        if llsn < self._next:
-            raise DataLoss(f"LLSN {llsn} is missing; the next one is {self._next}")
-        if llsn < self._next + self._held.rows:
-            return True
-        self._next += self._held.rows
-        self._held = None
-        return False
-
     def _hold(self, piece: Stored | None) -> None:
-        if not isinstance(piece, Piece):
+        if piece is None:  # nothing more comes
+            self._begin = self._end = LLSN_MAX + 1
+            self._held = None
+        elif isinstance(piece, Gap):
+            self._begin = self._end = piece.last + 1
+            self._held = None
+        elif isinstance(piece, Piece):
+            self._begin, self._end = piece.first_llsn, piece.first_llsn + piece.rows
+            self._held = piece
+        else:
             raise Corrupt("a staging log must hold rows, but this one holds a reference")
-        self._held = piece
-        self._next = piece.first_llsn
 
     def close(self) -> None:
         self._pieces.close()

@@ -39,6 +39,7 @@ class ArchivedLog:
     """The archive of one log, if there is one."""
 
     def __init__(self, log: CachedLog, loglets: Loglets, client: Client) -> None:
+        self.name = log.name
         self._log = log
         self._loglets = loglets
         self._register = Register(record.register_name(log.name), client.metadata, client.rng)
@@ -83,6 +84,15 @@ class ArchivedLog:
     async def refresh(self) -> bool:
         """Reload the archive's description; return whether it changed."""
         return await self._refresh((await self._log.fetch()).log_id)
+
+    async def end_of_file(self, position: Glsn, otherwise: Glsn) -> Glsn:
+        """Return the last position of the file that has `position`, if that is known."""
+        archive = self._archive
+        try:
+            file = None if archive is None else await asyncio.to_thread(archive.file, position)
+        except LoomError:  # the manifest is gone, too
+            file = None
+        return otherwise if file is None else file.last
 
     async def _covering(self, position: Glsn, log_id: LogId) -> Archive | None:
         """Return the archive if it has that position."""
@@ -147,6 +157,16 @@ class Archived(NamedTuple):
     def to_arrow(self) -> Any:
         return self.batch
 
+    def positions_and_keys(self) -> tuple[Any, Any]:
+        from loomlog.columns.reader import int64_numbers
+
+        return int64_numbers(self.batch.column("position")), self.batch.column("key")
+
+    def chosen(self, indices: Any) -> list[Entry]:
+        from loomlog.columns.reader import index_column
+
+        return Archived(self.batch.take(index_column(indices))).entries()
+
 
 class _ArchivedPieces:
     """Archived rows, read in a thread, one batch ahead."""
@@ -189,10 +209,13 @@ class WithArchive:
         stop: Glsn | None,
         *,
         gaps: bool,
+        passes_lost_files: bool,
     ) -> None:
         """`from_log` also ends at `stop`. Positions that are trimmed and not archived are a gap
-        with `gaps`; else they raise Trimmed."""
+        with `gaps`; else they raise Trimmed. So are those of files that are lost, if the reader
+        passes them; else they raise DataLoss or Corrupt."""
         self._gaps = gaps
+        self._passes_lost_files = passes_lost_files
         self._archived = archived
         self._from_log = from_log
         self._start = start
@@ -212,8 +235,10 @@ class WithArchive:
                     return self._passed(gap)
                 source = await self._turn_to_archive(error)
             except (DataLoss, Corrupt) as error:
-                if not isinstance(source, _ArchivedPieces) or not await self._archived.refresh():
+                if not isinstance(source, _ArchivedPieces):
                     raise
+                if not await self._archived.refresh():
+                    return self._passed(await self._lost(source.end - 1, error))
                 source = await self._turn_to_archive(error)  # a file was replaced
             else:
                 if piece is not None:
@@ -258,6 +283,19 @@ class WithArchive:
             return None
         last = kept_from - 1 if self._stop is None else min(kept_from - 1, self._stop)
         gap = Gap(self._next, last, "trim")
+        self._turn_to(self._from_log(last + 1))
+        return gap
+
+    async def _lost(self, last: Glsn, error: DataLoss | Corrupt) -> Gap:
+        """Return the gap of archived positions here, up to `last`, that cannot be read; raise what
+        says so unless gaps are wanted."""
+        last = min(last, await self._archived.end_of_file(self._next, last))
+        if not self._passes_lost_files:
+            raise type(error)(
+                f"positions {self._next} to {last} of log {self._archived.name!r} cannot be read: "
+                f"{error}; continue at {last + 1}, or ask for gaps, too (gaps=True, --gaps)"
+            ) from error
+        gap = Gap(self._next, last, "dataloss", exact=False)
         self._turn_to(self._from_log(last + 1))
         return gap
 

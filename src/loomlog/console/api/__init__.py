@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from loomlog.console.api import access, logs, nodes, pipelines, records, registers, streams
+from loomlog.console.api import (
+    access,
+    leases,
+    logs,
+    nodes,
+    pipelines,
+    queues,
+    records,
+    registers,
+    streams,
+    transactions,
+)
 from loomlog.console.route import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *records.ROUTES,
+    *transactions.ROUTES,
     *logs.ROUTES,
+    *queues.ROUTES,
     *registers.ROUTES,
+    *leases.ROUTES,
     *nodes.ROUTES,
     *streams.ROUTES,
     *pipelines.ROUTES,

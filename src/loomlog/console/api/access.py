@@ -6,13 +6,23 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from loomlog.client.access import AccessInfo
-from loomlog.console.route import FLAG, NUMBERS, TEXT, TEXTS, Call, Route, in_body, in_path
-from loomlog.core.permissions import Grant
+from loomlog.console.route import (
+    FLAG,
+    NUMBERS,
+    TEXT,
+    TEXTS,
+    Call,
+    Parameter,
+    Route,
+    in_body,
+    in_path,
+)
+from loomlog.core.permissions import Grant, Verb
 from loomlog.errors import InvalidArgument
 
 GRANT: Final = (
-    in_body("who", "The name of a client, anonymous, or * for everybody.", required=True),
-    in_body("what", "A verb or a role.", required=True),
+    in_body("who", "A client's name, anonymous, * for everybody, or role:NAME.", required=True),
+    in_body("what", "A verb, a role, or role:NAME.", required=True),
     in_body("pattern", "Names that it is for, such as orders.*", required=True),
 )
 
@@ -40,8 +50,22 @@ async def revoke(call: Call) -> dict[str, Any]:
     return _access(await call.cluster.revoke(Grant(call["who"], call["what"], call["pattern"])))
 
 
+async def remove(call: Call) -> dict[str, Any]:
+    return _access(await call.cluster.remove_subject(call["who"]))
+
+
 async def enforce(call: Call) -> dict[str, Any]:
     return _access(await call.cluster.enforce_access(call["enforced"]))
+
+
+async def check(call: Call) -> dict[str, Any]:
+    rules = (await call.cluster.access()).rules
+    try:
+        verb = Verb(call["verb"])
+    except ValueError:
+        raise InvalidArgument(f"verb must be one of {', '.join(Verb)}") from None
+    by = rules.reasons(call["who"], verb, call["name"])
+    return {"allowed": bool(by) or not rules.enforced, "enforced": rules.enforced, "by": by}
 
 
 async def list_tokens(call: Call) -> dict[str, Any]:
@@ -70,6 +94,27 @@ ROUTES: Final = (
     Route("GET", "/v1/acl", "List grants.", list_all, command="loom acl list"),
     Route("POST", "/v1/acl/grant", "Grant a verb or a role.", grant, GRANT, "loom acl grant"),
     Route("POST", "/v1/acl/revoke", "Take a grant away.", revoke, GRANT, "loom acl revoke"),
+    Route(
+        "DELETE",
+        "/v1/acl/{who}",
+        "Take all grants of a subject away; if it is a role, also from all who have it.",
+        remove,
+        (in_path("who", "The name of a client, or role:NAME."),),
+        command="loom acl remove",
+    ),
+    Route(
+        "GET",
+        "/v1/acl/check",
+        "Say whether grants allow a request.",
+        check,
+        (
+            Parameter("who", "The name of a client, or anonymous.", required=True),
+            Parameter("verb", "What they would do.", required=True),
+            Parameter("name", "With which log or the like.", default=""),
+        ),
+        command="loom acl check",
+        answer="allowed, and the grants that allow it (by).",
+    ),
     Route(
         "PUT",
         "/v1/acl/enforced",

@@ -10,6 +10,7 @@ from loomlog.client.cluster import Cluster
 from loomlog.client.groups.group import GroupInfo
 from loomlog.client.kv.checkpoints import CheckpointInfo
 from loomlog.client.log import Log
+from loomlog.console.api.pipelines import in_thread
 from loomlog.console.api.records import LOG, first_position
 from loomlog.console.entries import parse_moment
 from loomlog.console.route import (
@@ -25,6 +26,7 @@ from loomlog.console.route import (
     in_path,
 )
 from loomlog.errors import InvalidArgument, LoomError, NotFound
+from loomlog.spark import archive_job
 from loomlog.wire.info import LogInfo
 
 NAME: Final = in_path("name", "Name of the checkpoint.")
@@ -37,17 +39,20 @@ SETTINGS: Final = (
     in_body("min_replicas", "Appends continue with so many while nodes are away.", COUNT),
     in_body("nodeset", "The number of nodes that hold the log, if any of them may.", COUNT),
 )
-RETENTION: Final = in_body("retention", "Entries older than this may be deleted: 12h, 7d.")
+RETENTION: Final = (
+    in_body("retention", "Entries older than this may be deleted: 12h, 7d."),
+    in_body("retention_bytes", "The newest entries of this size stay: 500M, 10G."),
+)
 
 
 async def list_all(call: Call) -> dict[str, Any]:
     logs = await call.cluster.logs()
-    own = [log for log in logs if call["all"] or not is_internal(log)]
+    own = [log for log in logs if call["all"] or not is_of_system(log)]
     return {"logs": [asdict(log) for log in own]}
 
 
-def is_internal(log: LogInfo) -> bool:
-    """Return whether a log is part of another, or of the system itself."""
+def is_of_system(log: LogInfo) -> bool:
+    """Return whether a log was made by the system: for staged rows, or as its own."""
     return log.staging_for is not None or log.name.startswith("loomlog.")
 
 
@@ -60,6 +65,7 @@ async def create(call: Call) -> dict[str, Any]:
         min_replicas=call["min_replicas"],
         nodeset=call["nodeset"],
         retention=call["retention"],
+        retention_bytes=call["retention_bytes"],
     )
     return asdict(await log.describe())
 
@@ -87,8 +93,17 @@ async def switch(call: Call) -> dict[str, Any]:
 
 
 async def set_retention(call: Call) -> dict[str, Any]:
-    info = await call.cluster.log(call["log"]).set_retention(call["retention"])
-    return {"log": info.name, "retention_s": info.retention_s}
+    if not call.fields:
+        names = ", ".join(each.name for each in RETENTION)
+        raise InvalidArgument(f"give one of {names}, with null for what has no limit")
+    info = await call.cluster.log(call["log"]).set_retention(
+        call["retention"], retention_bytes=call["retention_bytes"]
+    )
+    return {
+        "log": info.name,
+        "retention_s": info.retention_s,
+        "retention_bytes": info.retention_bytes,
+    }
 
 
 async def find_time(call: Call) -> dict[str, Any]:
@@ -114,6 +129,17 @@ async def archive(call: Call) -> dict[str, Any]:
     return asdict(info)
 
 
+async def forget_archive(call: Call) -> dict[str, Any]:
+    name = call["log"]
+    info = await in_thread(call, lambda cluster: archive_job.forget(cluster, name))
+    return {"log": name, "location": info.location}
+
+
+async def list_streams(call: Call) -> dict[str, Any]:
+    info = await call.cluster.log(call["log"]).describe()
+    return {"streams": [asdict(stream) for stream in info.streams]}
+
+
 # ---- checkpoints
 
 
@@ -129,7 +155,7 @@ async def all_checkpoints(cluster: Cluster) -> list[dict[str, Any]]:
     """Return the checkpoints of all logs that the caller may see, the furthest behind first."""
     found: list[dict[str, Any]] = []
     for log in await cluster.logs():
-        if not is_internal(log):
+        if not is_of_system(log):
             try:
                 found += await checkpoints_of(cluster.log(log.name))
             except NotFound:
@@ -175,6 +201,7 @@ async def set_checkpoint(call: Call) -> dict[str, Any]:
 
 
 async def delete_checkpoint(call: Call) -> dict[str, Any]:
+    await get_checkpoint(call)  # one that is not there is a mistake of the caller
     await call.cluster.log(call["log"]).checkpoint(call["name"]).delete()
     return {"deleted": call["name"]}
 
@@ -222,7 +249,7 @@ ROUTES: Final = (
         "/v1/logs",
         "Create a log.",
         create,
-        (in_body("name", "Name of the log.", required=True), *SETTINGS, RETENTION),
+        (in_body("name", "Name of the log.", required=True), *SETTINGS, *RETENTION),
         command="loom log create",
         answer="The log.",
     ),
@@ -264,9 +291,9 @@ ROUTES: Final = (
     Route(
         "PUT",
         "/v1/logs/{log}/retention",
-        "Change how long entries stay; without a retention: forever.",
+        "Change how long and how many entries stay; what is left out, or null: forever, all.",
         set_retention,
-        (LOG, RETENTION),
+        (LOG, *RETENTION),
         command="loom log retention",
     ),
     Route(
@@ -286,6 +313,22 @@ ROUTES: Final = (
         (LOG, in_body("tell_only", "Only report the progress.", FLAG)),
         command="loom log scrub",
         answer="What was done, and the progress on each node (scrubs).",
+    ),
+    Route(
+        "GET",
+        "/v1/logs/{log}/streams",
+        "List the log streams of a log.",
+        list_streams,
+        (LOG,),
+        command="loom stream list",
+    ),
+    Route(
+        "DELETE",
+        "/v1/logs/{log}/archive",
+        "End the archive of a log; its files stay.",
+        forget_archive,
+        (LOG,),
+        command="loom archive forget",
     ),
     Route(
         "GET",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, Final
 
+from loomlog.client.arguments import DURATION_UNITS, ago
 from loomlog.client.cluster import Cluster
 from loomlog.client.diagnosis import addresses_of, ask, diagnose
 from loomlog.client.operator import Change
+from loomlog.console.entries import parse_moment
 from loomlog.console.route import (
     FLAG,
     NUMBER,
+    NUMBER_OR_0,
     NUMBERS,
     Call,
     Parameter,
@@ -18,7 +22,7 @@ from loomlog.console.route import (
     in_body,
     in_path,
 )
-from loomlog.errors import Busy, LoomError, NotFound, Retryable
+from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound, Retryable
 from loomlog.types import NodeId
 from loomlog.wire.info import NodeInfo
 
@@ -31,6 +35,22 @@ VOLUME: Final = in_body("volume", "Only this volume of the node.")
 
 async def status(call: Call) -> dict[str, Any]:
     return asdict(await call.cluster.status())
+
+
+async def events(call: Call) -> dict[str, Any]:
+    since = None if call["since"] is None else _since(call["since"])
+    return {"events": [asdict(e) for e in await call.cluster.events(since, after=call["after"])]}
+
+
+def _since(text: str) -> datetime:
+    if text[-1:] in DURATION_UNITS:
+        return ago(text)
+    try:
+        return parse_moment(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is no time: write 2026-11-16T03:00, or 1h for an hour ago"
+        ) from None
 
 
 async def doctor(call: Call) -> dict[str, Any]:
@@ -162,6 +182,18 @@ ROUTES: Final = (
         status,
         command="loom status",
         answer="The status; without conditions, every acknowledged entry has all its copies.",
+    ),
+    Route(
+        "GET",
+        "/v1/events",
+        "What happened in the cluster: nodes, epochs, seals, switches, conditions, actions.",
+        events,
+        (
+            Parameter("since", "Only from this time on, as 2026-11-16T03:00Z, or 1h (ago)."),
+            Parameter("after", "Only after the event with this id.", NUMBER_OR_0, default=0),
+        ),
+        command="loom events",
+        answer="events, oldest first; to follow, ask again after the last id.",
     ),
     Route(
         "GET",

@@ -7,15 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from starlette.responses import Response
+
 from loomlog.client.blocking import BlockingCluster
-from loomlog.console.route import FLAG, TEXT, Call, Route, in_body, in_path
+from loomlog.console.entries import bytes_field
+from loomlog.console.route import FLAG, NUMBER, TEXT, Call, Parameter, Route, in_body, in_path
 from loomlog.errors import InvalidArgument
+from loomlog.metrics import CONTENT_TYPE, page
 from loomlog.spark.pipelines import store
-from loomlog.spark.pipelines.status import as_fields, statuses
+from loomlog.spark.pipelines.letter_reader import dead_letters
+from loomlog.spark.pipelines.status import as_fields, metrics_of, statuses
 
 T = TypeVar("T")
 
 NAME: Final = in_path("pipeline", "Name of the pipeline.")
+LETTERS: Final = {**NUMBER, "maximum": 1000}
 
 
 async def in_thread(call: Call, work: Callable[[BlockingCluster], T]) -> T:
@@ -32,6 +38,11 @@ async def in_thread(call: Call, work: Callable[[BlockingCluster], T]) -> T:
 async def list_all(call: Call) -> dict[str, Any]:
     found = await in_thread(call, statuses)
     return {"pipelines": [as_fields(each) for each in found]}
+
+
+async def metrics(call: Call) -> Response:
+    content = await page(metrics_of(await in_thread(call, statuses)))
+    return Response(content, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def describe(call: Call) -> dict[str, Any]:
@@ -69,8 +80,22 @@ async def reset(call: Call) -> dict[str, Any]:
     }
 
 
+async def list_letters(call: Call) -> dict[str, Any]:
+    read = partial(dead_letters, pipeline=call["pipeline"], count_max=call["limit"])
+    found = await in_thread(call, lambda cluster: list(read(cluster)))
+    return {"dead_letters": [each | bytes_field("value", each.pop("value")) for each in found]}
+
+
 ROUTES: Final = (
     Route("GET", "/v1/pipelines", "List pipelines.", list_all, command="loom pipeline list"),
+    Route(
+        "GET",
+        "/metrics",
+        "Return metrics of all pipelines, for Prometheus.",
+        metrics,
+        answer="Metrics in the text format.",
+        answer_type="text/plain",
+    ),
     Route(
         "GET",
         "/v1/pipelines/{pipeline}",
@@ -78,6 +103,14 @@ ROUTES: Final = (
         describe,
         (NAME,),
         command="loom pipeline status",
+    ),
+    Route(
+        "GET",
+        "/v1/pipelines/{pipeline}/dead-letters",
+        "Show records that a pipeline could not process, and why.",
+        list_letters,
+        (NAME, Parameter("limit", "The newest so many.", LETTERS, default=100)),
+        command="loom pipeline dead-letters list",
     ),
     Route(
         "POST",

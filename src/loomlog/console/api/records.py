@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
-from loomlog.client.arguments import POSITION_MAX
 from loomlog.client.log import Log
 from loomlog.console.entries import (
     Record,
+    append_records,
     as_arrow,
     decode_base64,
     entry_fields,
@@ -26,6 +26,7 @@ from loomlog.console.route import (
     ANY,
     FLAG,
     NUMBER,
+    NUMBER_OR_0,
     Call,
     Parameter,
     Route,
@@ -34,7 +35,7 @@ from loomlog.console.route import (
     is_binary,
 )
 from loomlog.errors import Conflict, InvalidArgument, LoomError
-from loomlog.limits import BATCH_BYTES_MAX, MIB
+from loomlog.limits import BATCH_BYTES_MAX, MIB, POSITION_MAX
 from loomlog.types import Entry, Gap, Position
 from loomlog.wire.info import parse_position
 
@@ -59,20 +60,18 @@ FROM: Final = Parameter(
 async def append(call: Call) -> dict[str, Any]:
     records = _records(call)
     log = call.cluster.log(call["log"])
+    expected_tail = call["expected_tail"]
     if (key := call["idempotency-key"]) is not None:
+        if expected_tail is not None:
+            raise InvalidArgument("give expected_tail or Idempotency-Key, not both")
         return await _append_once(log, key, records)
-    if any(record.timestamp for record in records):
-        positions = await log.append_arrow(as_arrow(records))
-    else:
-        keys = [record.key for record in records]
-        keyed = keys if any(key is not None for key in keys) else None
-        positions = await log.append_many([record.value for record in records], keyed)
-    return _appended(positions)
+    return appended(await append_records(log, records, expected_tail)) | {"repeated": False}
 
 
-def _appended(positions: list[Position]) -> dict[str, Any]:
+def appended(positions: list[Position]) -> dict[str, Any]:
+    """Return where entries were appended."""
     first, last = positions[0].position, positions[-1].position
-    return {"first": first, "last": last, "count": len(positions), "repeated": False}
+    return {"first": first, "last": last, "count": len(positions)}
 
 
 async def _append_once(log: Log, key: str, records: list[Record]) -> dict[str, Any]:
@@ -112,7 +111,7 @@ def _records(call: Call) -> list[Record]:
         raise InvalidArgument(
             'give {"records": [{"value": …}, …]}, or a body of application/octet-stream'
         )
-    return [parse_record(each, number) for number, each in enumerate(given)]
+    return [parse_record(each, f"records[{number}]") for number, each in enumerate(given)]
 
 
 def _key(call: Call) -> bytes | None:
@@ -258,11 +257,18 @@ ROUTES: Final = (
             in_body(
                 "records",
                 "Objects with value (a text as it is, anything else as JSON) or value_base64, and "
-                "optionally key or key_base64, and timestamp.",
+                'optionally key or key_base64, timestamp, and headers ({"name": "text"}, or '
+                '{"name": {"base64": "…"}}).',
                 {"type": "array", "items": ANY},
             ),
             Parameter("key", "The key of a body of application/octet-stream."),
             Parameter("key_base64", "The same in base64."),
+            Parameter(
+                "expected_tail",
+                "Append only if no entry stands behind this position (0: the log is empty); else "
+                "nothing is appended, and the answer is 409.",
+                NUMBER_OR_0,
+            ),
             Parameter(
                 "idempotency-key",
                 "PRODUCER/NUMBER: a request with the number of the producer's last one is "

@@ -43,7 +43,10 @@ async def swap(call: Call) -> dict[str, Any]:
     if (text is None) == (encoded is None):
         raise InvalidArgument("give value or value_base64")
     value = text.encode() if encoded is None else decode_base64("value_base64", encoded)
-    version = await call.cluster.register(call["name"]).swap(value, call["expected"])
+    lease = None
+    if call["lease"] is not None:
+        lease = call.cluster.held_lease(call["lease"], "", call["lease_epoch"] or 0)
+    version = await call.cluster.register(call["name"]).swap(value, call["expected"], lease)
     return {"name": call["name"], "version": version}
 
 
@@ -79,6 +82,8 @@ ROUTES: Final = (
             in_body("expected", "Its version; 0 creates it.", NUMBER_OR_0, required=True),
             in_body("value", "The new value.", TEXT),
             in_body("value_base64", "The new value in base64.", TEXT),
+            in_body("lease", "Replace it only while this lease is held.", TEXT),
+            in_body("lease_epoch", "The epoch in which the lease was acquired.", NUMBER),
         ),
         answer="version: the new one.",
         body_bytes_max=2 * REGISTER_BYTES_MAX,

@@ -14,14 +14,20 @@ function say(text) {
 
 // ---- parts that change
 
+const FOCUSABLE = "a, button, input, summary, [tabindex]";
+
 function replacePart(name, html) {
   const part = document.getElementById(name);
-  if (!part) return;
+  if (!part || (name === "entries" && part.querySelector(".entry"))) return; // those that follow came first
   const selection = getSelection();
   if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return;
-  const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
+  const at = [...part.querySelectorAll(FOCUSABLE)].indexOf(focused);
   part.innerHTML = html;
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (!focused) return;
+  // Elements with an id may have moved; of the others, the one in the same place is the same.
+  const again = focused.id ? document.getElementById(focused.id) : part.querySelectorAll(FOCUSABLE)[at];
+  again?.focus({ preventScroll: true });
 }
 
 function listen() {
@@ -35,8 +41,10 @@ function listen() {
     for (const [name, html] of Object.entries(JSON.parse(event.data))) replacePart(name, html);
   });
   source.addEventListener("failure", (event) => {
-    const data = JSON.parse(event.data);
-    away.textContent = data.message ?? data.error.message;
+    const { html, error } = JSON.parse(event.data);
+    const place = away.querySelector("p") ?? away;
+    if (html) place.innerHTML = html;
+    else place.textContent = error.message;
     away.hidden = false;
   });
   source.addEventListener("rates", (event) => addTo(columns, JSON.parse(event.data)));
@@ -48,49 +56,15 @@ function listen() {
 // ---- charts
 
 const KEPT = 300;
-const WINDOW_S = 120; // shown from the start, so that two points do not look like a trend
 const columns = [[], [], [], [], []];
 const slow = [[], [], [], [], []]; // latencies
 const charts = [];
 
-function short(value, unit) {
-  if (unit === "ms") return value.toFixed(value < 10 ? 1 : 0);
-  const names = ["", "k", "M", "G", "T"];
-  let at = 0;
-  while (value >= 1000 && at < names.length - 1) { value /= 1000; at += 1; }
-  return (value < 10 && at ? value.toFixed(1) : Math.round(value)) + names[at];
-}
-
-function clock(time_s) {
-  return new Date(time_s * 1000).toTimeString().slice(0, time_s % 60 ? 8 : 5);
-}
-
-function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
 function drawCharts() {
-  for (const { plot } of charts.splice(0)) plot.destroy();
   for (const place of document.querySelectorAll(".chart")) {
-    const unit = place.dataset.unit;
-    const data = "latencies" in place.dataset ? slow : [columns[0], columns[Number(place.dataset.series)]];
-    const lines = data === slow ? [1, 2, 3, 4].map((n) => ({ stroke: color(`--line-${n}`), width: 2, spanGaps: true, points: { show: false } }))
-      : [{ stroke: color("--accent"), fill: color("--accent-soft"), width: 2, points: { show: false } }];
-    const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
-    const plot = new uPlot({
-      width: place.clientWidth,
-      height: 130,
-      padding: [10, 22, 0, 0],
-      legend: { show: false },
-      cursor: { y: false, points: { size: 6 } },
-      scales: { x: { range: (u, first, last) => [Math.min(first ?? last, (last ?? 0) - WINDOW_S), last] }, y: { range: (u, low, high) => [0, Math.max(high * 1.15, unit === "ms" ? 5 : 10)] } },
-      axes: [
-        { ...axis, size: 24, space: 60, incrs: [15, 30, 60, 120], values: (u, times) => times.map(clock) },
-        { ...axis, size: 44, space: 30, values: (u, values) => values.map((v) => short(v, unit)) },
-      ],
-      series: [{}, ...lines],
-    }, data, place);
-    charts.push({ plot, data });
+    const isSlow = "latencies" in place.dataset;
+    const data = isSlow ? slow : [columns[0], columns[Number(place.dataset.series)]];
+    charts.push(new Chart(place, data, isSlow ? place.dataset.latencies.split(",") : [""]));
   }
 }
 
@@ -99,7 +73,7 @@ function addTo(table, values) {
     table[at].push(value);
     if (table[at].length > KEPT) table[at].shift();
   });
-  for (const { plot, data } of charts) if (data[0] === table[0]) plot.setData(data);
+  for (const chart of charts) if (chart.data[0] === table[0]) chart.draw();
 }
 
 // ---- dialogs and actions
@@ -126,16 +100,20 @@ async function preview(form) {
   try {
     const answer = await ask("GET", filled(form.dataset.preview, form.values));
     place.textContent = words(answer);
+    if (answer.moves && !workOf(answer)) form.querySelector("[type=submit]").disabled = true;
   } catch (error) {
     place.textContent = error.message;
   }
   place.hidden = false;
 }
 
+function workOf(plan) {
+  return plan.moves.length + plan.renewals.length;
+}
+
 function words(answer) {
   if (answer.moves) {
-    const work = answer.moves.length + answer.renewals.length;
-    return work ? `${answer.moves.length} replicas would move, ${answer.renewals.length} logs would use other nodes.` : "The load is even enough: there is nothing to do.";
+    return workOf(answer) ? `${answer.moves.length} replicas would move, ${answer.renewals.length} logs would use other nodes.` : "The load is even enough: there is nothing to do.";
   }
   const stops = answer.affected.filter((log) => log.appends_stop || log.reads_stop).map((log) => log.log);
   if (stops.length) return `If it were stopped now, these logs would stop: ${stops.join(", ")}.`;
@@ -159,13 +137,22 @@ async function ask(method, path, body) {
   return answer;
 }
 
+// A position as pages show it: 4,200, or e3n17. What is none is for the API to refuse.
+function position(text) {
+  const parts = /^\s*e(\d+)n(\d+)\s*$/.exec(text);
+  const number = parts ? Number(parts[1]) * 2 ** 32 + Number(parts[2]) : Number(text.replaceAll(",", ""));
+  return Number.isNaN(number) ? text : number;
+}
+
+const VALUES = { number: Number, position };
+
 function bodyOf(form) {
   const body = {};
   const record = {};
   for (const input of form.querySelectorAll("[name]")) {
     if (input.value === "") continue;
     if (input.dataset.kind === "record") record[input.name] = input.value;
-    else body[input.name] = input.dataset.kind === "number" ? Number(input.value) : input.value;
+    else body[input.name] = (VALUES[input.dataset.kind] ?? String)(input.value);
   }
   return Object.keys(record).length ? { ...body, records: [record] } : body;
 }
@@ -173,6 +160,7 @@ function bodyOf(form) {
 function result(answer) {
   if (answer.first) return answer.first === answer.last ? `Appended at position ${answer.first}.` : `Appended at positions ${answer.first} to ${answer.last}.`;
   if (answer.begun) return `${answer.begun.length} moves have begun, ${answer.left} are left.`;
+  if (answer.head) return `The log begins at ${answer.head.toLocaleString("en")} now.`;
   if (answer.done) return answer.next ? `${answer.done}; ${answer.next}` : answer.done;
   return "Done.";
 }
@@ -223,8 +211,10 @@ function followRows() {
   rows = null;
   if (!follow.checked) return;
   rows = new EventSource(follow.dataset.rows);
-  const place = document.getElementById("rows");
   rows.addEventListener("rows", (event) => {
+    const place = document.getElementById("rows"); // a search may have replaced it
+    if (document.getElementById(`entry-${event.lastEventId}`)) return;
+    document.querySelector("#entries .note")?.remove();
     place.insertAdjacentHTML("afterbegin", JSON.parse(event.data).html);
     while (place.children.length > ROWS_KEPT) place.lastElementChild.remove();
     follow.dataset.rows = follow.dataset.rows.replace(/from=.*/, `from=${Number(event.lastEventId) + 1}`);
@@ -236,7 +226,5 @@ follow?.addEventListener("change", followRows);
 
 drawCharts();
 listen();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
-new ResizeObserver(() => {
-  for (const { plot } of charts) plot.setSize({ width: plot.root.parentElement.clientWidth, height: 130 });
-}).observe(document.getElementById("main"));
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+new ResizeObserver(() => charts.forEach((chart) => chart.draw())).observe(document.getElementById("main"));

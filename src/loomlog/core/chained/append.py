@@ -19,6 +19,7 @@ from typing import TypeAlias
 from loomlog.core.chained.chain import Block, Projection
 from loomlog.core.chained.messages import (
     Answer,
+    Beyond,
     EpochOver,
     Found,
     HandedOut,
@@ -26,6 +27,7 @@ from loomlog.core.chained.messages import (
     Interrupted,
     Next,
     NotWritten,
+    Reading,
     Refused,
     Renew,
     Steps,
@@ -37,9 +39,11 @@ from loomlog.core.chained.messages import (
     Written,
     stopped,
 )
-from loomlog.core.chained.read import decide_at
+from loomlog.core.chained.read import decide_at, read_at
+from loomlog.core.chained.read import fill as fill_at
 from loomlog.core.requests import Ask, Service
-from loomlog.errors import AppendUnknown, Sealed
+from loomlog.errors import AppendUnknown, Conflict, DataLoss, Sealed
+from loomlog.types import Glsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +85,55 @@ def _stopped_at_head(answer: Answer) -> Overtaken | Stop:
 
 def resolve(projection: Projection, block: Block) -> Steps[Appended | Overtaken | Stop]:
     """Find out whether an interrupted block was appended, once a newer epoch has begun. A block at
-    a head only is brought down; a block that is nowhere is filled. Trimmed: it is too late to
-    tell. Interrupted, too: the block is there, but on too few replicas."""
-    outcome = yield from decide_at(projection, block.first)
+    a head only is brought down; a block that is nowhere is filled, unless its place is given to
+    others now. Trimmed: it is too late to tell. Interrupted, too: the block is there, but on too
+    few replicas."""
+    outcome = yield from _look_back(projection, block.first)
     match outcome:
         case Found(decided) if not decided.is_same(block):
             return Overtaken()
         case Found():
             shortage = projection.shortage(block.first % len(projection.chains))
             return Interrupted(f"appends wait: {shortage}") if shortage else Appended()
-        case NotWritten():  # not handed out since: the new epoch began before it
+        case NotWritten():
             return Overtaken()
     return outcome
 
 
+def _look_back(projection: Projection, position: Glsn) -> Steps[Reading]:
+    """Return what became of a position that an older epoch gave: it is written for good, or never
+    will be, since all replicas serve a newer epoch. Below its start holes are filled."""
+    look = decide_at if position < projection.start else read_at
+    return (yield from look(projection, position))
+
+
+def settle(
+    projection: Projection, ticket: Ticket, producer_id: int, *, fill: bool
+) -> Steps[bool | NotWritten | Stop]:
+    """Find out whether the block that a producer was to write with a ticket is there for good, or
+    never will be. NotWritten: that is not decided yet, unless it is to `fill` what is empty. Holes
+    before it are left to their writers. DataLoss: a block was there, or there may have been one."""
+    if projection.epoch < ticket.epoch:
+        return Interrupted(f"the ticket is of epoch {ticket.epoch}", ticket.epoch)
+    if projection.closed or projection.epoch > ticket.epoch:
+        outcome = yield from _look_back(projection, ticket.first)
+        if isinstance(outcome, NotWritten):
+            return False
+    else:
+        outcome = yield from read_at(projection, ticket.first)
+        if isinstance(outcome, NotWritten) and fill:  # a ticket begins there: it is an address
+            outcome = yield from fill_at(projection, ticket.first)
+    if not isinstance(outcome, Found):
+        return outcome
+    if projection.is_lost(outcome.block):
+        raise DataLoss(f"position {ticket.first} is lost with all its replicas")
+    return not outcome.block.is_junk and outcome.block.producer_id == producer_id
+
+
 Report: TypeAlias = Callable[[Interrupted | None], None]
 """Called with None before a block is sent: from then on it may be written. Called with the last
-interruption when everything that was sent was refused, so that nothing was written; and when the
-block was overtaken, so that it never will be."""
+interruption when everything that was sent was refused, so that nothing was written; when the block
+was overtaken, so that it never will be; and when no position is given for it."""
 
 
 def append_next(
@@ -108,30 +143,43 @@ def append_next(
     report: Report,
     *,
     once: bool,
+    expected: Glsn | None = None,
 ) -> Steps[tuple[Ticket, Appended | Interrupted]]:
     """Take a ticket for `count` records and write the block that `place` makes for it; if that is
-    overtaken, take another one. Interrupted only if it is tried `once`."""
+    overtaken, take another one. Interrupted only if it is tried `once`. Conflict: no ticket begins
+    directly behind the `expected` position any more, and nothing was written."""
     while True:
-        ticket, projection = yield from next_ticket(projection, count)
+        ticket, projection = yield from next_ticket(projection, count, expected, report)
         outcome, projection = yield from write(projection, ticket, place(ticket), report, once=once)
         if not isinstance(outcome, Overtaken):
             return ticket, outcome
         report(Interrupted(f"position {ticket.first} was filled before it was written"))
 
 
-def next_ticket(projection: Projection, count: int) -> Steps[tuple[Ticket, Projection]]:
-    """Return a ticket, and the projection of its epoch. Sealed: the segment has ended."""
+def next_ticket(
+    projection: Projection,
+    count: int,
+    expected: Glsn | None = None,
+    report: Report = lambda interrupted: None,
+) -> Steps[tuple[Ticket, Projection]]:
+    """Return a ticket, and the projection of its epoch. Sealed: the segment has ended. Conflict:
+    it would not begin directly behind the `expected` position."""
     attempts = 0
     while True:
         if projection.closed:
             raise Sealed(f"segment {projection.log_id} has ended")
-        [answer] = yield [Ask(Service.SEQUENCER, Next(projection.epoch, count))]
+        [answer] = yield [Ask(Service.SEQUENCER, Next(projection.epoch, count, expected))]
         if isinstance(answer, HandedOut):
             return answer.ticket, projection
+        if isinstance(answer, Beyond):
+            raise Conflict(f"positions up to {answer.end - 1} are given, {expected} was expected")
         stop = stopped(answer)
         assert isinstance(stop, Interrupted)
+        is_refused = not isinstance(answer, EpochOver)
+        if is_refused:
+            report(stop)
         projection = yield from _renew(projection, stop, attempts)
-        attempts += 0 if isinstance(answer, EpochOver) else 1
+        attempts += is_refused
 
 
 def write(

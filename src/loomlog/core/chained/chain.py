@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from loomlog.batch import assign_place, read_header
+from loomlog.batch import assign_place, latest_in, read_header
 from loomlog.core.history import Unknowable
 from loomlog.errors import Corrupt, InvalidArgument
-from loomlog.limits import REFERENCE_RECORDS_MAX
+from loomlog.limits import POSITION_MAX, REFERENCE_RECORDS_MAX
 from loomlog.types import Buffer, Glsn, LogId, NodeId, StreamId
 
-POSITION_MAX: Final = (1 << 63) - 1
 NEVER_US: Final = -(1 << 63)
 FOREVER_US: Final = (1 << 63) - 1
 
@@ -80,7 +79,7 @@ class Block(NamedTuple):
         if self.is_junk:
             return NEVER_US
         try:
-            return read_header(self.batch).max_timestamp_us
+            return latest_in(self.batch)
         except Corrupt:
             return FOREVER_US
 
@@ -112,6 +111,11 @@ def junk(first: Glsn, count: int) -> Block:
     return Block(first, count)
 
 
+def crashed_between(then: int, now: int) -> bool:
+    """Return whether a node is known to have crashed, given its lives; 0: not known."""
+    return 0 < then != now > 0
+
+
 class Replica(NamedTuple):
     """The blocks of a chain on one node. A node that left and comes back gets a replica of another
     `birth`, because the old one may hold blocks that no other replica has."""
@@ -123,6 +127,16 @@ class Replica(NamedTuple):
 
 
 Chain: TypeAlias = tuple[Replica, ...]  # head first
+
+
+class Unheard(NamedTuple):
+    """A replica that an epoch did without, although all that answered of its chain had crashed and
+    may have forgotten blocks. One that answered is before it in the chain, and had all its
+    blocks."""
+
+    replica: Replica
+    epoch: int  # that did without it
+    end: Glsn  # where that epoch starts: its blocks are below
 
 
 class Projection(NamedTuple):
@@ -137,15 +151,47 @@ class Projection(NamedTuple):
     closed: bool = False  # for good: there is nothing at or above `start`
     lost: tuple[Glsn, ...] = ()  # see `lost_end`; empty: no chain ever lost anything
     least: int = 1  # replicas that every chain needs to take appends
+    lost_from: tuple[Glsn, ...] = ()  # the first position that each chain lost; empty: not known
+    lives: tuple[tuple[NodeId, int], ...] = ()  # of its nodes, when its replicas were sealed
+
+    def life_of(self, node: NodeId) -> int:
+        """Return the life that a node had when the epoch began; 0: not known. In a later one its
+        replicas may have forgotten blocks."""
+        return dict(self.lives).get(node, 0)
+
+    def has_crashed(self, node: NodeId, life: int) -> bool:
+        """Return whether a node crashed since the epoch began, given its present life. Its replicas
+        may have forgotten blocks until another epoch begins, even if it has stopped and was started
+        since."""
+        return crashed_between(self.life_of(node), life)
 
     def lost_end(self, address: Glsn) -> Glsn:
         """Return the position below which the chain of an address lost blocks, 0 if it lost none.
         Some blocks may be left; junk below it stands for a lost block or for nothing."""
         return self.lost[address % len(self.chains)] if self.lost else 0
 
+    def lost_range(self, chain: int) -> range:
+        """Return the positions from the first to the last that a chain lost."""
+        first = self.lost_from[chain] if self.lost_from else self.first
+        return range(first, self.lost[chain] if self.lost else 0)
+
+    def may_be_lost(self, address: Glsn) -> bool:
+        """Return whether there may have been a block at an address that its chain lost."""
+        return address in self.lost_range(address % len(self.chains))
+
+    def losses_behind(self, address: Glsn) -> Iterator[Glsn]:
+        """Yield for each chain the first address behind this one where it may have lost a block."""
+        count = len(self.chains)
+        for chain in range(len(self.lost)):
+            lost = self.lost_range(chain)
+            first = max(address + 1, lost.start)
+            first += (chain - first) % count
+            if first < lost.stop:
+                yield first
+
     def is_lost(self, block: Block) -> bool:
         """Return whether there may have been another block in the place of this one."""
-        return block.is_junk and block.first < self.lost_end(block.first)
+        return block.is_junk and self.may_be_lost(block.first)
 
     def shortage(self, chain: int) -> str:
         """Say that a chain has fewer replicas than appends need; "" if it has enough."""

@@ -13,6 +13,8 @@ from loomlog.core.chained.upkeep import (
     NewEpoch,
     Nodes,
     Wait,
+    describe_losses,
+    unreadable,
     why_appends_wait,
 )
 from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
@@ -34,6 +36,7 @@ class ChainsView:
     action: Action
     filled: Mapping[Replica, int]  # percent that newcomers have copied
     trouble: str
+    not_compared: str = ""  # why replicas that were not heard were not compared yet
 
     def counting(self, chain: Chain) -> list[Replica]:
         """Return the replicas of a chain that are there, with all its blocks."""
@@ -44,7 +47,13 @@ class ChainsView:
 
 def conditions(view: ChainsView) -> list[Condition]:
     shortages = list(_shortages(view))
-    return [*under_replicated(view.log, shortages), *_waits(view), *_losses(view), *_work(view)]
+    return [
+        *under_replicated(view.log, shortages),
+        *_waits(view),
+        *_losses(view),
+        *_comparisons(view),
+        *_work(view),
+    ]
 
 
 def _shortages(view: ChainsView) -> Iterator[Shortage]:
@@ -58,7 +67,7 @@ def _shortages(view: ChainsView) -> Iterator[Shortage]:
         if len(counting) < wanted:
             helps = "" if len(chain) >= wanted else f"have {wanted} nodes running: `loom node list`"
             size = 0 if records == 0 else view.sizes[index]
-            yield Shortage(records, size, "; ".join(absent), helps)
+            yield Shortage(records, size, absent, helps)
 
 
 def _waits(view: ChainsView) -> Iterator[Condition]:
@@ -68,7 +77,7 @@ def _waits(view: ChainsView) -> Iterator[Condition]:
     if waiting or not view.takes_appends:
         text = waiting or reason or "begins a new epoch"
         yield Condition(Kind.APPENDS_WAIT, text, log=view.log, stream=stream)
-    unread = [i for i, chain in enumerate(record.projection.chains) if not view.counting(chain)]
+    unread = unreadable(view.standing, view.nodes)
     if view.positions != 0 and unread:
         text = f"nobody that is there has all of chain {', '.join(map(str, unread))}"
         yield Condition(Kind.READS_WAIT, text, reason, log=view.log, stream=stream)
@@ -76,13 +85,18 @@ def _waits(view: ChainsView) -> Iterator[Condition]:
 
 def _losses(view: ChainsView) -> Iterator[Condition]:
     record = view.standing.record
-    for chain, end in enumerate(record.projection.lost):
-        if end > view.trimmed + 1:
-            text = (
-                f"what chain {chain} had below position {end} is lost, but for what older copies "
-                "had of it"
-            )
-            yield Condition(Kind.DATA_LOST, text, log=view.log, stream=record.stream_id)
+    for text in describe_losses(record.projection, view.trimmed):
+        yield Condition(Kind.DATA_LOST, text, log=view.log, stream=record.stream_id)
+
+
+def _comparisons(view: ChainsView) -> Iterator[Condition]:
+    record = view.standing.record
+    for node in sorted({each.replica.node_id for each in record.unheard}):
+        text = f"node {node} may have entries that the others forgot when they crashed"
+        helps = view.not_compared or "it is compared with them"
+        if not view.nodes.reachable(node):
+            helps = f"start it, or, if it never comes back, run `loom node remove --force {node}`"
+        yield Condition(Kind.NOT_RECOVERED, text, helps, log=view.log, stream=record.stream_id)
 
 
 def _work(view: ChainsView) -> Iterator[Condition]:

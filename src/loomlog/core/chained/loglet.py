@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from loomlog.core.chained.chain import Projection, Replica, ReplicaEpochs, newest_projection
+from loomlog.core.chained.chain import (
+    Projection,
+    Replica,
+    ReplicaEpochs,
+    Unheard,
+    newest_projection,
+)
 from loomlog.core.history import Unknowable
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 
@@ -25,16 +31,21 @@ class ChainedRecord:
     dropping: tuple[Replica, ...] = ()  # left; are to be removed from their nodes
     trimmed: Glsn = 0  # on all replicas
     given_up: tuple[Replica, ...] = ()  # did not join; are to be removed, too
-    moving: tuple[tuple[Replica, NodeId], ...] = ()  # operators want them there; 0: anywhere else
+    moving: tuple[tuple[Replica, NodeId], ...] = ()  # operators want them there; 0: on any other
+    # node; their own: there if need be, on another volume
     damaged: tuple[Replica, ...] = ()  # leave, or left, because blocks cannot be read
+    unheard: tuple[Unheard, ...] = ()  # left; are compared with their chains when they are back
+    witnesses: tuple[Replica, ...] = ()  # left, and have blocks that all others have lost
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""
         object.__setattr__(self, "projection", _projection(self.projection))
-        for name in ("joining", "dropping", "given_up", "damaged"):
+        for name in ("joining", "dropping", "given_up", "damaged", "witnesses"):
             object.__setattr__(self, name, tuple(Replica(*r) for r in getattr(self, name)))
         moving = tuple((Replica(*replica), node) for replica, node in self.moving)
         object.__setattr__(self, "moving", moving)
+        unheard = tuple(Unheard(Replica(*r), epoch, end) for r, epoch, end in self.unheard)
+        object.__setattr__(self, "unheard", unheard)
 
     @property
     def begun(self) -> bool:
@@ -66,17 +77,26 @@ class ChainedRecord:
 
     def make_again(self, projection: Projection) -> ChainedRecord:
         """Start over after its creation was interrupted: remove what there may be of it."""
-        return replace(self, projection=projection, dropping=self.replicas, given_up=(), moving=())
+        return replace(
+            self,
+            projection=projection,
+            dropping=self.replicas,
+            given_up=(),
+            moving=(),
+            unheard=(),
+            witnesses=(),
+        )
 
     def begin(self, start: Glsn, sequencer: int) -> ChainedRecord:
         """Hand out positions from the start of its segment."""
         projection = self.projection._replace(first=start, start=start, sequencer=sequencer)
         return replace(self, projection=projection)
 
-    def swap(self, projection: Projection) -> ChainedRecord:
+    def swap(self, projection: Projection, unheard: tuple[Unheard, ...] = ()) -> ChainedRecord:
         """Bring a projection into force, if the previous epoch is in force. Replicas that leave are
-        marked for removal. A chain that begins again has to be trimmed again, and newcomers that
-        were filled from its lost replicas do not match it."""
+        marked for removal; those that are `unheard`, for a comparison before it. A chain that
+        begins again has to be trimmed again, and newcomers that were filled from its lost replicas
+        do not match it."""
         if self.projection.epoch + 1 != projection.epoch:
             return self
         staying = set(projection.replicas)
@@ -89,8 +109,9 @@ class ChainedRecord:
             joining=tuple(r for r in waiting if r.chain not in again),
             dropping=(*self.dropping, *left),
             given_up=(*self.given_up, *(r for r in waiting if r.chain in again)),
-            trimmed=self.trimmed if projection.lost == self.projection.lost else 0,
+            trimmed=0 if again else self.trimmed,
             moving=tuple(move for move in self.moving if move[0] in staying),
+            unheard=(*self.unheard, *unheard),
         )
 
     def move(self, replica: Replica, target: NodeId) -> ChainedRecord:
@@ -109,6 +130,16 @@ class ChainedRecord:
         """Note why replicas leave: what is damaged elsewhere, too, is not deleted with them."""
         return replace(self, damaged=tuple(dict.fromkeys((*self.damaged, *replicas))))
 
+    def is_unheard(self, replica: Replica) -> bool:
+        return any(each.replica == replica for each in self.unheard)
+
+    def hear(self, *replicas: Replica, witnesses: tuple[Replica, ...] = ()) -> ChainedRecord:
+        """Note that replicas were compared with their chains, or need not be, and which of them
+        have blocks that their chains lost. What they prove is in the projection."""
+        unheard = tuple(each for each in self.unheard if each.replica not in replicas)
+        known = tuple(dict.fromkeys((*self.witnesses, *witnesses)))
+        return replace(self, unheard=unheard, witnesses=known)
+
     def give_up(self, *newcomers: Replica) -> ChainedRecord:
         """Continue without newcomers; what they hold is to be removed."""
         gone = [r for r in self.joining if r in newcomers]
@@ -120,14 +151,20 @@ class ChainedRecord:
         dropping = tuple(r for r in self.dropping if r not in replicas)
         given_up = tuple(r for r in self.given_up if r not in replicas)
         damaged = tuple(r for r in self.damaged if r not in replicas)
-        return replace(self, dropping=dropping, given_up=given_up, damaged=damaged)
+        witnesses = tuple(r for r in self.witnesses if r not in replicas)
+        gone = replace(
+            self, dropping=dropping, given_up=given_up, damaged=damaged, witnesses=witnesses
+        )
+        return gone.hear(*replicas)
 
     def restore(self, epochs: Mapping[Replica, ReplicaEpochs]) -> ChainedRecord | Unknowable:
-        """Return the record after a rollback, given all replicas on all nodes that are not void."""
+        """Return the record after a rollback, given all replicas on all nodes that are not void.
+        Replicas that may have what their chains lost are still compared, and kept."""
         newest = newest_projection(self.projection, epochs)
         if isinstance(newest, Unknowable):
             return newest
-        return replace(self, projection=newest, joining=(), dropping=(), given_up=(), moving=())
+        kept = tuple(r for r in self.dropping if r in self.witnesses or self.is_unheard(r))
+        return replace(self, projection=newest, joining=(), dropping=kept, given_up=(), moving=())
 
     def abandon(self) -> ChainedRecord:
         """Mark all replicas for removal: the loglet belongs to no log any more."""
@@ -135,11 +172,19 @@ class ChainedRecord:
             return self
         empty = self.projection._replace(chains=())
         return replace(
-            self, projection=empty, joining=(), dropping=self.replicas, given_up=(), moving=()
+            self,
+            projection=empty,
+            joining=(),
+            dropping=self.replicas,
+            given_up=(),
+            moving=(),
+            unheard=(),
+            witnesses=(),
         )
 
 
 def _projection(fields: Projection) -> Projection:
     projection = Projection(*fields)
     chains = tuple(tuple(Replica(*r) for r in chain) for chain in projection.chains)
-    return projection._replace(chains=chains)
+    lives = tuple((node, life) for node, life in projection.lives)
+    return projection._replace(chains=chains, lives=lives)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core import requests
-from loomlog.core.chained.chain import Block, Extent, Projection, Replica
+from loomlog.core.chained.chain import Block, Extent, Projection, Replica, Unheard
 from loomlog.core.requests import Ask, Lost, Outcome, Service
 from loomlog.errors import Corrupt
 from loomlog.types import Glsn
@@ -55,6 +55,17 @@ class List:
     position: Glsn
     blocks_max: int
     before_us: int | None = None
+    without_junk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """MeasuredBlocks: those that begin from `position` to `last`, at most `blocks_max`."""
+
+    epoch: int
+    position: Glsn
+    last: Glsn
+    blocks_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +137,11 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """HandedOut, a new ticket."""
+    """HandedOut, a new ticket; Beyond: it would not begin directly behind the expected position."""
 
     epoch: int
     count: int
+    expected: Glsn | None = None  # None: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +176,11 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Swapped if the previous epoch was in force, else InForce with the newer projection."""
+    """Swapped if the previous epoch was in force, else InForce with the newer projection. The
+    replicas that the new epoch did without are noted with it."""
 
     projection: Projection
+    unheard: tuple[Unheard, ...] = ()
 
 
 Request: TypeAlias = (
@@ -174,6 +188,7 @@ Request: TypeAlias = (
     | Read
     | Before
     | List
+    | Measure
     | Fetch
     | Check
     | Trim
@@ -237,6 +252,14 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredBlocks:
+    """The size of the blocks that begin up to a position."""
+
+    through: Glsn
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """Blocks, in order."""
 
@@ -259,6 +282,7 @@ class SealedAt:
 
     end: Glsn  # behind the last block, or what was trimmed; 0 if there was never any
     trimmed: Glsn
+    life: int = 0  # of its node
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +354,7 @@ Answer: TypeAlias = (
     | Missing
     | TrimmedTo
     | Listed
+    | MeasuredBlocks
     | Fetched
     | Pulled
     | SealedAt

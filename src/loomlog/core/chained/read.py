@@ -13,10 +13,11 @@ of an older epoch that is over. A fill must not be longer than that ticket, or i
 within the next one, on another chain:
 
     below the start of the epoch    all tickets are void: up to the next block at any head
-    in the epoch                    as long as the ticket that the sequencer remembers; else 1
+    in the epoch                    up to the end of the ticket, if that is remembered; else 1
 
-Where another chain lost its blocks, a hole must not cover what they were: there it is 1 long. A
-place on the chain that lost them is filled up to the next block, and counts as lost.
+Where another chain lost its blocks, a hole must not cover what they were: there it ends where one
+of them may have begun. A place on the chain that lost them is filled up to the next block, and
+counts as lost.
 """
 
 from __future__ import annotations
@@ -120,9 +121,10 @@ def find_end(projection: Projection) -> Steps[Glsn | Stop]:
     return first_stop(checks, Done) or answer.end
 
 
-def fill(projection: Projection, address: Glsn) -> Steps[Reading]:
-    """Fill an address with junk; return the block there, or NotWritten if not handed out."""
-    count = yield from _length(projection, address)
+def fill(projection: Projection, address: Glsn, *, certain: bool = False) -> Steps[Reading]:
+    """Fill an address with junk; return the block there, or NotWritten if not handed out.
+    `certain`: a decided block ends there."""
+    count = yield from _length(projection, address, certain)
     if not isinstance(count, int):
         return count
     if not count:
@@ -137,11 +139,11 @@ def fill(projection: Projection, address: Glsn) -> Steps[Reading]:
     return Found(block) if refusal is None else stopped(refusal)
 
 
-def decide(projection: Projection, address: Glsn) -> Steps[Reading]:
+def decide(projection: Projection, address: Glsn, *, certain: bool = False) -> Steps[Reading]:
     """Read an address, and fill it if nothing is there."""
     outcome = yield from read(projection, address)
     if isinstance(outcome, NotWritten):
-        outcome = yield from fill(projection, address)
+        outcome = yield from fill(projection, address, certain=certain)
     return outcome
 
 
@@ -152,7 +154,7 @@ def decide_at(projection: Projection, position: Glsn) -> Steps[Reading]:
         return outcome
     address = yield from _address_before(projection, position)
     while isinstance(address, int):
-        outcome = yield from decide(projection, address)
+        outcome = yield from decide(projection, address, certain=True)
         if isinstance(outcome, Trimmed) and outcome.position < position:
             return Interrupted("the log was trimmed meanwhile")
         if not isinstance(outcome, Found) or outcome.block.end > position:
@@ -161,16 +163,17 @@ def decide_at(projection: Projection, position: Glsn) -> Steps[Reading]:
     return address
 
 
-def _length(projection: Projection, address: Glsn) -> Steps[int | NotWritten | Stop]:
-    """Return the length of the hole at an address; 0 if there is a block."""
+def _length(projection: Projection, address: Glsn, certain: bool) -> Steps[int | NotWritten | Stop]:
+    """Return the length of the hole at an address; 0 if there is a block. A ticket that began
+    before a `certain` address was not used up by its writer, and will not be."""
     if address < projection.start:
         return (yield from _length_of_old(projection, address))
     if projection.closed:
         return NotWritten()
     [answer] = yield [Ask(Service.SEQUENCER, FindTicket(projection.epoch, address))]
     match answer:
-        case HandedOut(ticket) if ticket.first == address:
-            return ticket.count
+        case HandedOut(ticket) if certain or ticket.first == address:
+            return ticket.end - address
         case HandedOut(ticket):
             raise InvalidArgument(f"{address} is not an address: a ticket begins at {ticket.first}")
         case Forgotten():
@@ -214,8 +217,8 @@ def _length_of_old(projection: Projection, address: Glsn) -> Steps[int | Stop]:
     end = yield from _next_block(projection, address)
     if not isinstance(end, int):
         return end
-    if projection.lost_end(address) <= address < max(projection.lost, default=0):
-        end = min(end, address + 1)
+    if not projection.may_be_lost(address):
+        end = min([end, *projection.losses_behind(address)])
     return min(max(0, end - address), REFERENCE_RECORDS_MAX)
 
 

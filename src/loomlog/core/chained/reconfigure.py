@@ -3,11 +3,15 @@
     seal every replica at the next epoch → those that answer stay → (copy the rest to a newcomer) →
     compare-and-swap the projection → the new sequencer begins behind all that was found
 
-Nothing is repaired on the way: readers of the new projection complete blocks and fill holes as
-always. So it takes two round trips, however long the log is.
+Unless nodes crashed, nothing is repaired on the way: readers of the new projection complete blocks
+and fill holes as always. So it takes two round trips, however long the log is.
 
 - One replica of each chain is enough. What was acknowledged is on each of them; what is on none of
   them was not, and is not.
+- A replica may have forgotten blocks if its node crashed since the epoch began: its disk may have
+  confirmed writes that it did not make. It gets what the others have. If all have crashed, all are
+  waited for, within reason: one of them still has what was acknowledged. What is not waited for
+  any longer is noted as unheard, and compared when it is back (comparison.py).
 - A chain that becomes too short for appends gains little and depends on fewer disks. If it is not
   known that its nodes are away, they may all be about to stop: what to do is decided again.
 - A replica that did not answer must leave: it may still take writes of the old epoch. It comes back
@@ -17,174 +21,52 @@ always. So it takes two round trips, however long the log is.
   the tail of the new epoch, and has blocks that are not decided.
 - A newcomer is filled from the tail of a projection in force, while the log is in use: all that
   is there is decided. The last part is copied when that tail is sealed; if it is lost meanwhile,
-  the newcomer has to wait.
+  the newcomer has to wait. If its node crashes, it is given up: nobody knows what it forgot.
 - A chain whose replicas are all lost or damaged begins again with a fresh one, which gets what
-  they, replicas that left and newcomers have. What all of them lack below the start of the new
-  epoch is lost for good. Replicas that left may have blocks that were decided otherwise later, so
-  of two blocks in one place the one that is copied first stays.
+  they, replicas that left and newcomers have. Positions below the start of the new epoch that no
+  block of any chain covers are lost for good. Replicas that left may have blocks that were decided
+  otherwise later, so of two blocks in one place the one that is copied first stays, and their junk
+  does not count: something that is lost may have taken its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.chained.chain import POSITION_MAX, Chain, Projection, Replica
+from loomlog.core.chained.chain import Chain, Projection, Replica, Unheard
+from loomlog.core.chained.lost_blocks import (
+    find_gaps,
+    find_missing,
+    find_places,
+    lost_by,
+    overlaps,
+    with_losses,
+)
 from loomlog.core.chained.messages import (
-    LIST_MAX,
     Answer,
-    Copy,
-    Create,
     Current,
     Done,
     EpochOver,
-    Fetch,
-    Fetched,
-    Found,
     InForce,
     Interrupted,
-    List,
-    Listed,
-    NotWritten,
-    Pull,
-    Pulled,
     Seal,
     SealedAt,
     Steps,
-    Stop,
-    Stored,
     Swap,
     Swapped,
     Trim,
-    Trimmed,
-    TrimmedTo,
-    Written,
     first_stop,
-    stopped,
 )
-from loomlog.core.chained.read import decide, decide_at
+from loomlog.core.chained.newcomer import Newcomer, as_interrupted, copy, create, decide_below
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Ask, Service
-from loomlog.limits import COPY_PART_BYTES
 from loomlog.types import Glsn, NodeId
 
-
-class Newcomer(NamedTuple):
-    """A replica that is going to join. It has all blocks of its chain below `copied`, where nothing
-    is open any more, except trimmed ones."""
-
-    replica: Replica
-    copied: Glsn
-    trimmed: Glsn = 0
-
-
-def create(projection: Projection, replica: Replica) -> Steps[Newcomer | Interrupted]:
-    """Create a replica that is going to join."""
-    [answer] = yield [Ask(replica, Create())]
-    if not isinstance(answer, Done):
-        return _as_interrupted(stopped(answer))
-    return Newcomer(replica, projection.first)
-
-
-def settle(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
-    """Decide all addresses from this one to the start of the epoch, so that each has a block at its
-    tail. This disturbs no writer: those of older epochs are fenced."""
-    settled = yield from _first_address(projection, address)
-    while isinstance(settled, int) and settled < projection.start:
-        settled = yield from _settle_some(projection, settled)
-    return settled
-
-
-def _first_address(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
-    """Return this address, or the next that is not trimmed."""
-    if address >= projection.start:
-        return address
-    outcome = yield from decide_at(projection, address)
-    if isinstance(outcome, Trimmed):
-        return (yield from _first_address(projection, outcome.position + 1))
-    match outcome:
-        case Found(block):
-            return block.end
-        case NotWritten():
-            return address
-    return _as_interrupted(outcome)
-
-
-def _settle_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
-    """Advance as far as one listing of all tails allows, or by one block, or behind a trim that has
-    reached some of them."""
-    request = List(projection.epoch, address, LIST_MAX)
-    answers = yield [Ask(tail, request) for tail in projection.tails]
-    ends: dict[Glsn, Glsn] = {}
-    for answer in answers:
-        if isinstance(answer, TrimmedTo):
-            return (yield from _first_address(projection, answer.position + 1))
-        if not isinstance(answer, Listed):
-            return _as_interrupted(stopped(answer))
-        ends.update((extent.first, extent.end) for extent in answer.extents)
-    if address not in ends:
-        outcome = yield from decide(projection, address)
-        return outcome.block.end if isinstance(outcome, Found) else _as_interrupted(outcome)
-    while address in ends:
-        address = ends[address]
-    return address
-
-
-def _ignore(newcomer: Newcomer) -> None:
-    pass
-
-
-def copy(
-    epoch: int,
-    source: Replica,
-    newcomer: Newcomer,
-    until: Glsn | None = None,
-    *,
-    salvage: bool = False,
-    note: Callable[[Newcomer], None] = _ignore,
-) -> Steps[Newcomer | Interrupted]:
-    """Copy every block that the newcomer lacks, or all below `until`. `note` is called after each
-    part with how far it got."""
-    more = True
-    while more and (until is None or newcomer.copied < until):
-        request = Pull(epoch, source, newcomer.copied, COPY_PART_BYTES, salvage)
-        [answer] = yield [Ask(newcomer.replica, request)]
-        match answer:
-            case TrimmedTo(position):
-                newcomer = newcomer._replace(copied=position + 1, trimmed=position)
-            case Pulled():
-                newcomer, more = newcomer._replace(copied=answer.end), answer.more
-            case _:
-                return _as_interrupted(stopped(answer))
-        note(newcomer)
-    return newcomer
-
-
-def pull(replica: Replica, request: Pull) -> Steps[Answer]:
-    """Carry out a pull on the node of the newcomer: blocks go from node to node."""
-    fetch = Fetch(request.epoch, request.position, request.bytes_max, request.salvage)
-    [fetched] = yield [Ask(request.source, fetch)]
-    if not isinstance(fetched, Fetched):
-        return fetched
-    blocks = fetched.blocks
-    if not blocks:
-        return Pulled(request.position, 0, fetched.more)
-    expected = (Stored, TrimmedTo, Written) if request.salvage else (Stored, TrimmedTo)
-    for answer in (yield [Ask(replica, Copy(block)) for block in blocks]):
-        if not isinstance(answer, expected):
-            return answer
-    return Pulled(blocks[-1].end, sum(len(block.batch) for block in blocks), fetched.more)
-
-
-def _as_interrupted(outcome: Stop | NotWritten) -> Interrupted:
-    if isinstance(outcome, Interrupted):
-        return outcome
-    return Interrupted("the log was trimmed meanwhile")
-
-
-# An upper bound, for a lost chain whose number of positions handed out is unknown.
+# An upper bound, if blocks may be lost and the number of positions handed out is unknown.
 HANDED_OUT_MAX: Final = 1 << 40
 
 
@@ -200,6 +82,10 @@ class Goal(NamedTuple):
     damaged: frozenset[Replica] = frozenset()  # unfit, but they know which blocks there were
     moved: frozenset[Replica] = frozenset()  # leave, too: others have taken their places
     short: bool = True  # chains may become shorter than appends need
+    forgotten: tuple[range, ...] = ()  # blocks that are proved to be lost
+    # Called when all that answer of a chain have crashed, and others do not answer. Return whether
+    # to continue without those.
+    do_without: Callable[[], bool] = lambda: False
     filling: Callable[[], None] = lambda: None  # called before the newcomer gets the last part
 
 
@@ -222,31 +108,39 @@ class Admission:
 
     def catch_up(self, projection: Projection) -> Steps[Interrupted | None]:
         """Copy everything below the start of the epoch from the tail."""
-        settled = yield from settle(projection, self.newcomer.copied)
-        if isinstance(settled, Interrupted):
-            return settled
+        decided = yield from decide_below(projection, self.newcomer.copied)
+        if isinstance(decided, Interrupted):
+            return decided
 
         def note(newcomer: Newcomer) -> None:
             # Blocks above were copied, too, but something between them may still be open.
-            self.newcomer = newcomer._replace(copied=min(newcomer.copied, settled))
+            self.newcomer = newcomer._replace(copied=min(newcomer.copied, decided))
 
         tail = projection.chains[self.newcomer.replica.chain][-1]
-        filled = yield from copy(projection.epoch, tail, self.newcomer, settled, note=note)
+        filled = yield from copy(projection.epoch, tail, self.newcomer, decided, note=note)
         if isinstance(filled, Interrupted):
             return filled
-        self.newcomer = filled._replace(copied=settled)
+        self.newcomer = filled._replace(copied=decided)
         return None
 
     def next_goal(self, took_s: float) -> Goal:
         """Return the goal of the next epoch, given how long it took to catch up. What is left is
         copied while appends wait; if that is much, catch up again in another epoch first."""
         if took_s <= CATCH_UP_S or self._epochs == EPOCHS_MAX:
-            return Goal(newcomer=self.newcomer, filling=self._fill)
+            return Goal(newcomer=self.newcomer, short=False, filling=self._fill)
         self._epochs += 1
-        return Goal()
+        return Goal(short=False)
 
     def _fill(self) -> None:
         self._has_last_part = True
+
+    def problem(self, life: int) -> str:
+        """Return why the newcomer cannot join any more, given the present life of its node; "" if
+        it can."""
+        crashed = self.newcomer.has_crashed(life)
+        return (
+            f"node {self.newcomer.replica.node_id} crashed while it was filled" if crashed else ""
+        )
 
     def retry_delay_s(self) -> float | None:
         """Return when to try again after a failure; None: it is hopeless."""
@@ -281,7 +175,7 @@ Ending: TypeAlias = Reconfigured | Adopted | Interrupted
 Seals: TypeAlias = Mapping[Replica, SealedAt]
 
 
-def _nothing() -> Glsn:
+def _nothing(did_without: bool) -> Glsn:
     return 0
 
 
@@ -289,11 +183,12 @@ def reconfigure(
     projection: Projection,
     goal: Goal,
     sequencer: int,
-    stop_sequencer: Callable[[], Glsn] = _nothing,
+    stop_sequencer: Callable[[bool], Glsn] = _nothing,
 ) -> Steps[Ending]:
     """Replace a projection that is in force. `sequencer` belongs to this attempt alone.
-    `stop_sequencer` is called when nothing can be written in the old epoch any more, and returns
-    the `least_start` of the new one, so that the end of the log does not fall."""
+    `stop_sequencer` is called when nothing can be written in the old epoch any more, with whether
+    the new one does without replicas that may have what all others forgot. It returns the
+    `least_start` of the new one, so that the end of the log does not fall."""
     epoch = projection.epoch + 1
     newcomer = goal.newcomer
     replicas = [*projection.replicas, *([newcomer.replica] if newcomer else [])]
@@ -310,11 +205,20 @@ def reconfigure(
             return Interrupted(
                 f"what node {replica.node_id} has left of chain {replica.chain} is not known yet"
             )
+    absent: list[Replica] = []
+    for index, chain in enumerate(projection.chains):
+        if index not in lost:
+            missed = yield from _remind(projection, chain, seals, goal)
+            if isinstance(missed, Interrupted):
+                return missed
+            absent += missed
     chains = [_staying(chain, seals, goal) for chain in projection.chains]
     for fresh in goal.fresh:
         chains[fresh.chain] = (fresh,)
-    if not all(chains):
-        return Interrupted(_why_none_stays(projection, chains.index(()), seals))
+    filled = newcomer.replica.chain if newcomer else None
+    for index, chain in enumerate(chains):
+        if not chain and index != filled:
+            return Interrupted(_why_none_stays(projection, index, seals))
     if not goal.short:
         for index, (before, after) in enumerate(zip(projection.chains, chains, strict=True)):
             if len(after) < min(len(before), projection.least):
@@ -324,93 +228,182 @@ def reconfigure(
         tail = projection.chains[index][-1]
         if tail not in seals or newcomer.replica not in seals:
             return Interrupted("the newcomer or the replica it is copied from did not answer")
+        if newcomer.has_crashed(seals[newcomer.replica].life):
+            return Interrupted(f"node {newcomer.replica.node_id} crashed while it was filled")
         goal.filling()
         problem = yield from _fill_up(tail, newcomer, seals, epoch)
         if problem is not None:
             return problem
         chains[index] += (newcomer.replica,)
-    ends = dict.fromkeys(lost, POSITION_MAX)
-    for fresh in goal.fresh:
-        older = [replica for replica in goal.older if replica.chain == fresh.chain]
-        sources = [r for r in (*projection.chains[fresh.chain], *older) if r in seals]
-        problem = yield from _restore_chain(projection, fresh, sources, epoch)
-        if problem is not None:
-            return problem
-        for damaged in goal.damaged.intersection(projection.chains[fresh.chain]):
-            end = yield from _end_of_missing(epoch, damaged, fresh)
-            if isinstance(end, Interrupted):
-                return end
-            ends[fresh.chain] = min(end, ends[fresh.chain])
-    start = max(projection.start, stop_sequencer(), *(seal.end for seal in seals.values()))
-    new = projection._replace(
+    restored = yield from _restore_chains(projection, goal, chains, seals, epoch)
+    if isinstance(restored, Interrupted):
+        return restored
+    did_without = bool(absent)
+    ends = (seal.end for seal in seals.values())
+    start = max(projection.start, stop_sequencer(did_without), *ends)
+    ranges = {index: lost_by(index, len(chains), gaps, start) for index, gaps in restored.items()}
+    first = max([projection.first, *(seal.trimmed + 1 for seal in seals.values())])
+    heads = [chain[0] for chain in chains]
+    places = yield from find_places(epoch, heads, goal.forgotten, range(first, start))
+    if not isinstance(places, dict):
+        return as_interrupted(places)
+    new = with_losses(with_losses(projection, ranges, first), places, first)._replace(
         epoch=epoch,
         start=start,
         chains=tuple(chains),
         sequencer=sequencer,
         closed=projection.closed or goal.close,
-        lost=_lost(projection, ends, start),
+        lives=_lives(chains, seals),
     )
-    return (yield from _swap(projection, new))
+    return (yield from _swap(projection, new, _unheard(projection, absent, new)))
 
 
-def least_start(projection: Projection, goal: Goal, handed_out: Glsn, trimmed: Glsn) -> Glsn:
+def _unheard(projection: Projection, absent: list[Replica], new: Projection) -> tuple[Unheard, ...]:
+    """Return the absent replicas with one before them that is not. That one had all their blocks,
+    and what it lacks it has forgotten. Of others, what they alone have may have been in flight."""
+    return tuple(
+        Unheard(replica, new.epoch, new.start)
+        for replica in absent
+        if not set(absent).issuperset(_before(projection.chains[replica.chain], replica))
+    )
+
+
+def _before(chain: Chain, replica: Replica) -> Chain:
+    return chain[: chain.index(replica)]
+
+
+def _lives(chains: list[Chain], seals: Seals) -> tuple[tuple[NodeId, int], ...]:
+    """Return the life in which each node was sealed; if it crashed meanwhile, the earlier one."""
+    lives: dict[NodeId, int] = {}
+    for replica in sorted(replica for chain in chains for replica in chain):
+        life = seals[replica].life
+        lives[replica.node_id] = min(life, lives.get(replica.node_id, life))
+    return tuple(lives.items())
+
+
+def _remind(
+    projection: Projection, chain: Chain, seals: Seals, goal: Goal
+) -> Steps[list[Replica] | Interrupted]:
+    """Give the replicas of a chain back what they may have forgotten. First upwards: what a replica
+    has was on all before it. Then downwards: that completes blocks, as readers do. Return the
+    replicas that are not there, if all others may have forgotten something."""
+    there = [replica for replica in chain if replica in seals and replica not in goal.unfit]
+    crashed = [r for r in there if seals[r].life != projection.life_of(r.node_id)]
+    absent: list[Replica] = []
+    if not crashed:
+        return absent
+    if len(crashed) == len(there):
+        absent = [replica for replica in chain if replica not in there]
+        gone = goal.unfit | {r for r in chain if r.node_id in goal.leaving}
+        awaited = [r for r in chain if r not in seals and r not in gone]
+        if awaited and not goal.do_without():
+            names = " and ".join(f"node {replica.node_id}" for replica in awaited)
+            return Interrupted(
+                f"all that answer of chain {chain[0].chain} have crashed, and may have forgotten "
+                f"what {names} has: start it"
+            )
+    upwards = list(pairwise(reversed(there)))
+    downwards = list(pairwise(there))
+    for source, replica in [*upwards, *downwards]:
+        if replica in crashed:
+            problem = yield from _copy_missing(projection.epoch + 1, source, replica)
+            if problem is not None:
+                return problem
+    return absent
+
+
+def _copy_missing(epoch: int, source: Replica, replica: Replica) -> Steps[Interrupted | None]:
+    missing = yield from find_missing(epoch, source, replica)
+    if not isinstance(missing, list):
+        return as_interrupted(missing)
+    if not missing:
+        return None
+    filled = yield from copy(epoch, source, Newcomer(replica, missing[0].start))
+    return filled if isinstance(filled, Interrupted) else None
+
+
+def least_start(
+    projection: Projection,
+    goal: Goal,
+    handed_out: Glsn,
+    trimmed: Glsn,
+    *,
+    did_without: bool = False,
+) -> Glsn:
     """Return where the next epoch may start at the least: behind what was `handed_out` (0: another
     term did that, and it is unknown), and behind the trim of the log, or its entries would be lost.
-    If a chain loses all its blocks, leave room for all that may have been handed out."""
+    If a chain loses all its blocks, or all that answer may have forgotten some, leave room for all
+    that may have been handed out."""
     if projection.closed:
         return handed_out
     lost = [r for r in goal.fresh if not goal.damaged.intersection(projection.chains[r.chain])]
-    if lost and projection.first and not handed_out:
+    if (lost or did_without) and projection.first and not handed_out:
         handed_out = projection.start + HANDED_OUT_MAX
     return max(handed_out, trimmed + 1)
 
 
-def _lost(projection: Projection, ends: Mapping[int, Glsn], start: Glsn) -> tuple[Glsn, ...]:
-    """Return below which position each chain lost blocks. `ends`: where what some lost now ends at
-    the latest; 0: they lost nothing."""
-    if not any(ends.values()):
-        return projection.lost
-    before = projection.lost or (0,) * len(projection.chains)
-    return tuple(max(end, min(start, ends.get(index, 0))) for index, end in enumerate(before))
+def _restore_chains(
+    projection: Projection,
+    goal: Goal,
+    chains: list[Chain],
+    seals: dict[Replica, SealedAt],
+    epoch: int,
+) -> Steps[dict[int, list[range]] | Interrupted]:
+    """Make the fresh replicas from what remains of their chains, and seal them. Return what each
+    may have lost, if it was handed out."""
+    if not goal.fresh:
+        return {}
+    newcomers = []
+    for fresh in goal.fresh:
+        newcomer = yield from _restore_chain(projection, fresh, seals, epoch)
+        if isinstance(newcomer, Interrupted):
+            return newcomer
+        newcomers.append(newcomer)
+    heads = [chain[0] for chain in chains]
+    first = max([projection.first, *(seal.trimmed + 1 for seal in seals.values())])
+    gaps = yield from find_gaps(epoch, heads, first)
+    if not isinstance(gaps, list):
+        return as_interrupted(gaps)
+    lost = {fresh.chain: gaps for fresh in goal.fresh}
+    for damaged in goal.damaged.intersection(projection.replicas):
+        if damaged.chain in lost:
+            missing = yield from find_missing(epoch, damaged, heads[damaged.chain])
+            if not isinstance(missing, list):
+                return as_interrupted(missing)
+            lost[damaged.chain] = overlaps(lost[damaged.chain], missing)
+    for newcomer in newcomers:
+        for source in goal.older:
+            if source in seals and source.chain == newcomer.replica.chain:
+                filled = yield from copy(epoch, source, newcomer, salvage=True)
+                if isinstance(filled, Interrupted):
+                    return filled
+    if goal.older:
+        gaps = yield from find_gaps(epoch, heads, first, without_junk=True)
+        if not isinstance(gaps, list):
+            return as_interrupted(gaps)
+        lost = {chain: overlaps(gaps, before) for chain, before in lost.items()}
+    if first > projection.first:  # a block that is trimmed in part may be lost
+        at_trim = [gap for gaps in lost.values() for gap in gaps if gap.start == first]
+        lost = {index: lost.get(index, at_trim) for index in range(len(chains))}
+    return lost
 
 
 def _restore_chain(
-    projection: Projection, fresh: Replica, sources: list[Replica], epoch: int
-) -> Steps[Interrupted | None]:
-    """Make a replica from what remains of its chain."""
+    projection: Projection, fresh: Replica, seals: dict[Replica, SealedAt], epoch: int
+) -> Steps[Newcomer | Interrupted]:
+    """Make a replica from what remains on the replicas in force of its chain."""
     newcomer = yield from create(projection, fresh)
     if isinstance(newcomer, Interrupted):
         return newcomer
     [sealed] = yield [Ask(fresh, Seal(epoch))]
     if not isinstance(sealed, SealedAt):
         return Interrupted(f"node {fresh.node_id} did not take a new replica")
-    for source in sources:
+    seals[fresh] = sealed
+    for source in filter(seals.__contains__, projection.chains[fresh.chain]):
         filled = yield from copy(epoch, source, newcomer, salvage=True)
         if isinstance(filled, Interrupted):
             return filled
-    return None
-
-
-def _end_of_missing(epoch: int, source: Replica, fresh: Replica) -> Steps[Glsn | Interrupted]:
-    """Return the end of the last block that a damaged replica had and the fresh one lacks; 0 if it
-    lacks none. Both are sealed."""
-    position, end, more = 0, 0, True
-    while more:
-        request = List(epoch, max(position, 1), LIST_MAX)
-        had, has = yield [Ask(source, request), Ask(fresh, request)]
-        if isinstance(had, TrimmedTo):
-            position = had.position + 1
-            continue
-        if not isinstance(had, Listed) or not isinstance(has, Listed):
-            return _as_interrupted(first_stop([had, has], Listed) or Interrupted("no answer"))
-        more = had.more
-        until = had.extents[-1].end if more else POSITION_MAX
-        if has.more and has.extents[-1].end < until:
-            until, more = has.extents[-1].end, True
-        missing = {e for e in had.extents if e.end <= until}.difference(has.extents)
-        end = max([end, *(extent.end for extent in missing)])
-        position = until
-    return end
+    return newcomer
 
 
 def _is_certain(replica: Replica, answer: Answer, goal: Goal) -> bool:
@@ -426,7 +419,7 @@ def _why_none_stays(projection: Projection, index: int, seals: Seals) -> str:
     return f"no replica of chain {index} answered that may stay: start node {' or '.join(silent)}"
 
 
-def _seals(replicas: list[Replica], answers: list[Answer]) -> Seals:
+def _seals(replicas: list[Replica], answers: list[Answer]) -> dict[Replica, SealedAt]:
     pairs = zip(replicas, answers, strict=True)
     return {replica: answer for replica, answer in pairs if isinstance(answer, SealedAt)}
 
@@ -435,6 +428,9 @@ def _staying(chain: Chain, seals: Seals, goal: Goal) -> Chain:
     gone = (
         goal.unfit | goal.moved | {r for r in chain if r.node_id in goal.leaving or r not in seals}
     )
+    if goal.newcomer is not None:  # a node has one replica of a chain: two are lost together
+        joins = goal.newcomer.replica
+        gone |= {r for r in chain if (r.node_id, r.chain) == (joins.node_id, joins.chain)}
     return tuple(replica for replica in chain if replica not in gone)
 
 
@@ -452,8 +448,8 @@ def _fill_up(
     return stop if isinstance(stop, Interrupted) else None
 
 
-def _swap(projection: Projection, new: Projection) -> Steps[Ending]:
-    [answer] = yield [Ask(Service.METADATA, Swap(new))]
+def _swap(projection: Projection, new: Projection, unheard: tuple[Unheard, ...]) -> Steps[Ending]:
+    [answer] = yield [Ask(Service.METADATA, Swap(new, unheard))]
     match answer:
         case Swapped():
             return Reconfigured(new)

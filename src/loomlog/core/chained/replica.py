@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from loomlog.core.chained.chain import POSITION_MAX, Block, Extent
+from loomlog.core.chained.chain import Block, Extent
 from loomlog.core.chained.messages import (
     Answer,
     Before,
@@ -25,6 +25,8 @@ from loomlog.core.chained.messages import (
     Found,
     List,
     Listed,
+    Measure,
+    MeasuredBlocks,
     Missing,
     Read,
     Refused,
@@ -39,6 +41,7 @@ from loomlog.core.chained.messages import (
     Written,
 )
 from loomlog.errors import Corrupt
+from loomlog.limits import POSITION_MAX
 from loomlog.types import Glsn
 
 
@@ -85,11 +88,16 @@ class Blocks(Protocol):
     def latest_us(self, extent: Extent) -> int:
         """Return the timestamp of the youngest entry of the block."""
 
+    def size_of(self, extent: Extent) -> int:
+        """Return the bytes of the block's batch."""
+
 
 Decision: TypeAlias = tuple[Answer, tuple[Change, ...]]
 
 FETCH_BLOCKS_MAX: Final = 256  # in one answer, however small they are
+REACH: Final = 1 << 32  # positions behind what is known to be handed out; a block is shorter
 DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
+FORGETFUL: Final = Refused("this node crashed, and may have forgotten blocks: a new epoch begins")
 NOT_HERE: Final = Refused("this replica is not here: its disk was lost, or it was removed")
 
 
@@ -136,9 +144,13 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
             return Done()
         case FindEnd():
             return Beyond(_end(standing, blocks))
-        case Read(_, position) | Before(_, position) | List(_, position) | Fetch(_, position) if (
-            position <= standing.trimmed
-        ):
+        case (
+            Read(_, position)
+            | Before(_, position)
+            | List(_, position)
+            | Measure(_, position)
+            | Fetch(_, position)
+        ) if position <= standing.trimmed:
             return TrimmedTo(standing.trimmed)
         case Read(_, position):
             return _found(_covering(position, blocks), standing, blocks)
@@ -147,6 +159,8 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
             return _found(extent, standing, blocks)
         case List():
             return _list(request, blocks)
+        case Measure():
+            return _measure(request, blocks)
         case Fetch():
             return _fetch(request, blocks)
     return Refused(f"a replica does not answer {type(request).__name__}")
@@ -212,12 +226,33 @@ def _found(extent: Extent | None, standing: Standing, blocks: Blocks) -> Answer:
 
 def _list(request: List, blocks: Blocks) -> Listed:
     extents = blocks.scan(request.position, request.blocks_max + 1)
+    if request.without_junk:
+        extents = _without_junk(request, extents, blocks)
     listed, before_us = extents[: request.blocks_max], request.before_us
     if before_us is not None:
         for index, extent in enumerate(listed):
             if blocks.latest_us(extent) >= before_us:
                 return Listed(listed[:index], more=False, young=extent.first)
     return Listed(listed, more=len(extents) > request.blocks_max)
+
+
+def _without_junk(request: List, scanned: list[Extent], blocks: Blocks) -> list[Extent]:
+    """Return more than the request asks for, if there are."""
+    found = [extent for extent in scanned if blocks.size_of(extent)]
+    while len(found) <= request.blocks_max < len(scanned):
+        scanned = blocks.scan(scanned[-1].end, request.blocks_max + 1)
+        found += [extent for extent in scanned if blocks.size_of(extent)]
+    return found
+
+
+def _measure(request: Measure, blocks: Blocks) -> MeasuredBlocks:
+    """Count a block where it begins: a piece that begins within one does not count it."""
+    extents = blocks.scan(request.position, request.blocks_max + 1)
+    through = request.last
+    if len(extents) > request.blocks_max:
+        through = min(through, extents.pop().first - 1)
+    begun = [extent for extent in extents if request.position <= extent.first <= through]
+    return MeasuredBlocks(through, sum(map(blocks.size_of, begun)))
 
 
 def _fetch(request: Fetch, blocks: Blocks) -> Fetched:

@@ -32,6 +32,8 @@ from loomlog.types import Glsn
 
 TICKETS_REMEMBERED: Final = 100_000  # to know the length of a hole: a few MB
 
+NOT_YET: Final = Refused("positions are not handed out yet, or not any more: try again soon")
+
 
 class Sequencer:
     """Hands out positions from the start of its projection. It remembers the newest tickets, so
@@ -62,6 +64,8 @@ class Sequencer:
             if request.epoch == self.epoch:
                 if self._shortage:
                     return Refused(f"appends wait: {self._shortage}")
+                if request.expected not in (None, self.end - 1):
+                    return Beyond(self.end)
                 return HandedOut(self.next(request.count))
         match request:
             case FindTicket(epoch, position) if epoch == self.epoch:
@@ -83,3 +87,13 @@ class Sequencer:
         first = self._firsts[index - 1]
         end = self._firsts[index] if index < len(self._firsts) else self.end
         return HandedOut(Ticket(first, end - first, self.epoch))
+
+
+def answer_without_sequencer(projection: Projection | None, request: Request) -> Answer:
+    """Answer for a projection whose sequencer does not run. A closed one never has another: all
+    that was handed out is below its start."""
+    if projection is None or not projection.closed or not isinstance(request, FindEnd):
+        return NOT_YET
+    if request.epoch < projection.epoch:
+        return EpochOver(projection.epoch)
+    return Beyond(projection.start) if request.epoch == projection.epoch else NOT_YET

@@ -1,4 +1,4 @@
-"""Trim the oldest positions, and find where a time begins, to trim by age. Pure.
+"""Trim the oldest positions; find where a time begins, and measure, to trim by age and size. Pure.
 
 Only positions up to a decided block are trimmed, so that a log never begins within a hole, where
 the next address would be unknown. A block that is cut by the trim stays until all of it is trimmed.
@@ -21,6 +21,8 @@ from loomlog.core.chained.messages import (
     Found,
     List,
     Listed,
+    Measure,
+    MeasuredBlocks,
     NotWritten,
     Steps,
     Stop,
@@ -30,6 +32,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.read import decide_at
 from loomlog.core.requests import Ask
+from loomlog.core.sizes import Measured
 from loomlog.types import Glsn
 
 
@@ -44,6 +47,15 @@ def trim(projection: Projection, position: Glsn) -> Steps[Trimmed | NotWritten |
 
 
 _BLOCKS_AT_ONCE: Final = 1024  # of a chain: a node takes some milliseconds for them
+
+
+def measure(projection: Projection, first: Glsn, last: Glsn) -> Steps[list[Measured] | Stop]:
+    """Return the size of each chain from `first` to `last`, or as far as its tail looks at once."""
+    request = Measure(projection.epoch, first, last, _BLOCKS_AT_ONCE)
+    answers = yield [Ask(chain[-1], request) for chain in projection.chains]
+    if (stop := first_stop(answers, MeasuredBlocks)) is not None:
+        return stop
+    return [Measured(a.through, a.size) for a in answers if isinstance(a, MeasuredBlocks)]
 
 
 def find_time(

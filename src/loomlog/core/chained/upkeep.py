@@ -8,12 +8,17 @@ with what all of them, and older replicas, have. What is missing on a node that 
 may still be brought back, and is waited for; but not if the chain is shorter than appends need:
 then all that was acknowledged is on replicas that left.
 
+A replica whose node crashed since its epoch began gets back in another epoch what it may have
+forgotten.
+
 A replica without room leaves when an append waits for it, if the others are as many as appends
 need.
 
 A replica that left may be the last to have a block: it is removed from its node when its chain has
-all its replicas again. If it was damaged and its chain lost blocks, an operator may want what is
-left of them: then it stays until these are trimmed, or its node is drained.
+all its replicas again. One that was not heard when the others had crashed is compared with its
+chain first. If it was damaged and its chain lost blocks, or it has blocks that the others lost, an
+operator may want what is left of them: then it stays until these are trimmed, or its node is
+drained.
 """
 
 from __future__ import annotations
@@ -22,9 +27,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from loomlog.core.chained.chain import Chain, Projection, Replica
+from loomlog.core.chained.chain import Chain, Projection, Replica, Unheard
 from loomlog.core.chained.loglet import ChainedRecord
-from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.reconfigure import (
+    Goal,
+)
+from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Glsn, LogId, NodeId
 
 
@@ -70,10 +78,14 @@ class Nodes(Protocol):
     def leaving(self, node: NodeId) -> bool:
         """Return whether it is drained."""
 
+    def life(self, node: NodeId) -> int:
+        """Return its life, which changes when it crashes; 0: not known."""
+
     def spare(
         self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
     ) -> NodeId | None:
-        """Return a node that can take another replica of a chain, if possible a preferred one."""
+        """Return a node that can take another replica of a chain, if possible a preferred one. It
+        may have one that is moved within it."""
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
         """Return a node where a chain that lost all its replicas can begin again."""
@@ -144,6 +156,11 @@ def _who_is_missing(chains: ChainsStanding, nodes: Nodes) -> str:
             return f"node {replica.node_id} is silent"
         if replica in chains.unfit:
             return f"node {replica.node_id} is there without its blocks"
+        life = nodes.life(replica.node_id)
+        if nodes.reachable(replica.node_id) and chains.projection.has_crashed(
+            replica.node_id, life
+        ):
+            return f"node {replica.node_id} crashed, and may have forgotten blocks"
     return ""
 
 
@@ -188,12 +205,32 @@ def _away(chains: ChainsStanding, chain: int, nodes: Nodes) -> list[NodeId]:
 def is_needless(chains: ChainsStanding, replica: Replica, nodes: Nodes) -> bool:
     """Return whether a replica that left, or did not join, may be removed from its node. What a
     newcomer has is also on the replica that it was copied from, as long as that is there."""
+    if chains.record.is_unheard(replica):
+        return False
     whole = chains.whole(replica.chain)
     if len(whole) >= chains.replicas_wanted:
-        is_kept = replica in chains.record.damaged and chains.has_losses(replica.chain)
+        is_kept = _shows_a_loss(chains, replica)
         return not is_kept or replica in chains.lost or nodes.leaving(replica.node_id)
     is_copy = replica in chains.record.given_up
     return is_copy and any(nodes.reachable(r.node_id) for r in whole)
+
+
+def _shows_a_loss(chains: ChainsStanding, replica: Replica) -> bool:
+    """Return whether a replica has something of what is lost. Junk in the place of a block that it
+    has may be on any chain."""
+    if replica in chains.record.witnesses:
+        return any(map(chains.has_losses, range(len(chains.projection.chains))))
+    return replica in chains.record.damaged and chains.has_losses(replica.chain)
+
+
+def to_compare(record: ChainedRecord, nodes: Nodes) -> list[Unheard]:
+    """Return the unheard replicas that can be compared with their chains now."""
+    return [each for each in record.unheard if nodes.reachable(each.replica.node_id)]
+
+
+def is_trimmed(record: ChainedRecord, unheard: Unheard) -> bool:
+    """Return whether all that an unheard replica can have is trimmed."""
+    return unheard.end <= record.trimmed + 1
 
 
 def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | Wait:
@@ -206,13 +243,19 @@ def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | 
             fresh.append((index, node))
     removed = frozenset(r.node_id for r in chains.lost if not nodes.reachable(r.node_id))
     older = tuple(replica for index, _ in fresh for replica in chains.record.older(index))
-    # An attempt that was surprised is not repeated in vain: by now it is known who is there.
-    short = bool(chains.needs_epoch) or any(
-        sum(nodes.reachable(replica.node_id) for replica in chains.whole(index)) < projection.least
-        for index in range(len(projection.chains))
-    )
-    damaged = chains.damaged
+    damaged, short = chains.damaged, may_become_short(chains, nodes)
     return NewEpoch(reason, removed, chains.unfit, tuple(fresh), older, damaged, short=short)
+
+
+def may_become_short(chains: ChainsStanding, nodes: Nodes) -> bool:
+    """Return whether an epoch may leave a chain with fewer replicas than appends need. It may if
+    fewer nodes are known to be there, and after an attempt that failed: by now it is known who
+    answers."""
+    least = chains.projection.least
+    return bool(chains.needs_epoch) or any(
+        sum(nodes.reachable(replica.node_id) for replica in chains.whole(index)) < least
+        for index in range(len(chains.projection.chains))
+    )
 
 
 def _what_helps(chain: Chain, nodes: Nodes) -> str:
@@ -293,6 +336,32 @@ def why_appends_wait(record: ChainedRecord, nodes: Nodes) -> str:
     return ""
 
 
+def unreadable(chains: ChainsStanding, nodes: Nodes) -> list[int]:
+    """Return the chains of which no node that is there has all blocks."""
+    return [
+        index
+        for index in range(len(chains.projection.chains))
+        if not any(nodes.reachable(replica.node_id) for replica in chains.whole(index))
+    ]
+
+
+def describe_losses(projection: Projection, trimmed: Glsn) -> list[str]:
+    """Return a text for each chain that lost blocks which are not trimmed: readers get DataLoss for
+    what it names, and for nothing else."""
+    texts = []
+    for chain in range(len(projection.lost)):
+        lost = projection.lost_range(chain)
+        lost = range(max(lost.start, trimmed + 1), lost.stop)
+        if len(lost) > REFERENCE_RECORDS_MAX:
+            what = f"entries from position {lost.start} on: nobody knows how many there were"
+            texts.append(f"chain {chain} may have lost {what}")
+        elif len(lost) == 1:
+            texts.append(f"chain {chain} lost position {lost.start}")
+        elif lost:
+            texts.append(f"chain {chain} lost entries from position {lost[0]} to {lost[-1]}")
+    return texts
+
+
 def condition(
     projection: Projection,
     wanted: int,
@@ -302,13 +371,15 @@ def condition(
     trouble: str,
     trimmed: Glsn,
     refusing: Mapping[NodeId, str],
+    *,
+    runs: bool,
 ) -> str:
     """Return a text about missing replicas, copies under way, causes of waiting, and losses that
     are not trimmed; "" if all is well. `waiting`: why appends wait. `refusing`: nodes that take
-    nothing, and why."""
+    nothing, and why. `runs`: all chains can be read."""
     fewest = min((len(chain) for chain in projection.chains), default=0)
     words = []
-    if fewest < wanted:
+    if fewest < wanted and runs:
         words.append(f"runs with {fewest} of {wanted} replicas")
     words += [waiting] if waiting else []
     if fewest < wanted:
@@ -317,11 +388,7 @@ def condition(
         f"node {replica.node_id} is being filled, {percent} % copied"
         for replica, percent in filled.items()
     ]
-    words += [
-        f"what chain {chain} had below position {end} is lost, but for what older copies had of it"
-        for chain, end in enumerate(projection.lost)
-        if end > trimmed + 1
-    ]
+    words += describe_losses(projection, trimmed)
     match action:
         case NewEpoch(reason):
             words.append(f"begins a new epoch: {reason}")

@@ -25,12 +25,13 @@ from loomlog.core.copyset.messages import (
     Stored,
 )
 from loomlog.core.copyset.procedures import Exchange, Steps, ask_each
-from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record
+from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, last_of
 from loomlog.core.requests import Ask
-from loomlog.limits import MIB
+from loomlog.limits import KIB, MIB
 from loomlog.types import LogId, ShardId
 
 READ_BYTES: Final = MIB  # of heads, in one answer
+PART_BYTES: Final = 64 * KIB  # of heads, that are compared at once
 
 
 class Comparison(NamedTuple):
@@ -58,6 +59,17 @@ class Compared:
     missing: list[Missing] = field(default_factory=list)
     silent: set[ShardId] = field(default_factory=set)  # they did not answer
     behind: set[ShardId] = field(default_factory=set)  # they do not show as much yet, or lost it
+
+    @property
+    def left(self) -> int:
+        """How much has to be looked at again."""
+        unrestored = sum(not each.restored for each in self.missing)
+        return unrestored + len(self.silent | self.behind)
+
+    def add(self, other: Compared) -> None:
+        self.missing += other.missing
+        self.silent |= other.silent
+        self.behind |= other.behind
 
 
 @dataclass
@@ -103,7 +115,7 @@ def compare(this: Comparison, first: Lsn, last: Lsn) -> Steps[Compared]:
     shown = yield from _read(this.log, shards, heads[0].first, heads[-1].last)
     result.silent = set(shards).difference(shown)
     for head in heads:
-        lacking = _lacking(head, shown, result)
+        lacking = _lacking(this.state, head, shown, result)
         stale = (yield from _is_stale(this, head, shown)) if lacking else True
         if stale is not True:
             missing = yield from _restore(this, head, lacking, shown)
@@ -112,11 +124,31 @@ def compare(this: Comparison, first: Lsn, last: Lsn) -> Steps[Compared]:
     return result
 
 
-def _lacking(head: Record, shown: dict[ShardId, _Heads], result: Compared) -> list[ShardId]:
-    """Return the shards of the copyset of a record that do not have it."""
+def compare_all(this: Comparison) -> Steps[Compared]:
+    """Compare all records of this shard that are of recovered epochs, a part at a time."""
+    result = Compared()
+    first, last = this.state.trimmed + 1, last_of(this.state.last_clean)
+    while first <= last:
+        read = Read(this.log, first, last, PART_BYTES, everything=True, batches=False)
+        mine = (yield from ask_each([this.me], read))[this.me]
+        if not isinstance(mine, Delivered) or mine.next_lsn <= first:
+            result.behind.add(this.me)
+            break
+        if mine.records:
+            result.add((yield from compare(this, first, mine.next_lsn - 1)))
+        first = mine.next_lsn
+    return result
+
+
+def _lacking(
+    state: LogState, head: Record, shown: dict[ShardId, _Heads], result: Compared
+) -> list[ShardId]:
+    """Return the shards of the copyset of a record that do not have it. One that left the nodeset
+    since need not."""
     lacking = []
+    counted = set(state.metadata_of(head.epoch).shards).intersection(shown)
     for shard in head.copyset:
-        if shard not in shown:
+        if shard not in counted:
             continue
         if not shown[shard].is_sure(head):
             result.behind.add(shard)

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
 from loomlog.core.copyset.log_state import awaited, is_recovered, short_epochs
 from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import shard_name
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, offset_of
-from loomlog.core.copyset.shards import shard_name
-from loomlog.core.copyset.upkeep import copies_of, losses, unrecovered, why_appends_wait
+from loomlog.core.copyset.upkeep import (
+    copies_of,
+    losses,
+    unreadable,
+    unrecovered,
+    why_appends_wait,
+)
 from loomlog.types import ShardId, StreamId
 
 
@@ -30,7 +36,7 @@ class LogView:
     reason: str  # for another epoch
     trouble: str
     sizes: Mapping[ShardId, int] = field(default_factory=dict)  # bytes that shards store, as known
-    lossy: Epoch = 0  # the newest one of which something may be lost
+    lossy: Collection[Epoch] = ()  # those of which something may be lost
 
     def of(self, kind: Kind, text: str) -> Condition:
         return Condition(kind, text, log=self.log, stream=self.stream)
@@ -56,7 +62,7 @@ def _shortages(view: LogView) -> Iterator[Shortage]:
         # An epoch of which nothing was reported yet does not make the others unknown.
         if reasons and not (found and records is None and _is_unused(view, epoch)):
             found += records or 0
-            yield Shortage(records, _bytes(view, epoch), "; ".join(reasons))
+            yield Shortage(records, _bytes(view, epoch), reasons)
 
 
 def _is_unused(view: LogView, epoch: Epoch) -> bool:
@@ -66,7 +72,7 @@ def _is_unused(view: LogView, epoch: Epoch) -> bool:
 
 def _epochs(state: LogState) -> list[Epoch]:
     """Return the epochs that may have entries that are not trimmed."""
-    recovered = [end.epoch for end in state.ends]
+    recovered = [end.epoch for end in state.ends if end.last or not end.exact]
     newest = state.epoch + (not state.closed)  # a closed log takes nothing in its last epoch
     epochs = (*recovered, *range(state.last_clean + 1, newest))
     return [epoch for epoch in epochs if epoch >= epoch_of(state.trimmed)]
@@ -76,9 +82,7 @@ def _records(view: LogView, epoch: Epoch) -> int | None:
     """Return how many positions of an epoch are not trimmed; None if that is not known."""
     state, end = view.state, view.state.end_of(epoch)
     told = offset_of(view.tail) if epoch_of(view.tail) == epoch else 0
-    last = max(told, state.acknowledged_in(epoch).last)
-    if end is not None and end.exact:
-        last = end.last
+    last = max(told, state.acknowledged_in(epoch).last) if end is None else end.last
     trimmed = offset_of(state.trimmed) if epoch_of(state.trimmed) == epoch else 0
     return max(last - trimmed, 0) if last else None
 
@@ -106,6 +110,11 @@ def _waits(view: LogView) -> Iterator[Condition]:
         waits = awaited(state, set(view.alive).difference(view.failing), state.epoch - 1)
         kind = Kind.READS_WAIT if waits else Kind.NOT_RECOVERED
         yield view.of(kind, unrecovered(state, view.alive, view.failing))
+        if waits:
+            return
+    used = [epoch for epoch in _epochs(state) if _records(view, epoch) != 0]
+    if text := unreadable(state, used, view.alive, view.lost):
+        yield view.of(Kind.READS_WAIT, text)
 
 
 def _work(view: LogView) -> Iterator[Condition]:

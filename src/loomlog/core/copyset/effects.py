@@ -39,6 +39,8 @@ class Rejection(StrEnum):
     FULL = "too few storage nodes have room"
     STEPPED_DOWN = "the log has another sequencer"
     OFFSETS_USED_UP = "the epoch has no more room"
+    CONFLICT = "other records stand behind the expected position"
+    BEYOND = "the expected position is not given yet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import Authority
-from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, last_of
+from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, last_of
 from loomlog.types import ShardId
 
 
@@ -69,6 +69,14 @@ def last_to_go(
     settled = max(last_of(state.last_clean), min(shown))
     older = max([state.trimmed, *(each.older for each in ages.values())])
     return min(older, settled, *(each.young - 1 for each in ages.values()))
+
+
+def is_counted(copy: Record, me: ShardId) -> bool:
+    """Return whether a shard counts a record when a log is measured: each record is counted once,
+    by the first shard that it was sent to. One that was sent to others later is not counted, nor
+    what recovery wrote: copies of both may be left where they were sent first."""
+    is_first = copy.wave == 1 and not copy.recovered
+    return is_first and copy.kind is Kind.DATA and copy.copyset[:1] == (me,)
 
 
 def tail(state: LogState, sequencer: SequencerTail | None) -> Lsn | None:

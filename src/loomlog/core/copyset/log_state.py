@@ -7,18 +7,29 @@ same unless nodes of it are gone or leave, or there are more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 
+from loomlog.core.copyset.evidence import with_loss
 from loomlog.core.copyset.messages import (
     Acknowledged,
     EpochEnd,
     Finish,
+    Life,
     LogState,
+    Miss,
     SetClean,
+    Taker,
     UseShort,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_nodeset, choose_short
+from loomlog.core.copyset.nodeset import (
+    EpochMetadata,
+    Member,
+    choose_nodeset,
+    choose_short,
+    node_of,
+)
+from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.record import (
     OFFSET_MAX,
     Epoch,
@@ -51,9 +62,11 @@ def take_epoch(
     closed: bool = False,
     short: Collection[ShardId] = (),
     least: int = 0,
+    lives: Mapping[NodeId, int] | None = None,
 ) -> LogState:
     """Give the next epoch to a node. With `closed` it and later epochs take no appends. `short`:
-    the shards of its short copyset, if it needs one; `least`: the number of copies that must do."""
+    the shards of its short copyset, if it needs one; `least`: the number of copies that must do;
+    `lives`: of the nodes."""
     epoch, newest = state.epoch + 1, state.history[-1]
     history = state.history
     metadata = EpochMetadata(epoch, tuple(nodeset), newest.replication)
@@ -69,7 +82,16 @@ def take_epoch(
         history=history,
         closed=closed or state.closed,
         least=least,
+        takers=(*state.takers, Taker(state.epoch, state.sequencer))
+        if state.epoch > state.last_clean
+        else state.takers,
+        lives=(*state.lives, *_lives(metadata, lives or {})),
     )
+
+
+def _lives(metadata: EpochMetadata, lives: Mapping[NodeId, int]) -> Iterator[Life]:
+    nodes = dict.fromkeys(member.node for member in metadata.nodeset)
+    return (Life(metadata.since, node, lives[node]) for node in nodes if node in lives)
 
 
 def use_short(state: LogState, request: UseShort) -> LogState:
@@ -78,6 +100,20 @@ def use_short(state: LogState, request: UseShort) -> LogState:
     if request.by != state.epoch or not state.last_clean < epoch < state.epoch:
         return state
     return _with_metadata(state, epoch, state.metadata_of(epoch).with_short(request.shards))
+
+
+def presume(state: LogState, request: Presume) -> LogState:
+    """Note that an attempt to recover an epoch does not know everything, or follows one that did
+    not. Earlier attempts can no longer end the epoch."""
+    _, by, epoch, wave, lng, good = astuple(request)
+    if by != state.epoch or not state.last_clean < epoch < state.epoch:
+        return state
+    if (before := state.presumed_in(epoch)) is not None:
+        by, wave = max((by, wave), (before.by, before.wave))
+        lng, good = min(lng, before.lng), max(good, before.good)
+    others = (each for each in state.presumed if each.epoch != epoch)
+    presumed = sorted([*others, Presumption(epoch, by, wave, lng, good)])
+    return replace(state, presumed=tuple(presumed))
 
 
 def completed(state: LogState, epoch: Epoch) -> LogState:
@@ -112,6 +148,7 @@ def short_epochs(state: LogState) -> list[Epoch]:
 
 
 def _is_empty(end: EpochEnd | None) -> bool:
+    """Return whether an epoch has no records, as far as it is known."""
     return end is not None and end.exact and not end.last
 
 
@@ -125,6 +162,9 @@ def set_clean(state: LogState, request: SetClean) -> LogState:
     end = request.end
     if request.by != state.epoch or not state.last_clean < end.epoch < state.epoch:
         return state
+    presumed = state.presumed_in(end.epoch)
+    if presumed is not None and end.precedence < (presumed.by, presumed.wave):
+        return state  # it is late: another attempt decides, which may know better
     acknowledged = state.acknowledged_in(end.epoch)
     if acknowledged.final and not end.exact:  # it came while the epoch was being recovered
         end = replace(end, last=max(end.last, acknowledged.last), exact=True)
@@ -132,9 +172,67 @@ def set_clean(state: LogState, request: SetClean) -> LogState:
         state,
         last_clean=end.epoch,
         tail=max(state.tail, _tail_of(end)),
-        ends=state.ends if _is_empty(end) else (*state.ends, end),
+        ends=state.ends if _is_empty(end) and not end.absent else (*state.ends, end),
         told=tuple(each for each in state.told if each.epoch > end.epoch),
+        takers=tuple(each for each in state.takers if each.epoch > end.epoch),
+        lives=tuple(each for each in state.lives if each.epoch > end.epoch),
+        witnesses=state.witnesses if _is_empty(end) else _with_witnesses(state, end.epoch),
+        presumed=tuple(each for each in state.presumed if each.epoch > end.epoch),
     )
+
+
+def _with_witnesses(state: LogState, epoch: Epoch) -> tuple[Life, ...]:
+    """Keep the lives of an epoch that is recovered now, where they differ from the ones before."""
+    known = state.witnesses_of(epoch)
+    lives = state.lives_in(epoch).items()
+    return (
+        *state.witnesses,
+        *(Life(epoch, node, number) for node, number in lives if known.get(node) != number),
+    )
+
+
+def unchecked(state: LogState, lives: Mapping[NodeId, int]) -> dict[NodeId, int]:
+    """Return the nodes, with their lives, that crashed since recovered epochs with records began:
+    they may lack copies of these."""
+    newest = max((end.epoch for end in state.ends if not _is_empty(end)), default=0)
+    crashed = {
+        life.node
+        for life in state.witnesses
+        if life.epoch <= newest and lives.get(life.node, life.number) != life.number
+    }
+    return {node: lives[node] for node in sorted(crashed.intersection(_nodes(state)))}
+
+
+def _nodes(state: LogState) -> set[NodeId]:
+    return set(map(node_of, state.all_shards))
+
+
+def checked(state: LogState, lives: Mapping[NodeId, int], through: Epoch) -> LogState:
+    """Note that nodes have all copies that they should have up to an epoch, in these lives."""
+    later = state.witnesses_of(through + 1) if through < state.last_clean else {}
+    witnesses = (
+        *(life for life in state.witnesses if life.node not in lives or life.epoch > through + 1),
+        *(Life(state.history[0].since, node, number) for node, number in lives.items()),
+        *(Life(through + 1, node, later[node]) for node in lives if node in later),
+    )
+    ends = tuple(
+        replace(end, crashed=tuple(s for s in end.crashed if node_of(s) not in lives))
+        if end.epoch <= through
+        else end
+        for end in state.ends
+    )
+    return replace(state, ends=ends, witnesses=tuple(sorted(witnesses)))
+
+
+def miss(state: LogState, request: Miss) -> LogState:
+    """Note what was acknowledged in a recovered epoch, as an absent node knows. The end of a closed
+    log stays where it is: the next segment may begin behind it."""
+    end = next((end for end in state.ends if end.epoch == request.epoch), None)
+    if end is None or (changed := with_loss(end, request.lng)) == end:
+        return state
+    tail = state.tail if state.closed else max(state.tail, _tail_of(changed))
+    ends = tuple(changed if each is end else each for each in state.ends)
+    return replace(state, ends=ends, tail=tail)
 
 
 def _tail_of(end: EpochEnd) -> Lsn:
@@ -175,44 +273,62 @@ def trim(state: LogState, lsn: Lsn) -> LogState:
         if later.since - 1 > gone
     ]
     ends = tuple(end for end in state.ends if end.epoch > gone)
-    return replace(state, trimmed=lsn, history=(*kept, state.history[-1]), ends=ends)
+    witnesses = (
+        *(Life(gone + 1, node, number) for node, number in state.witnesses_of(gone + 1).items()),
+        *(life for life in state.witnesses if life.epoch > gone + 1),
+    )
+    history = (*kept, state.history[-1])
+    return replace(state, trimmed=lsn, history=history, ends=ends, witnesses=witnesses)
 
 
 def uncertain(state: LogState) -> list[Epoch]:
-    """Return the recovered epochs whose end is unknown."""
-    return [end.epoch for end in state.ends if not end.exact and last_of(end.epoch) > state.trimmed]
+    """Return the recovered epochs whose end is unknown, or of which something is known as lost."""
+    untrimmed = (end for end in state.ends if last_of(end.epoch) > state.trimmed)
+    return [end.epoch for end in untrimmed if not end.exact or end.lost]
 
 
 def lost_together(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[ShardId]:
     """Return the shards that may have had all copies of some record that is not trimmed, given up
     to which epoch each shard lost its copies."""
-    together: set[ShardId] = set()
-    for metadata in state.history:
-        first = max(metadata.since, epoch_of(state.trimmed))
-        shards = {shard for shard in metadata.shards if lost.get(shard, 0) >= first}
-        if metadata.can_hold_a_copyset(shards):
-            together |= shards
+    together = {
+        shard
+        for epoch in lossy_epochs(state, lost)
+        for shard in state.metadata_of(epoch).shards
+        if lost.get(shard, 0) >= epoch
+    }
     return sorted(together)
 
 
-def lossy_through(state: LogState, lost: Mapping[ShardId, Epoch]) -> Epoch:
-    """Return the newest epoch with records that may have had all their copies on shards that lost
-    them, given up to which epoch each did; 0: there is none."""
-    found: Epoch = 0
-    for metadata, last in _stretches(state):
-        first = max(metadata.since, epoch_of(state.trimmed))
-        for epoch in {min(last, through) for through in lost.values()}:
-            shards = [shard for shard, through in lost.items() if through >= epoch]
-            if epoch >= first and metadata.can_hold_a_copyset(shards):
-                found = max(found, epoch)
-    return found
+def lossy_epochs(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[Epoch]:
+    """Return the epochs with records that may have had all their copies on shards that lost them,
+    given up to which epoch each did."""
+    through = max(lost.values(), default=0)
+    return [
+        epoch
+        for epoch in _with_records(state, through)
+        if state.metadata_of(epoch).can_hold_a_copyset(
+            [shard for shard, last in lost.items() if last >= epoch]
+        )
+    ]
 
 
-def is_lossy(state: LogState, lossy: Epoch) -> bool:
-    """Return whether something may be lost that is not trimmed: `lossy` is the newest epoch of
-    which something may be."""
-    kept = [end for end in state.ends if make(end.epoch, end.last) > state.trimmed]
-    return state.last_clean < lossy or any(end.epoch <= lossy for end in kept)
+def _with_records(state: LogState, through: Epoch) -> Iterator[Epoch]:
+    """Yield the epochs up to one that have, or may have, records that are not trimmed. Of recovered
+    ones it is known: many have none, such as those that began because a node was restarted."""
+    first = state.history[0].since if state.history else through + 1
+    for end in state.ends:
+        last = make(end.epoch, end.last) if end.exact else last_of(end.epoch)
+        if first <= end.epoch <= through and last > state.trimmed and not _is_empty(end):
+            yield end.epoch
+    for epoch in range(state.last_clean + 1, min(through, state.epoch) + 1):
+        told = state.acknowledged_in(epoch)
+        if told.last or not told.final:
+            yield epoch
+
+
+def still_lossy(state: LogState, lossy: Collection[Epoch]) -> list[Epoch]:
+    """Return those of the epochs, of which something may be lost, where it is not trimmed."""
+    return [epoch for epoch in _with_records(state, max(lossy, default=0)) if epoch in lossy]
 
 
 def is_recovered(state: LogState) -> bool:
@@ -220,10 +336,28 @@ def is_recovered(state: LogState) -> bool:
     return state.last_clean >= state.epoch - 1
 
 
+def last_written(state: LogState) -> Epoch:
+    """Return the newest epoch that may have records: the one that closes a log has none."""
+    return state.epoch - 1 if state.closed else state.epoch
+
+
 def holders(state: LogState) -> set[ShardId]:
     """Return the shards that may have records that count."""
     used = [metadata for metadata in state.history if metadata.since <= state.epoch]
     return {shard for metadata in used for shard in metadata.shards}
+
+
+def newest_with(state: LogState, shard: ShardId, last: Epoch) -> Epoch:
+    """Return the newest epoch whose nodeset has a shard, up to `last`; 0: there is none."""
+    ends = [*(later.since - 1 for later in state.history[1:]), state.epoch]
+    return max(
+        (
+            min(end, last)
+            for metadata, end in zip(state.history, ends, strict=True)
+            if shard in metadata.shards and metadata.since <= last
+        ),
+        default=0,
+    )
 
 
 def can_be_recovered(

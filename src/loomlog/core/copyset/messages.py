@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.nodeset import EpochMetadata, Trouble
+from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.record import Epoch, Lsn, Offset, Record
 from loomlog.types import LogId, NodeId, ShardId
 
@@ -94,7 +95,7 @@ class Purge:
 @dataclass(frozen=True, slots=True)
 class Restore:
     """Stored, durably: a copy of a record, of an epoch with this end. Occupied: another record is
-    there. Superseded."""
+    there. NotHere: the node has to purge the epoch first. Superseded."""
 
     log: LogId
     record: Record
@@ -239,9 +240,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The result of the recovery of an epoch, which never changes. Whatever is missing up to `last`
-    is lost. It is not `exact` if too few nodes were left to tell where the epoch ended: then more
-    may have been acknowledged behind `last`, and is lost."""
+    """The result of the recovery of an epoch. Whatever is missing up to `last` is lost. It is not
+    `exact` if too few nodes were left to tell where the epoch ended: then more may have been
+    acknowledged behind `last`, and is lost. A lost record is read if a copy of it comes back.
+
+    It never changes, but for losses of which an `absent` node knows (evidence.py)."""
 
     epoch: Epoch
     lng: Offset  # all up to here was on R nodes before recovery began
@@ -249,6 +252,10 @@ class EpochEnd:
     seal: Epoch  # of the recovery
     wave: int  # of the recovery: the number of its attempt
     exact: bool = True
+    found: tuple[tuple[Offset, Offset], ...] = ()  # ranges above `lng` without a hole or bridge
+    crashed: tuple[ShardId, ...] = ()  # may have forgotten records
+    absent: tuple[ShardId, ...] = ()  # were not asked, and may have what all others have forgotten
+    lost: tuple[tuple[Offset, Offset], ...] = ()  # ranges with marks that were acknowledged
 
     @property
     def precedence(self) -> tuple[int, int]:
@@ -274,6 +281,7 @@ class SealedAt:
     epochs: Sequence[EpochState]
     lost_through: Epoch = 0  # of epochs up to this one it may have lost records
     newer: Lsn = 0  # the last copy of an epoch above the one that is sealed; 0: none
+    life: int = 0  # of the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +303,7 @@ class Delivered:
     released: Lsn  # nothing above is delivered yet
     lost_through: Epoch = 0  # of epochs up to this one it may have lost records
     damaged: Sequence[tuple[Lsn, Lsn]] = ()  # ranges where its copies cannot be read any more
+    life: int = 0  # of the node; 0: it does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +340,22 @@ class Acknowledged(NamedTuple):
     final: bool
 
 
+class Taker(NamedTuple):
+    """A node that took an epoch."""
+
+    epoch: Epoch
+    node: NodeId
+
+
+class Life(NamedTuple):
+    """The life of a node when an epoch began, or when its copies were checked after that. In a
+    later one it may have forgotten records."""
+
+    epoch: Epoch
+    node: NodeId
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class LogState:
     """All that the epoch store has of a log. Every change is one compare-and-swap."""
@@ -346,6 +371,16 @@ class LogState:
     told: tuple[Acknowledged, ...] = ()  # of epochs that are not recovered yet
     stamp: int = 0  # of the creation of the log: what nodes keep of it names it, too
     least: int = 0  # copies that are enough while nodes are away; 0: as many as wanted
+    takers: tuple[Taker, ...] = ()  # of epochs before the newest that are not recovered
+    lives: tuple[Life, ...] = ()  # of epochs that are not recovered
+    # Of recovered epochs, in order of epochs: each holds until the next one of its node.
+    witnesses: tuple[Life, ...] = ()
+    presumed: tuple[Presumption, ...] = ()  # of epochs that are not recovered
+
+    def sequencers_since(self, epoch: Epoch) -> set[NodeId]:
+        """Return the nodes that took an epoch or later ones, of those that are not recovered."""
+        takers = (*self.takers, Taker(self.epoch, self.sequencer))
+        return {taker.node for taker in takers if taker.epoch >= epoch and taker.node}
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         """Return the end of an epoch; None if it is not recovered yet."""
@@ -358,6 +393,18 @@ class LogState:
         """Return how far an epoch was acknowledged, as far as its sequencer reported it."""
         nothing = Acknowledged(epoch, last=0, final=False)
         return next((each for each in self.told if each.epoch == epoch), nothing)
+
+    def lives_in(self, epoch: Epoch) -> dict[NodeId, int]:
+        """Return the lives that nodes had when an epoch began."""
+        return {life.node: life.number for life in self.lives if life.epoch == epoch}
+
+    def presumed_in(self, epoch: Epoch) -> Presumption | None:
+        """Return what earlier attempts to recover an epoch presumed; None: they knew everything."""
+        return next((each for each in self.presumed if each.epoch == epoch), None)
+
+    def witnesses_of(self, epoch: Epoch) -> dict[NodeId, int]:
+        """Return the lives in which nodes have all that they were given of a recovered epoch."""
+        return {life.node: life.number for life in self.witnesses if life.epoch <= epoch}
 
     @property
     def all_shards(self) -> list[ShardId]:
@@ -408,6 +455,16 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Miss:
+    """LogState: all up to `lng` of a recovered epoch was acknowledged, as a node knows that was
+    absent from its recovery."""
+
+    log: LogId
+    epoch: Epoch
+    lng: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class GetState:
     """LogState, unchanged."""
 
@@ -425,4 +482,6 @@ class Contradict:
     lsn: Lsn
 
 
-EpochStoreRequest: TypeAlias = Activate | SetClean | UseShort | Finish | GetState | Contradict
+EpochStoreRequest: TypeAlias = (
+    Activate | SetClean | UseShort | Presume | Finish | Miss | GetState | Contradict
+)

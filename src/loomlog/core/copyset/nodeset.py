@@ -1,4 +1,8 @@
-"""Nodesets and copysets: the shards that may have the records of an epoch. Pure.
+"""Shards, and the nodesets and copysets made of them: what may have the records of an epoch. Pure.
+
+Each volume of a node is a shard, with a store of its own for copies. It is named by its node and
+the index of its volume. The one with index 0 has the number of its node, so a node with one volume
+is its own shard.
 
 A nodeset is fixed when its epoch begins. Every copyset has shards of `replication` of its nodes, if
 possible in as many failure domains as there are, up to one for each copy. One domain may be
@@ -20,14 +24,38 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from math import inf
 from math import log as logarithm
 from typing import Any, Final, NamedTuple, Protocol
 
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.record import Lsn
-from loomlog.core.copyset.shards import node_of, shard_name
 from loomlog.errors import InvalidArgument
 from loomlog.types import LogId, NodeId, ShardId
+
+_NODE_BITS: Final = 32
+_NODE: Final = (1 << _NODE_BITS) - 1
+
+SHARD_BITS: Final = 48  # enough for all volumes that a node can have
+SHARD_MAX: Final = (1 << SHARD_BITS) - 1
+
+
+def shard_of(node: NodeId, index: int) -> ShardId:
+    return node | index << _NODE_BITS
+
+
+def node_of(shard: ShardId) -> NodeId:
+    return shard & _NODE
+
+
+def index_of(shard: ShardId) -> int:
+    return shard >> _NODE_BITS
+
+
+def shard_name(shard: ShardId) -> str:
+    """Return the shard as people see it: 3 is the first of node 3, 3/1 the next."""
+    index = index_of(shard)
+    return f"{node_of(shard)}/{index}" if index else str(shard)
 
 
 class Member(NamedTuple):
@@ -268,7 +296,8 @@ REFUSED_S: Final[Mapping[Trouble, float]] = {
 
 
 LOST_S: Final = 1.0  # the connection broke
-SILENT_S: Final = 600.0  # no answer in time: this one costs a wave each time
+HICCUP_S: Final = 10.0  # no answer in time
+SILENT_S: Final = 600.0  # the same again and again: this one costs a wave each time
 
 
 class Exclusions:
@@ -282,6 +311,7 @@ class Exclusions:
         self._silent_s = silent_s
         self._black: dict[ShardId, float] = {}  # until when
         self._gray: dict[ShardId, float] = {}
+        self._spans: dict[ShardId, float] = {}  # for how long silent ones were left out last
 
     def refused(self, shard: ShardId, trouble: Trouble, now: float) -> None:
         self._exclude(shard, now + REFUSED_S[trouble])
@@ -295,11 +325,21 @@ class Exclusions:
         if len(shards) == metadata.replication > 1:
             self._forgive(self._gray, metadata.shards)
             return
-        self._gray.update(dict.fromkeys(shards, now + self._silent_s))
+        for shard in shards:
+            if self._gray.get(shard, now) <= now:  # else other records waited for it, too
+                self._spans[shard] = self._span(shard, now)
+            self._gray[shard] = now + self._spans[shard]
         gray = [shard for shard in metadata.shards if self._gray.get(shard, now) > now]
         nodes = len(set(map(node_of, metadata.shards)))
         if len(set(map(node_of, gray))) > max(metadata.replication - 1, nodes // 4):
             self._forgive(self._gray, gray)
+
+    def _span(self, shard: ShardId, now: float) -> float:
+        """Return for how long to leave out a silent shard: twice as long as the last time, if it
+        was well for less time than that since."""
+        last = self._spans.get(shard, 0.0)
+        is_again = now - self._gray.get(shard, -inf) < last
+        return min(2 * last if is_again else HICCUP_S, self._silent_s)
 
     def returned(self, node: NodeId) -> None:
         """Called when a node restarted or said that it is well."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from loomlog.core.copyset.log_state import awaited
+from loomlog.core.copyset.log_state import awaited, short_epochs
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import EpochMetadata, choose_short
+from loomlog.core.copyset.nodeset import EpochMetadata, choose_short, node_of
 from loomlog.core.copyset.record import Epoch, epoch_of
-from loomlog.core.copyset.shards import node_of
 from loomlog.core.outage import PartOutage, names
 from loomlog.types import LogId, NodeId, ShardId
 
@@ -23,6 +22,7 @@ def outage(
     """Return the cost for the epochs of each nodeset. `refusing`: shards that take no copies;
     `lost`: shards that lost copies, and up to which epoch."""
     stop = "" if state.closed else _why_appends_stop(state, away, refusing)
+    short_since = {state.metadata_of(epoch).since for epoch in short_epochs(state)}
     parts = []
     for metadata in state.history:
         first = max(metadata.since, epoch_of(state.trimmed))
@@ -33,7 +33,8 @@ def outage(
         }
         has_records = metadata.since <= state.epoch
         left = metadata.replication - (copies_max(metadata, gone) if has_records else 0)
-        left = min([left, *(len(set(short) - gone) for short in metadata.short)])
+        if metadata.since in short_since:
+            left = min([left, *(len(set(short) - gone) for short in metadata.short)])
         name = f"segment {loglet} from epoch {metadata.since} on"
         parts.append(PartOutage(name, metadata.replication, left, stop))
     return parts

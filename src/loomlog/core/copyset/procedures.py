@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core import requests
+from loomlog.core.copyset.evidence import is_lost, knows_of_loss, marked_at
 from loomlog.core.copyset.messages import (
     Delivered,
     Done,
@@ -21,6 +22,7 @@ from loomlog.core.copyset.messages import (
     GetState,
     LogState,
     Mend,
+    Miss,
     NodeAnswer,
     NodeRequest,
     Preempted,
@@ -32,7 +34,16 @@ from loomlog.core.copyset.messages import (
     Trim,
 )
 from loomlog.core.copyset.nodeset import Authority, shuffled
-from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, epoch_of, last_of, offset_of
+from loomlog.core.copyset.record import (
+    Epoch,
+    Kind,
+    Lsn,
+    Offset,
+    Record,
+    epoch_of,
+    last_of,
+    offset_of,
+)
 from loomlog.core.requests import Ask, Lost, Outcome, Service
 from loomlog.types import LogId, ShardId
 
@@ -147,9 +158,10 @@ def _has_lost(answer: Answer, lsn: Lsn) -> bool:
 # ---- purge
 
 
-def purge(log: LogId, epoch: Epoch, me: ShardId) -> Steps[str]:
+def purge(log: LogId, epoch: Epoch, me: ShardId, lng: Offset) -> Steps[str]:
     """Remove records that the recovery of an epoch made void while this node was away. Return why
-    that was not possible now; "" if it is done.
+    that was not possible now; "" if it is done. `lng` is the one that this node knows of the epoch:
+    if it shows that acknowledged records were made void, that is recorded first.
 
     Until then the node shows nothing of later epochs: `storage.epoch_to_purge` says when it is
     time. After each purge the release that waits for it is decided again."""
@@ -159,6 +171,11 @@ def purge(log: LogId, epoch: Epoch, me: ShardId) -> Steps[str]:
     end = state.end_of(epoch)
     if end is None:
         return f"epoch {epoch} is not recovered yet"
+    if knows_of_loss(end, me, lng):
+        state = yield from ask_store(Miss(log, epoch, lng))
+        end = None if state is None else state.end_of(epoch)
+        if state is None or end is None or knows_of_loss(end, me, lng):
+            return "the epoch store does not note a loss"
     requests: list[NodeRequest] = [Purge(log, end)]
     if last_of(epoch) <= state.trimmed:
         # Its end is forgotten: the node must know of the trim before it calls the epoch empty.
@@ -209,17 +226,28 @@ def resolve(log: LogId, lsn: Lsn) -> Steps[Resolution]:
     end = state.end_of(epoch_of(lsn))
     if end is None:
         return Unresolved(f"epoch {epoch_of(lsn)} is not recovered yet")
-    if offset_of(lsn) > end.last:
-        return Nowhere() if end.exact else Unresolved("its copies may be lost", for_good=True)
+    if offset_of(lsn) > end.last and end.exact:
+        return Nowhere()
+    if is_lost(end, offset_of(lsn)) or offset_of(lsn) > end.last:
+        return Unresolved("its copies may be lost", for_good=True)
+    is_marked = marked_at(end, offset_of(lsn)).is_marked
+    if is_marked:
+        return Nowhere()
+
+    def judged(answers: Answers) -> Resolution | None:
+        return _judge(lsn, answers, are_marks_void=is_marked is False)
+
     nodes = state.metadata_of(epoch_of(lsn)).shards
     look = Read(log, lsn, lsn, bytes_max=1, everything=True, batches=False)
-    answers = yield from ask_each(nodes, look, lambda answers: _judge(lsn, answers) is not None)
-    return _judge(lsn, answers) or Unresolved("the nodes that know do not answer")
+    answers = yield from ask_each(nodes, look, lambda answers: judged(answers) is not None)
+    return judged(answers) or Unresolved("the nodes that know do not answer")
 
 
-def _judge(lsn: Lsn, answers: Answers) -> Resolution | None:
+def _judge(lsn: Lsn, answers: Answers, *, are_marks_void: bool) -> Resolution | None:
     delivered = [answer for answer in answers.values() if isinstance(answer, Delivered)]
     records = [record for answer in delivered for record in answer.records]
+    if are_marks_void:
+        records = [record for record in records if record.kind is Kind.DATA]
     if records:
         newest = max(records, key=lambda record: record.precedence)
         return Appended(newest) if newest.kind is Kind.DATA else Nowhere()

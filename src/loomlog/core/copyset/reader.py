@@ -19,7 +19,7 @@ fetched again: records of recovered epochs may have moved to other nodes (rebuil
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.effects import (
@@ -32,8 +32,9 @@ from loomlog.core.copyset.effects import (
     ReadGap,
     SetTimer,
 )
-from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, Read
-from loomlog.core.copyset.nodeset import Authority, EpochMetadata
+from loomlog.core.copyset.messages import Delivered, LogState, Read
+from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.reader_knowledge import Knowledge, Stretch
 from loomlog.core.copyset.reader_sources import Finding, ReadSettings, ReadSource, ReadSources
 from loomlog.core.copyset.reader_window import ReadWindow, Room, WindowSpan
 from loomlog.core.copyset.record import (
@@ -49,66 +50,6 @@ from loomlog.core.copyset.record import (
     skip_zero,
 )
 from loomlog.types import LogId, ShardId
-
-
-class Stretch(NamedTuple):
-    """Neighbouring epochs that are on the same nodes."""
-
-    metadata: EpochMetadata
-    last_epoch: Epoch  # as far as it is known
-
-
-class Knowledge:
-    """The facts known about the log. They only grow."""
-
-    def __init__(self) -> None:
-        self.trimmed: Lsn = 0
-        self._released: Lsn = 0
-        self._state: LogState | None = None
-
-    # ---- new facts
-
-    def learn_state(self, state: LogState) -> None:
-        self.trimmed = max(self.trimmed, state.trimmed)
-        old = self._state
-        if old is None or (state.epoch, state.last_clean) >= (old.epoch, old.last_clean):
-            self._state = state
-
-    def learn_answer(self, answer: Delivered) -> None:
-        self.trimmed = max(self.trimmed, answer.trimmed)
-        self._released = max(self._released, answer.released)
-
-    # ---- queries
-
-    def stretch_of(self, epoch: Epoch) -> Stretch | None:
-        """Return the stretch of an epoch; None if its metadata is unknown."""
-        state = self._state
-        if state is None or not state.history or epoch > state.epoch:
-            return None
-        epoch = max(epoch, state.history[0].since)  # there was nothing before
-        later = [metadata.since for metadata in state.history if metadata.since > epoch]
-        return Stretch(state.metadata_of(epoch), min(later) - 1 if later else state.epoch)
-
-    def end_of(self, epoch: Epoch) -> EpochEnd | None:
-        """Return the end of an epoch; None if it is not known to be recovered."""
-        return None if self._state is None else self._state.end_of(epoch)
-
-    def is_clean(self, epoch: Epoch) -> bool:
-        return self._state is not None and epoch <= self._state.last_clean
-
-    def is_outdated(self, epoch: Epoch) -> bool:
-        """Return whether nodes know that an epoch is recovered, and its metadata is from before:
-        recovery may have stored records on fewer nodes."""
-        return epoch < epoch_of(self._released) and not self.is_clean(epoch)
-
-    @property
-    def end_of_log(self) -> Lsn | None:
-        """Return the last record that there will ever be, if that is known."""
-        state = self._state
-        if state is None or not state.closed or state.last_clean < state.epoch - 1:
-            return None
-        return state.tail
-
 
 DEFAULTS: Final = ReadSettings()
 
@@ -143,6 +84,8 @@ class CopysetReader:
         self._wanted: Epoch | None = None  # its metadata is being asked for
         self._wants_end = False  # of that epoch
         self._wanted_at: Lsn | None = None  # what was suspected at that time
+        self._wanted_by: Lsn | None = None  # the head at that time
+        self._known_at: Lsn | None = None  # the head when the state was asked for that is known
         self._refetch_at = 0.0  # when to ask for it again, while the head is empty
         self._want_not_before = 0.0
         self._in_vain = 0  # times that it was asked for
@@ -162,7 +105,7 @@ class CopysetReader:
             self._want_not_before = now + retry.delay_s(self._in_vain)
             self._in_vain += 1
         if fresh and self._wanted is not None:
-            self._confirmed = self._wanted_at
+            self._confirmed, self._known_at = self._wanted_at, self._wanted_by
         self._refetch_at = now + self._settings.retry_s_max
         self._wanted = None
         return self._go_on(now)
@@ -235,26 +178,52 @@ class CopysetReader:
         epoch = epoch_of(self.head)
         if self.head > self._last_wanted:
             self._finish()
+        elif (loss := self._knowledge.loss_at(self.head)) and not self._is_trimmed:
+            self._gap(loss.last, loss.kind, exact=loss.exact)
+            return True
+        elif self._is_at_mark() and not self._is_mark_certain():
+            self._want(epoch, now, end=True)
+        elif (marked := self._knowledge.marked_at(self.head)).is_marked and not self._is_trimmed:
+            self._gap(make(epoch, marked.last), GapKind.HOLE)
+            return True
         elif (span := self._window.pop(self.head)) is not None:
-            self._deliver(span)
+            self._deliver(span, is_void=marked.is_marked is False)
             return True
         elif (stretch := self._knowledge.stretch_of(epoch)) is None:
             self._want(epoch, now)
-        elif self._knowledge.trimmed >= self.head:
+        elif self._is_trimmed:
             self._gap(self._knowledge.trimmed, GapKind.TRIM)
             return True
-        elif (end := self._knowledge.end_of(epoch)) is not None and offset_of(self.head) > end.last:
-            self._pass_end(end)
+        elif self._is_behind_end(exact=True):
+            self._gap(last_of(epoch), GapKind.BRIDGE)
             return True
         else:
             self._enter(stretch)
             return self._unblock(now)
         return False
 
-    def _pass_end(self, end: EpochEnd) -> None:
-        """Go past the end of an epoch: no record is left behind it."""
-        kind = GapKind.BRIDGE if end.exact else GapKind.DATALOSS
-        self._gap(last_of(end.epoch), kind, exact=end.exact)
+    @property
+    def _is_trimmed(self) -> bool:
+        return self._knowledge.trimmed >= self.head
+
+    def _is_at_mark(self) -> bool:
+        """Return whether there is no record at the head, for all that is known."""
+        kind = self._window.kind_at(self.head)
+        is_behind_end = kind is None and self._is_behind_end(exact=True)
+        is_hole = self._knowledge.marked_at(self.head).is_marked is True
+        return is_behind_end or is_hole or kind not in (None, Kind.DATA)
+
+    def _is_mark_certain(self) -> bool:
+        """Return whether a mark at the head counts: an absent node may have known better, which the
+        log's state tells then."""
+        is_doubtful = self._knowledge.may_be_disproved(epoch_of(self.head))
+        return not is_doubtful or self._known_at == self.head or self._is_trimmed
+
+    def _is_behind_end(self, *, exact: bool) -> bool:
+        """Return whether the head is behind the end of its epoch. There never is a record if the
+        end is `exact`; else nodes are asked, since copies may be back that recovery did not see."""
+        end = self._knowledge.end_of(epoch_of(self.head))
+        return end is not None and end.exact is exact and offset_of(self.head) > end.last
 
     def _finish(self) -> None:
         self.finished = True
@@ -265,6 +234,7 @@ class CopysetReader:
         if self._wanted is None and self._want_not_before <= now:
             self._wanted, self._wants_end = epoch, end
             self._wanted_at = self._suspected  # what is learned says whether that is lost
+            self._wanted_by = self.head
             self._effects.append(NeedMetadata(epoch))
 
     def _enter(self, stretch: Stretch) -> None:
@@ -280,7 +250,8 @@ class CopysetReader:
         self._window.clear()
         self._blocked_since = None
 
-    def _deliver(self, span: WindowSpan) -> None:
+    def _deliver(self, span: WindowSpan, *, is_void: bool) -> None:
+        """Deliver what is at the head; a mark that `is_void` is dropped."""
         if span.record.kind is Kind.DATA:
             last = min(span.last, self._last_wanted)
             self._effects.append(Deliver(span.record, span.first, last))
@@ -288,6 +259,8 @@ class CopysetReader:
             self._move_to(last + 1)
             return
         self._room.give_back(span)
+        if is_void:
+            return
         epoch = span.record.epoch
         is_end = span.record.kind is Kind.BRIDGE and span.last == make(epoch, OFFSET_MAX)
         if is_end:
@@ -320,8 +293,12 @@ class CopysetReader:
 
     def _unblock(self, now: float) -> bool:
         """Try to get further at the head. Return whether anything was done."""
-        if not self._is_decided() or self._waits_for_consumer():
+        is_decided = self._is_decided()
+        if not is_decided or self._waits_for_consumer():
             self._blocked_since = None
+            epoch = epoch_of(self.head)
+            if not is_decided and now >= self._refetch_at and not self._sources.is_known(epoch):
+                self._want(epoch, now)  # the log may be gone, or on other nodes by now
             return False
         if self._blocked_since is None:
             self._blocked_since = now
@@ -357,7 +334,8 @@ class CopysetReader:
             self._want(epoch, now, end=True)
             return False
         decided = last_of(epoch) if self._knowledge.is_clean(epoch) else 0
-        finding = self._sources.find_nothing(self.head, decided)
+        crashed = self._knowledge.crashed_in(epoch, self._sources.lives())
+        finding = self._sources.find_nothing(self.head, decided, crashed)
         if finding is None or not (finding.at_once or is_grace_over):
             if is_grace_over and now >= self._refetch_at:
                 self._want(epoch, now)  # the record may be on other nodes by now
@@ -375,16 +353,22 @@ class CopysetReader:
             return False
         if not finding.at_once:
             self._sources.missed_grace(self.head)
-        self._gap(last, GapKind.DATALOSS)
+        self._gap(last, GapKind.DATALOSS, exact=not self._is_behind_end(exact=False))
         return True
 
     def _last_lost(self, finding: Finding) -> Lsn | None:
         """Return the end of a loss: a gap inside an epoch, where recovery leaves a mark wherever
-        nothing was. None: the gap reaches the end of an epoch, which only the epoch store knows."""
+        nothing was, or one behind an end that is not exact. None: the gap reaches the end of an
+        epoch, which only the epoch store knows."""
         epoch = epoch_of(self.head)
         last = finding.last
+        if (marked := self._knowledge.marked_at(self.head)).is_marked is False:
+            is_open = marked.last == OFFSET_MAX
+            last = min(last, last_of(epoch) if is_open else make(epoch, marked.last))
         if self._window.first is not None:
             last = min(last, self._window.first - 1)
+        if self._is_behind_end(exact=False):
+            return min(last, last_of(epoch))
         end = self._knowledge.end_of(epoch)
         if end is not None:
             return min(last, make(epoch, end.last))

@@ -45,6 +45,7 @@ class ReadSource:
     authority: Authority = Authority.FULL
     question: int = 0  # the one that it has not answered; 0: none
     asked_from: Lsn = 0  # where the last question began
+    released: Lsn = 0  # there, if it answered the last question
     not_before: float = 0.0  # when it may be asked again
     failures: int = 0  # in a row
     listed: bool = False  # known as down: the others send what it should
@@ -53,6 +54,7 @@ class ReadSource:
     answers: int = 0  # in a row since it was listed last
     graces_missed: int = 0  # in a row
     lost_through: Epoch = 0  # of epochs up to this one it may have lost records, it says
+    life: int = 0  # of its node, it says
     gone: bool = False  # with all that it had of the epoch of the head
     damaged: tuple[tuple[Lsn, Lsn], ...] = ()  # ranges where it cannot read what it has
 
@@ -88,7 +90,9 @@ class ReadSource:
         self.failures = 0
         self.answers += 1
         self.next_lsn = max(self.next_lsn, answer.next_lsn)
+        self.released = answer.released
         self.lost_through = answer.lost_through
+        self.life = answer.life
         self.damaged = tuple(
             (first, last) for first, last in (*self.damaged, *answer.damaged) if last >= head
         )
@@ -97,6 +101,7 @@ class ReadSource:
 
     def failed(self, now: float, settings: ReadSettings) -> None:
         self.question = 0
+        self.released = 0
         retry = Backoff(settings.retry_s, settings.retry_s_max)
         self.not_before = now + retry.delay_s(self.failures)
         self.failures += 1
@@ -119,18 +124,23 @@ class Finding(NamedTuple):
 
 
 def find_nothing(
-    head: Lsn, decided: Lsn, metadata: EpochMetadata, sources: Collection[ReadSource], graces: int
+    head: Lsn,
+    decided: Lsn,
+    metadata: EpochMetadata,
+    sources: Collection[ReadSource],
+    graces: int,
+    crashed: Collection[ShardId] = (),
 ) -> Finding | None:
     """Decide what it means that no node has a record for the head while every node sends all that
-    it has. Up to `decided` nothing will change, whatever nodes know. None: wait for more
-    answers."""
+    it has. Up to `decided` nothing will change, whatever nodes know. None: wait for more answers.
+    `crashed`: may have forgotten the record."""
     past = [source for source in sources if source.has_passed(head)]
     late = [source for source in sources if not source.has_passed(head)]
     if not past and (head > decided or any(source.is_expected for source in sources)):
         return None
     last = min((source.next_lsn - 1 for source in past), default=decided)
     empty = {source.shard for source in sources if source.authority is Authority.EMPTY}
-    lacking = {source.shard for source in past if source.counts_at(head)}
+    lacking = {source.shard for source in past if source.counts_at(head)}.difference(crashed)
     if metadata.is_f_majority(lacking, empty):
         counting = [source for source in late if source.counts_at(head)]
         return Finding(last, at_once=all(source.graces_missed > graces for source in counting))
@@ -257,15 +267,24 @@ class ReadSources:
         """Return whether a node says that there is something at the head, or never will be."""
         return any(source.has_passed(head) for source in self)
 
+    def is_known(self, epoch: Epoch) -> bool:
+        """Return whether a node that answers knows that this epoch began. None does if the log is
+        gone: nodes that forgot it answer like those that wait for its first record."""
+        return any(epoch_of(source.released) >= epoch for source in self)
+
     def late_at(self, head: Lsn) -> list[ReadSource]:
         """Return the nodes that may still have to send what is at the head."""
         down = self.known_down
         return [s for s in self if s.shard not in down and not s.has_passed(head)]
 
-    def find_nothing(self, head: Lsn, decided: Lsn) -> Finding | None:
+    def find_nothing(self, head: Lsn, decided: Lsn, crashed: Collection[ShardId]) -> Finding | None:
         assert self.metadata is not None
         sources = self._by_shard.values()
-        return find_nothing(head, decided, self.metadata, sources, self._settings.graces)
+        return find_nothing(head, decided, self.metadata, sources, self._settings.graces, crashed)
+
+    def lives(self) -> dict[ShardId, int]:
+        """Return the lives of the nodes that said so."""
+        return {source.shard: source.life for source in self if source.life}
 
     # ---- questions
 

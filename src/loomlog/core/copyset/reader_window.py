@@ -87,6 +87,10 @@ class ReadWindow:
                 self._insert_rests(other, [span])
         self._insert_rests(span, stronger)
 
+    def kind_at(self, head: Lsn) -> Kind | None:
+        """Return the kind of the record at the head, if it is there."""
+        return self._spans[head].record.kind if self.first == head else None
+
     def pop(self, head: Lsn) -> WindowSpan | None:
         """Return the span that begins at the head. Its room stays taken."""
         if self.first != head:

@@ -39,6 +39,13 @@ def offset_of(lsn: Lsn) -> Offset:
     return lsn & OFFSET_MAX
 
 
+def offset_within(epoch: Epoch, lsn: Lsn) -> Offset:
+    """Return the offset of an epoch up to which `lsn` reaches."""
+    if epoch_of(lsn) == epoch:
+        return offset_of(lsn)
+    return OFFSET_MAX if epoch_of(lsn) > epoch else 0
+
+
 def first_epoch_above(position: Glsn) -> Epoch:
     """Return the first epoch whose positions are all above `position`."""
     return epoch_of(position) + 1
@@ -96,6 +103,10 @@ class Record(NamedTuple):
     def precedence(self) -> tuple[int, int]:
         """The rank of a copy: of two copies that differ, the higher one counts."""
         return self.recovered, self.wave
+
+    def is_copy_of(self, other: Record) -> bool:
+        """Return whether both have the same place and kind; their waves may differ."""
+        return (self.first, self.count, self.kind) == (other.first, other.count, other.kind)
 
 
 def is_occupied(record: Record, copies: Iterable[Record], load: Callable[[Record], Record]) -> bool:

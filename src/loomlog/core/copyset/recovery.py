@@ -8,6 +8,10 @@
 - Sealed nodes are an f-majority: no other sequencer can complete a record any more. Digested nodes
   are one: each complete record is found. The same holds for what another recovery completed, so a
   new one gets the same result, wherever the other one died.
+- A node that crashed since the epoch began may have forgotten records: its disk may have confirmed
+  writes that it did not make. What it has counts. What it lacks counts only if all nodes are asked,
+  within reason: one of them still has each complete record. The end of the epoch names those that
+  were not asked (evidence.py).
 - Nodes that are not written to keep their leftovers until they are purged (procedures.py). So a
   node that does not answer costs nothing, and one that fails meanwhile only another attempt.
 - If too few nodes can be written to, all that can get everything: a short copyset (nodeset.py). The
@@ -24,6 +28,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
+from loomlog.core.copyset.evidence import recovered
 from loomlog.core.copyset.messages import (
     Acknowledged,
     Amend,
@@ -42,7 +47,8 @@ from loomlog.core.copyset.messages import (
     Stored,
     UseShort,
 )
-from loomlog.core.copyset.nodeset import Authority, EpochMetadata, choose_short
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, choose_short, node_of, shard_name
+from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.procedures import (
     Answer,
     Answers,
@@ -59,21 +65,31 @@ from loomlog.core.copyset.record import (
     Lsn,
     Offset,
     Record,
-    epoch_of,
     make,
     offset_of,
+    offset_within,
 )
-from loomlog.core.copyset.settlement import Digests, Mutation, plan, settle
-from loomlog.core.copyset.shards import node_of, shard_name
+from loomlog.core.copyset.settlement import (
+    Digests,
+    Mutation,
+    above,
+    doubted,
+    plan,
+    settle,
+    unmarked,
+    without_marks,
+)
 from loomlog.core.requests import Ask
+from loomlog.core.steady_wait import SteadyWait
 from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId, ShardId
 
 DIGEST_BYTES: Final = MIB  # of heads, in one answer
 RECOVERED_AT_ONCE: Final = 32  # records whose batches are held in memory
-PATIENT_ATTEMPTS: Final = (
-    2  # before fewer copies than wanted must do, unless nodes are known as down
-)
+CRASHED_WAIT_S: Final = 30.0  # until nodes that crashed are believed without the rest
+CRASHED_ATTEMPTS: Final = 60  # the same, if each is short
+CRASHED_PAUSE_S: Final = 30.0  # the wait starts over if too few answered for this long
+PATIENT_ATTEMPTS: Final = 2  # before fewer copies must do, unless nodes are known as down
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,7 @@ class Failed:
 
     reason: str
     nodes: frozenset[ShardId] = frozenset()  # should not be written to for now
+    crashed: bool = False  # it waits for nodes, because those that answer crashed
 
 
 class Basis(NamedTuple):
@@ -114,9 +131,14 @@ class EpochRecovery:
         avoided: frozenset[ShardId],
         least: int = 0,
         down: Collection[NodeId] = (),
+        lives: Mapping[NodeId, int] | None = None,
+        is_patient: bool = True,
+        presumed: Presumption | None = None,
     ) -> None:
         """`avoided` could not be written to; `least`: the number of copies that must do, 0: as many
-        as wanted; `down` nodes are not waited for."""
+        as wanted; `down` nodes are not waited for; `lives`: of the nodes, when the epoch began.
+        Unless it `is_patient`, nodes that crashed are believed without the rest. `presumed`: by
+        earlier attempts, which did not know everything."""
         self._log = log
         self._epoch = epoch
         self._metadata = metadata
@@ -125,6 +147,10 @@ class EpochRecovery:
         self._avoided = avoided
         self._least = least
         self._down = {shard for shard in metadata.shards if node_of(shard) in down}
+        self._lives = lives or {}
+        self._is_patient = is_patient
+        self._presumed = presumed
+        self._crashed: set[ShardId] = set()  # since the epoch began
         self._authority = {node: authority.get(node, Authority.FULL) for node in metadata.shards}
 
     def run(
@@ -135,21 +161,27 @@ class EpochRecovery:
         if not isinstance(sealed, dict):
             return sealed
         trimmed = max([trimmed, *(answer.trimmed for answer in sealed.values())])
-        lng = self._last_known_good(sealed.values())
-        after = max(lng, _offset_within(self._epoch, trimmed))
+        lng = good = self._last_known_good(sealed.values())
+        if self._presumed is not None:  # its marks are above another one
+            lng, good = min(lng, self._presumed.lng), max(good, self._presumed.good)
+        after = max(lng, offset_within(self._epoch, trimmed))
         digested = yield from self._digest(sealed, after)
         if isinstance(digested, Preempted):
             return digested
-        after = max(after, _offset_within(self._epoch, digested.trimmed))
-        digests = _above(after, digested.records)
+        after = max(after, offset_within(self._epoch, digested.trimmed))
+        digests = above(after, digested.records)
         basis = self._basis(digests)
         if isinstance(basis, Failed):
             return basis
         if basis.short and (stop := (yield from self._use_short(basis.short))) is not None:
             return stop
-        settled = settle(
-            digests, after, authoritative=basis.authoritative, acknowledged=acknowledged.last
-        )
+        absent = self._absent(digests)
+        is_presumed = absent or self._crashed or self._presumed is not None
+        if is_presumed and (stop := (yield from self._presume(lng, good))) is not None:
+            return stop
+        heads = digests if self._are_marks_believed(basis) else without_marks(digests)
+        told = acknowledged.last
+        settled = settle(heads, after, authoritative=basis.authoritative, acknowledged=told)
         like = self._like(lng, digests, now_us)
         mutations = plan(settled.spans, digests, basis.writable, self._metadata, like)
         for index in range(0, len(mutations), RECOVERED_AT_ONCE):
@@ -160,7 +192,12 @@ class EpochRecovery:
             end = EpochEnd(self._epoch, lng, lng, *self._by)  # all of it is trimmed
         else:
             last, exact = max(settled.last, acknowledged.last), settled.exact or acknowledged.final
-            end = EpochEnd(self._epoch, lng, last, *self._by, exact)
+            kept = unmarked(settled.spans, lng)  # what is trimmed has no marks
+            crashed = tuple(sorted(self._crashed))
+            end = EpochEnd(self._epoch, lng, last, *self._by, exact, kept, crashed, absent)
+            if self._presumed is not None:
+                unsettled = [] if settled.exact else doubted(digests, settled.spans)
+                end = recovered(end, good, unsettled)
         return (yield from self._clean(basis, end))
 
     @property
@@ -182,6 +219,12 @@ class EpochRecovery:
             return Failed(
                 f"too few nodes of epoch {self._epoch} answer; missing: {_words(missing)}"
             )
+        if missing and self._is_patient and self._absent(there):
+            return Failed(
+                f"{_words(self._crashed)} crashed, and may have forgotten records of epoch "
+                f"{self._epoch} that others have; missing: {_words(missing)}",
+                crashed=True,
+            )
         everybody, willing = frozenset(there), frozenset(there) - self._avoided
         if metadata.can_hold_a_copyset(willing):
             return Basis(willing, authoritative)
@@ -191,6 +234,15 @@ class EpochRecovery:
             return Basis(everybody, authoritative)
         reason = f"too few nodes of epoch {self._epoch} can be written to"
         return Failed(f"{reason}; missing: {_words(missing) or 'all of them'}")
+
+    def _absent(self, there: Collection[ShardId]) -> tuple[ShardId, ...]:
+        """Return the nodes that may have what all others have forgotten; none if enough of those
+        that are there did not crash."""
+        empty = self._those(Authority.EMPTY)
+        vouching = self._those(Authority.FULL).intersection(there) - self._crashed
+        if self._metadata.is_f_majority(vouching | empty):
+            return ()
+        return tuple(sorted(set(self._metadata.shards).difference(there) - empty))
 
     def _short(
         self, willing: Collection[ShardId], others: Collection[ShardId]
@@ -202,15 +254,31 @@ class EpochRecovery:
         return choose_short(self._log, self._metadata, willing, self._least)
 
     def _use_short(self, short: tuple[ShardId, ...]) -> Steps[Failed | Preempted | None]:
-        """Let the epoch store know of it, and so every later recovery."""
-        by = self._seal + 1
-        state = yield from ask_store(UseShort(self._log, by, self._epoch, short))
-        if state is None:
-            return Failed("the epoch store does not answer")
-        if state.epoch != by:
-            return Preempted(state.epoch - 1)
+        state = yield from self._tell(UseShort(self._log, self._seal + 1, self._epoch, short))
+        if not isinstance(state, LogState):
+            return state
         self._metadata = state.metadata_of(self._epoch)
         return None
+
+    def _presume(self, lng: Offset, good: Offset) -> Steps[Failed | Preempted | None]:
+        """Only this attempt may end the epoch. Until it does, marks above `lng` prove nothing."""
+        by, wave = self._seal + 1, self._wave
+        state = yield from self._tell(Presume(self._log, by, self._epoch, wave, lng, good))
+        return None if isinstance(state, LogState) else state
+
+    def _are_marks_believed(self, basis: Basis) -> bool:
+        """Return whether marks of earlier attempts count. If these did not know everything, they
+        count only for the sake of nodes that are not written to: they may have the marks, and the
+        end that belongs to them."""
+        is_everybody_written_to = basis.writable.issuperset(self._metadata.shards)
+        return self._presumed is None or (basis.authoritative and not is_everybody_written_to)
+
+    def _tell(self, request: UseShort | Presume) -> Steps[LogState | Failed | Preempted]:
+        """Let the epoch store know, and so every later recovery."""
+        state = yield from ask_store(request)
+        if state is None or state.last_clean >= self._epoch:
+            return Failed("the epoch store does not answer, or knows of an end")
+        return state if state.epoch == request.by else Preempted(state.epoch - 1)
 
     def _those(self, *authorities: Authority) -> frozenset[ShardId]:
         return frozenset(n for n, authority in self._authority.items() if authority in authorities)
@@ -240,6 +308,8 @@ class EpochRecovery:
             has_lost = answer.lost_through >= self._epoch
             if has_lost and self._authority[node] is Authority.FULL:
                 self._authority[node] = Authority.UNDERREPLICATED
+            if answer.life != self._lives.get(node_of(node), 0):
+                self._crashed.add(node)
 
     def _last_known_good(self, answers: Iterable[SealedAt]) -> Offset:
         states = [state for answer in answers for state in answer.epochs]
@@ -328,20 +398,6 @@ class EpochRecovery:
         return _stop(asks, answers, Done) or end
 
 
-def _offset_within(epoch: Epoch, lsn: Lsn) -> Offset:
-    """Return the offset of an epoch up to which `lsn` reaches."""
-    if epoch_of(lsn) == epoch:
-        return offset_of(lsn)
-    return OFFSET_MAX if epoch_of(lsn) > epoch else 0
-
-
-def _above(after: Offset, digests: Digests) -> dict[ShardId, list[Record]]:
-    return {
-        node: [record for record in records if offset_of(record.last) > after]
-        for node, records in digests.items()
-    }
-
-
 def _preempted(answers: Iterable[Answer]) -> Preempted | None:
     preemptions = [answer for answer in answers if isinstance(answer, Preempted)]
     return max(preemptions, key=lambda answer: answer.seal, default=None)
@@ -392,16 +448,21 @@ class Recovery:
         self._epoch = epoch
         self._attempts = 0
         self._failed: frozenset[ShardId] = frozenset()  # could not be written to, the last time
+        self._waits = 0  # attempts that ended because those that answered had crashed
+        self._patience = SteadyWait(CRASHED_WAIT_S, CRASHED_PAUSE_S)
 
     def attempt(
         self,
         authority: Mapping[ShardId, Authority],
         now_us: int,
         down: Collection[NodeId] = (),
+        now_s: float = 0.0,
     ) -> Steps[Ending]:
-        """Make one attempt, one at a time. Shards without an authority are fully authoritative;
-        those of nodes that are `down` are not waited for."""
+        """Make one attempt. Shards without an authority are fully authoritative; those of nodes
+        that are `down` are not waited for. `now_s` is by a clock that nobody sets."""
         self._attempts += 1
+        if self._patience.has_paused(now_s):
+            self._waits = 0
         avoided, self._failed = self._failed, frozenset()
         state = yield from ask_store(GetState(self._log))
         while state is not None:
@@ -420,12 +481,21 @@ class Recovery:
                 avoided=avoided,
                 least=state.least,
                 down=down,
+                lives=state.lives_in(epoch),
+                is_patient=self._is_patient(now_s),
+                presumed=state.presumed_in(epoch),
             )
             end = yield from recovery.run(state.trimmed, state.acknowledged_in(epoch), now_us)
             if isinstance(end, Preempted):
                 return end
             if isinstance(end, Failed):
                 self._failed = end.nodes
+                self._waits += end.crashed
+                if end.crashed or end.nodes:  # enough nodes answer
+                    self._patience.note(now_s)
                 return NotRecovered(end.reason)
             state = yield from ask_store(SetClean(self._log, self._epoch, end))
         return NotRecovered("the epoch store does not answer")
+
+    def _is_patient(self, now_s: float) -> bool:
+        return self._waits < CRASHED_ATTEMPTS and not self._patience.is_over(now_s)

@@ -8,6 +8,8 @@ recovers what it left from the nodes. Invariants:
   is found to exist.
 - A wave, one attempt to store a record on R nodes, counts only as a whole. All its copies name the
   same copyset, so all nodes agree which node sends the record to readers and which rebuilds it.
+- A conditional record is taken only if no other record has, or ever had, an LSN behind the one that
+  it expects. So the earlier epochs must be recovered before that is decided.
 - The LNG passes only what is stored so. Nothing of this epoch is released before all epochs below
   it are recovered.
 """
@@ -45,7 +47,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Stored,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Shuffler
+from loomlog.core.copyset.nodeset import EpochMetadata, Exclusions, Shuffler, node_of
 from loomlog.core.copyset.record import (
     OFFSET_MAX,
     Epoch,
@@ -57,7 +59,6 @@ from loomlog.core.copyset.record import (
     make,
     offset_of,
 )
-from loomlog.core.copyset.shards import node_of
 from loomlog.limits import MIB
 from loomlog.types import Buffer, LogId, NodeId, ShardId
 
@@ -111,10 +112,9 @@ class Underway:
         self.record = self.record._replace(wave=self.wave + 1, copyset=copyset, lng=lng)
         self.stored.clear()
         self.given_up = False
+        store = Store(log, self.record._replace(batch=self.batch), draining)
         return [
-            Send(shard, Amend(log, self.record))
-            if shard in self.holders
-            else self.store(log, shard, draining)
+            Send(shard, Amend(log, self.record) if shard in self.holders else store)
             for shard in copyset
         ]
 
@@ -196,6 +196,7 @@ class EpochSequencer:
         self._fenced = False
         self._held: list[Acknowledge] = []  # until it is
         self._recovered = False
+        self._recovered_tail: Lsn = 0  # the last one of all earlier epochs
         self._released_to = dict.fromkeys(sorted(everybody), 0)  # what was released to each
         self._release_all_at = 0.0
         self._drained_at = 0.0
@@ -206,6 +207,11 @@ class EpochSequencer:
     def next_lsn(self) -> Lsn:
         """The LSN of the next append."""
         return make(self.epoch, self._next_offset)
+
+    @property
+    def _last(self) -> Lsn:
+        """The last LSN that is given, in this epoch or before."""
+        return self.next_lsn - 1 if self._next_offset > 1 else self._recovered_tail
 
     @property
     def released(self) -> Lsn:
@@ -225,12 +231,24 @@ class EpochSequencer:
     # ---- events
 
     def append(
-        self, batch: Buffer, count: int, token: Token, timestamp_us: int, now: float
+        self,
+        batch: Buffer,
+        count: int,
+        token: Token,
+        timestamp_us: int,
+        now: float,
+        expected: Lsn | None = None,
     ) -> list[SequencerEffect]:
+        """Take a record; if an LSN is `expected`, only if none stands behind it."""
         if self._next_offset + count - 1 > OFFSET_LAST and self.state is SequencerState.RUNNING:
             return [Reject(token, Rejection.OFFSETS_USED_UP), *self.drain(now)]
         if (why := self._why_not(len(batch))) is not None:
             return [Reject(token, why)]
+        if expected is not None and not self._recovered:
+            return [Reject(token, Rejection.BUSY)]
+        if expected is not None and not self._last <= expected < self.next_lsn:
+            is_taken = expected < self._last
+            return [Reject(token, Rejection.CONFLICT if is_taken else Rejection.BEYOND)]
         record = Record(self.next_lsn, count, Kind.DATA, timestamp_us, (), 0, self.lng)
         underway = Underway(token, record, batch)
         self._next_offset += count
@@ -293,11 +311,13 @@ class EpochSequencer:
         held, self._held = self._held, []
         return [*(effect for each in held for effect in self._acknowledge(each)), *self._ended()]
 
-    def recovered_up_to(self, epoch: Epoch, now: float) -> list[SequencerEffect]:
-        """Called when all epochs up to this one are clean in the epoch store."""
+    def recovered_up_to(self, epoch: Epoch, now: float, tail: Lsn = 0) -> list[SequencerEffect]:
+        """Called when all epochs up to this one are clean in the epoch store, with `tail` the last
+        LSN of them."""
         if epoch + 1 < self.epoch or self._recovered or self.state is SequencerState.OVER:
             return []
         self._recovered = True
+        self._recovered_tail = tail
         return [*self._release(self._released_to, now), *self.fenced()]
 
     def returned(self, node: NodeId) -> list[SequencerEffect]:
@@ -364,7 +384,8 @@ class EpochSequencer:
             underway.failures += 1
             return self._wait(underway, now)
         sends = underway.begin_wave(self.log, copyset, self.lng, self._draining)
-        self._wake(underway, now + self._patience.delay_s(underway.wave - 1))
+        patience, waves = self._patience, underway.wave - 1
+        self._wake(underway, now + (patience.delay_s(waves) if waves else patience.first_s))
         return list(sends)
 
     def _fail_wave(self, underway: Underway, now: float) -> list[SequencerEffect]:

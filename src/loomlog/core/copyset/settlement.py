@@ -14,12 +14,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from loomlog.core.copyset.nodeset import EpochMetadata, shuffled
+from loomlog.core.copyset.nodeset import EpochMetadata, node_of, shuffled
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Lsn, Offset, Record, make, offset_of
-from loomlog.core.copyset.shards import node_of
 from loomlog.types import ShardId
+
+# Ranges that the epoch store remembers. A sequencer has at most 1,000 records under way, and every
+# other of them may be missing.
+UNMARKED_MAX: Final = 512
 
 Digests: TypeAlias = Mapping[ShardId, Sequence[Record]]  # heads, in order
 
@@ -96,6 +99,45 @@ def _without(first: Offset, last: Offset, taken: Iterable[Span]) -> list[Span]:
     if first <= last:
         marks.append(_mark(first, last))
     return marks
+
+
+def unmarked(spans: Iterable[Span], after: Offset) -> tuple[tuple[Offset, Offset], ...]:
+    """Return the first ranges above `after` that no mark covers, few enough for the epoch store.
+    What is there is a record. If recovery did not find it, it was lost, and may come back."""
+    marks = [span for span in spans if span.kind is not Kind.DATA]
+    ranges = [(span.first, span.last) for span in _without(after + 1, OFFSET_MAX, marks)]
+    return tuple(ranges[:UNMARKED_MAX])
+
+
+def above(after: Offset, digests: Digests) -> dict[ShardId, list[Record]]:
+    return {
+        shard: [record for record in digest if offset_of(record.last) > after]
+        for shard, digest in digests.items()
+    }
+
+
+def without_marks(digests: Digests) -> dict[ShardId, list[Record]]:
+    """Return only the batches that were found."""
+    return {
+        shard: [record for record in digest if record.kind is Kind.DATA]
+        for shard, digest in digests.items()
+    }
+
+
+def doubted(digests: Digests, spans: Iterable[Span]) -> list[tuple[Offset, Offset]]:
+    """Return the ranges with marks that were found in the place of none of the spans, which are in
+    order."""
+    settled = list(spans)
+    marks = [span_of(r) for digest in digests.values() for r in digest if r.kind is not Kind.DATA]
+    ranges: list[tuple[Offset, Offset]] = []
+    for mark in sorted(marks):
+        in_the_way = [settled[index] for index in overlapping(settled, mark)]
+        for first, last, _ in _without(mark.first, mark.last, in_the_way):
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1] = ranges[-1][0], max(last, ranges[-1][1])
+            else:
+                ranges.append((first, last))
+    return ranges
 
 
 def _mark(first: Offset, last: Offset) -> Span:

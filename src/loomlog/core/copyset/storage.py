@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -81,6 +81,12 @@ class LogStanding(NamedTuple):
 
     def lng_of(self, epoch: Epoch) -> Offset:
         return next((each.lng for each in self.lngs if each.epoch == epoch), 0)
+
+    def released_in(self, epoch: Epoch) -> Offset:
+        """Return up to where an epoch is known to be fully stored, also by releases that may be
+        forgotten."""
+        released = offset_of(self.released) if epoch_of(self.released) == epoch else 0
+        return max(released, self.lng_of(epoch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,7 @@ def _amend(request: Amend, standing: LogStanding, records: Records) -> Decision:
     if record.last <= standing.trimmed:
         return Stored(), []
     copies = records.heads(record.first, record.last, 2)
-    if not any(_is_same(copy, record) for copy in copies):
+    if not any(copy.is_copy_of(record) for copy in copies):
         return NotHere(), []
     if _counts_as_much(copies[0], record):
         return Stored(), []
@@ -235,7 +241,7 @@ def _mend(record: Record, standing: LogStanding, records: Records) -> Decision:
     if record.last <= standing.trimmed:
         return Stored(), []
     copies = records.heads(record.first, record.last, 2)
-    copy = next((copy for copy in copies if _is_same(copy, record)), None)
+    copy = next((copy for copy in copies if copy.is_copy_of(record)), None)
     if copy is None:
         return NotHere(), []
     try:
@@ -269,10 +275,6 @@ def _counts_as_much(copy: Record, record: Record) -> bool:
     return copy.precedence >= record.precedence
 
 
-def _is_same(copy: Record, record: Record) -> bool:
-    return (copy.first, copy.count, copy.kind) == (record.first, record.count, record.kind)
-
-
 def _rests(copy: Record, record: Record) -> list[Record]:
     """Return the rest of a copy that `record` replaces: of a range without entries."""
     if copy.kind is Kind.DATA:
@@ -287,8 +289,8 @@ def _rests(copy: Record, record: Record) -> list[Record]:
 
 def _note_record(record: Record, standing: LogStanding) -> LogStanding:
     """Note what a record implies: how far its epoch is stored, and that it has a sequencer."""
-    if not record.recovered:
-        standing = standing._replace(soft_seal=max(standing.soft_seal, record.epoch - 1))
+    if not record.recovered and standing.soft_seal < record.epoch - 1:
+        standing = standing._replace(soft_seal=record.epoch - 1)
     return _note_lng(EpochLng(record.epoch, record.lng), standing)
 
 
@@ -358,17 +360,38 @@ def _cleaned(epoch: Epoch, standing: LogStanding) -> LogStanding:
 
 
 def _purge(end: EpochEnd, standing: LogStanding, records: Records) -> list[Change]:
-    """Delete what this node has above the LNG of an epoch that was recovered without it: others may
-    know it as a hole, and every record is on R others. It stays if too few nodes knew where the
-    epoch ended, or if they knew of nothing although something was stored on R nodes: then this may
-    be all that is left."""
+    """Delete what this node has above the LNG of an epoch that was recovered without it, where
+    recovery left a hole. It stays if too few nodes knew where the epoch ended, or if they knew of
+    nothing although something was stored on R nodes: then this may be all that is left. It goes if
+    it counts as lost: readers may have passed it."""
     if end.epoch <= standing.last_clean:
         return []
     changes: list[Change] = [end]
-    if end.exact and (end.last or not standing.lng_of(end.epoch)):
-        changes.append(Erase(make(end.epoch, end.lng + 1), make(end.epoch, OFFSET_MAX)))
+    if end.lost or (end.exact and (end.last or not standing.lng_of(end.epoch))):
+        changes += _erase_leftovers(end, records)
     sealed = _sealed(end.epoch, 0, standing)
     return changes + _changed(standing, _ended(end, sealed, records))
+
+
+def _erase_leftovers(end: EpochEnd, records: Records) -> Iterator[Erase]:
+    """Erase all above the LNG that recovery made a hole. Other copies may be all that is left of a
+    record, if recovery did not find it or what it wrote is lost by now. They are the same, since an
+    LSN is given to one batch only."""
+    first = make(end.epoch, end.lng + 1)
+    for begin, until in end.found:
+        last = min(until, end.last)  # nothing is behind it
+        for copy in _heads(make(end.epoch, begin), make(end.epoch, last), records):
+            if copy.kind is Kind.DATA and begin <= copy.offset and offset_of(copy.last) <= last:
+                if first < copy.first:
+                    yield Erase(first, copy.first - 1)
+                first = copy.last + 1
+    yield Erase(first, make(end.epoch, OFFSET_MAX))
+
+
+def _heads(first: Lsn, last: Lsn, records: Records) -> Iterator[Record]:
+    while first <= last and (heads := records.heads(first, last, SCAN_RECORDS_MAX)):
+        yield from heads
+        first = heads[-1].last + 1
 
 
 # ---- reads

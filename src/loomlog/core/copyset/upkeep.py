@@ -15,16 +15,15 @@ from loomlog.core.copyset.log_state import (
     awaited,
     can_be_recovered,
     has_shrunk,
-    is_lossy,
     is_recovered,
     lost_together,
     short_epochs,
+    still_lossy,
     uncertain,
 )
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, index_of, node_of, shard_name
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import index_of, node_of, shard_name
 from loomlog.types import NodeId, ShardId
 
 
@@ -58,6 +57,9 @@ class LogNodes(Protocol):
 
     def lost_through(self, shard: ShardId) -> Epoch:
         """Return up to which epoch it may have lost copies; 0: none."""
+
+    def life(self, node: NodeId) -> int:
+        """Return its life, which changes when it crashes; 0: not known."""
 
     def takers(self, shards: Collection[ShardId]) -> Collection[ShardId]:
         """Return which of the shards take copies."""
@@ -100,6 +102,8 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
         return shortage
     if lossy := lossy_shards(state, nodes):
         return f"node {shard_name(lossy[0])} lost its copies"  # it counts from the next epoch on
+    if crashed := crashed_nodes(state, nodes):
+        return f"node {crashed[0]} crashed"  # from the next epoch on it vouches for what it has
     if log.renewed and nodes.next_nodeset() != nodeset:
         return "its nodeset is renewed"
     if joining := _joining(log, nodes):
@@ -126,6 +130,12 @@ def lossy_shards(state: LogState, nodes: LogNodes) -> list[ShardId]:
     return [shard for shard in shards if nodes.lost_through(shard) >= state.epoch]
 
 
+def crashed_nodes(state: LogState, nodes: LogNodes) -> list[NodeId]:
+    """Return the nodes that crashed since the newest epoch began, and are back."""
+    lives = state.lives_in(state.epoch)
+    return [node for node in lives if nodes.alive(node) and nodes.life(node) != lives[node]]
+
+
 def _joining(log: LogSituation, nodes: LogNodes) -> list[ShardId]:
     """Return the shards that would make up for those that left; none while one of them is away."""
     nodeset = log.state.history[-1].nodeset
@@ -145,12 +155,12 @@ def condition(
     trouble: str,
     refusing: Mapping[ShardId, str],
     failing: Mapping[ShardId, str],
-    lossy: Epoch = 0,
+    lossy: Collection[Epoch] = (),
 ) -> str:
     """Return a text about missing shards, epochs that are not recovered, losses and work under way;
     "" if all is well. `lost`: shards that lost copies, and up to which epoch; `refusing`: shards
     that take no copies, and why; `failing`: those of them that cannot take part in a recovery;
-    `lossy`: the newest epoch of which something may be lost."""
+    `lossy`: the epochs of which something may be lost."""
     words = [] if state.closed else _missing(state, alive, refusing)
     if not is_recovered(state):
         words.append(unrecovered(state, alive, failing))
@@ -168,6 +178,28 @@ def unrecovered(state: LogState, alive: Collection[ShardId], failing: Mapping[Sh
     first, last = state.last_clean + 1, state.epoch - 1
     span = f"epoch {first} is" if first == last else f"epochs {first} to {last} are"
     return f"{span} not recovered yet{_waiting(state, alive, failing)}"
+
+
+def unreadable(
+    state: LogState,
+    epochs: Collection[Epoch],
+    alive: Collection[ShardId],
+    lost: Mapping[ShardId, Epoch],
+) -> str:
+    """Return which nodes entries wait for that have all the copies that are left of them; "" if
+    none has. `epochs`: those that have entries; `lost`: shards that lost copies, and up to which
+    epoch."""
+    needed: set[ShardId] = set()
+    for epoch in epochs:
+        metadata = state.metadata_of(epoch)
+        emptied = {shard for shard in metadata.shards if lost.get(shard, 0) >= epoch}
+        away = set(metadata.shards).difference(alive, emptied)
+        if away and metadata.can_hold_a_copyset(away | emptied):
+            needed |= away
+    if not needed:
+        return ""
+    helps = _what_helps(sorted(needed), {}, alive)
+    return f"entries may have all their copies on nodes that are away: {helps}"
 
 
 def _missing(
@@ -221,7 +253,9 @@ def _refusal(shard: ShardId, why: str) -> str:
     return f"node {shard_name(shard)} takes no copies: {why}"
 
 
-def losses(state: LogState, lost: Mapping[ShardId, Epoch], lossy: Epoch = 0) -> list[str]:
+def losses(
+    state: LogState, lost: Mapping[ShardId, Epoch], lossy: Collection[Epoch] = ()
+) -> list[str]:
     """Return what may be lost for good."""
     words = []
     if epochs := uncertain(state):
@@ -230,8 +264,9 @@ def losses(state: LogState, lost: Mapping[ShardId, Epoch], lossy: Epoch = 0) -> 
     if shards := lost_together(state, lost):
         which = ", ".join(f"node {shard_name(shard)}" for shard in shards)
         words.append(f"entries may be lost that only {which} had, which lost their disks")
-    elif is_lossy(state, lossy):
-        words.append(f"entries up to epoch {lossy} may be lost: all nodes that had them lost them")
+    elif epochs := still_lossy(state, lossy):
+        which = ", ".join(map(str, epochs))
+        words.append(f"entries of epoch {which} may be lost: all nodes that had them lost them")
     return words
 
 

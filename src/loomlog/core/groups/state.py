@@ -128,8 +128,8 @@ class GroupState:
         )
 
 
-def fenced(member: str) -> Fenced:
+def fenced(member: str, why: str = "it was silent for too long or its group was reset") -> Fenced:
     return Fenced(
-        f"member {member} was replaced, because it was silent for too long or its group was reset: "
-        "join it again; what was not committed is handed out again"
+        f"member {member} was replaced, because {why}: join it again; what was not committed is "
+        "handed out again"
     )

@@ -22,7 +22,8 @@ from typing import NamedTuple
 from loomlog.core.history import Doubt
 from loomlog.core.ordered.evidence import StreamEvidence, doubts_about
 from loomlog.core.ordered.recovery import last_place
-from loomlog.core.ordered.rounds import Round, RoundPart
+from loomlog.core.ordered.round_parts import RoundPart
+from loomlog.core.ordered.rounds import Round
 from loomlog.types import CommitContext, Glsn, Llsn, LogId, StreamId
 
 

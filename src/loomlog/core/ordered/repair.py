@@ -5,6 +5,8 @@ one step nearer to running on enough live replicas:
 
     a node dies      BeginSeal, SendSeal, Join a spare, Synchronise it, Swap it in, Unseal
     it comes back    SendSeal, Synchronise what it missed, Unseal
+    all lose data    SendSeal, Join and Synchronise what is left; it stays sealed
+    ... for good     the same, with a spare in the place of each that never comes back
     a move           Join the new one, Synchronise while the stream runs, then as above
 
 A stream never has fewer replicas than it had: a newcomer is filled first, as `joining`, and then
@@ -99,17 +101,22 @@ class Loss(NamedTuple):
     after: Glsn  # everything the stream had above this position is lost
 
 
-def find_loss(stream: StreamRounds, without_commits: Collection[NodeId] = ()) -> Loss | None:
+def find_loss(
+    stream: StreamRounds,
+    without_commits: Collection[NodeId] = (),
+    given_up: Collection[NodeId] = (),
+) -> Loss | None:
     """Return what was committed and none of the nodes has, or None. All nodes that had the stream
-    must have reported. `without_commits`: these nodes lost the positions of their last entries."""
+    must have reported, but for those that an operator gave up. `without_commits`: these nodes lost
+    the positions of their last entries."""
     nodes = [*stream.replicas, *([] if stream.joining is None else [stream.joining])]
-    reports = [stream.reports[node] for node in nodes if node in stream.reports]
+    reported = [node for node in nodes if node in stream.reports and node not in given_up]
+    reports = [stream.reports[node] for node in reported]
     ends = (
         stream.reports[node].uncommitted_llsn_offset
         if node in without_commits
         else stream.reports[node].written_end
-        for node in nodes
-        if node in stream.reports
+        for node in reported
     )
     first = max(ends, default=1)
     if first >= stream.committed_llsn_end:
@@ -264,18 +271,43 @@ SEALED_RULES: Final = (
         lambda s: Join(s.emptied[0]),
     ),
     Rule(
-        "no live replica has everything",
-        lambda s: not s.complete and not (s.missing and s.whole),
+        "its end is lost, and so is a replica of what is left",
+        lambda s: bool(s.lacks_rest) and s.lacks_rest[0] not in s.reports,
+        lambda s: Join(s.lacks_rest[0]),
+    ),
+    Rule(
+        "its end is lost, and a replica lacks some of what is left",
+        lambda s: bool(s.lacks_rest),
+        lambda s: _copy_rest(s),
+    ),
+    Rule(
+        "its end is lost, and the newcomer lacks some of what is left",
+        lambda s: s.newcomer_lacks_rest,
+        lambda s: _copy_rest_to_newcomer(s),
+    ),
+    Rule(
+        "its end is lost, and the newcomer is no longer needed",
+        lambda s: s.newcomer_is_needless,
+        lambda s: DropJoining(s.newcomer, "it is not needed any more"),
+    ),
+    Rule(
+        "no live replica has everything",  # and those that are away may
+        lambda s: (
+            not s.complete
+            and not (s.missing and s.whole)
+            and not s.continues_with_rest
+            and not s.newcomer_has_rest
+        ),
         lambda s: Wait(s.nobody_is_whole),
     ),
     Rule(
-        "the newcomer is whole but not durable",
-        lambda s: s.newcomer_is_whole and not s.newcomer_is_durable,
+        "the newcomer has everything, or all that is left, but not durable",
+        lambda s: s.newcomer_is_ready and not s.newcomer_is_durable,
         lambda s: Wait(f"sealed: node {s.joining}, which joins, writes the last of it"),
     ),
     Rule(
-        "the newcomer is whole",
-        lambda s: s.newcomer_is_whole,
+        "the newcomer has everything, or all that is left",
+        lambda s: s.newcomer_is_ready,
         lambda s: Swap(s.replicas_with_newcomer),
     ),
     Rule(
@@ -320,6 +352,16 @@ SEALED_RULES: Final = (
 def _join_spare(situation: Situation) -> Join:
     assert situation.spare is not None
     return Join(situation.spare)
+
+
+def _copy_rest(situation: Situation) -> Synchronise:
+    assert situation.fullest is not None
+    return Synchronise(situation.fullest, situation.lacks_rest[0])
+
+
+def _copy_rest_to_newcomer(situation: Situation) -> Synchronise:
+    assert situation.fullest is not None
+    return Synchronise(situation.fullest, situation.newcomer)
 
 
 def _seal_again(situation: Situation) -> BeginSeal:

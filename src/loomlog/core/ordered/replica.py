@@ -17,8 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
-from loomlog.errors import DataLoss, InvalidArgument, LoomError, Sealed, Unavailable
-from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Report, StreamId
+from loomlog.errors import Conflict, DataLoss, InvalidArgument, LoomError, Sealed, Unavailable
+from loomlog.types import (
+    CommitContext,
+    Glsn,
+    Llsn,
+    NodeId,
+    Precondition,
+    ReplicaState,
+    Report,
+    StreamId,
+)
 
 SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
 
@@ -95,6 +104,7 @@ class Replica:
         self.replicas: tuple[NodeId, ...] = ()
         self.damaged = False  # committed entries cannot be read
         self.next_llsn: Llsn = context.uncommitted_llsn_end
+        self.precondition: Precondition | None = None  # of a batch that is not committed yet
         self._missed = False
         self._missed_after: Glsn = -1  # asked for what follows this one; once is enough
 
@@ -108,8 +118,19 @@ class Replica:
 
     # ---- writing
 
-    def reserve(self, count: int) -> Llsn:
-        """Give `count` entries their LLSNs, on the primary."""
+    def reserve(self, count: int, expected: Glsn | None = None) -> Llsn:
+        """Give `count` entries their LLSNs, on the primary. If they have to follow directly on the
+        `expected` position, nothing else may be under way: it would get its positions first."""
+        self.check_running()
+        if expected is not None:
+            self.check_expected(expected)
+            self.precondition = Precondition(self.next_llsn, self.next_llsn + count, expected)
+        first = self.next_llsn
+        self.next_llsn += count
+        return first
+
+    def check_running(self) -> None:
+        """Raise unless this replica takes appends."""
         if self.state is not ReplicaState.RUNNING:
             raise Sealed(f"stream {self.stream_id} is {self.state}: append to another stream")
         if not self.is_primary:
@@ -117,9 +138,21 @@ class Replica:
                 f"node {self.node_id} is not the primary of stream {self.stream_id}: "
                 "refresh the metadata"
             )
-        first = self.next_llsn
-        self.next_llsn += count
-        return first
+
+    def check_expected(self, expected: Glsn) -> None:
+        """Raise Conflict unless an append could follow directly on this position, as far as is
+        known here."""
+        tail, under_way = self.context.high_watermark, self.next_llsn - self.last_committed_llsn - 1
+        if tail > expected or under_way:
+            behind = f"position {tail}" if tail > expected else "an append that is under way"
+            raise Conflict(f"{behind} stands behind position {expected}")
+
+    @property
+    def is_precondition_broken(self) -> bool:
+        """Whether other entries got the positions that a batch here has to have. It will never be
+        committed, and a seal has to drop it."""
+        precondition = self.precondition
+        return precondition is not None and self.context.high_watermark > precondition.expected
 
     def accept(self, epoch: int, first_llsn: Llsn, last_llsn: Llsn) -> None:
         """Take entries from the primary, on a backup. Anything out of order is refused."""
@@ -165,6 +198,11 @@ class Replica:
         if commit.length:
             context.local_high_watermark = commit.glsn + commit.length - 1
             context.local_low_watermark = context.local_low_watermark or commit.glsn
+            if (
+                self.precondition is not None
+                and self.precondition.llsn < context.committed_llsn_end
+            ):
+                self.precondition = None
         return CommitOutcome.APPLIED
 
     def stored(self, high_watermark: Glsn) -> None:
@@ -186,6 +224,7 @@ class Replica:
             context.stored_high_watermark,
             resend,
             self.damaged,
+            self.precondition,
         )
 
     # ---- sealing
@@ -205,6 +244,7 @@ class Replica:
             # Commits of this epoch that came before the seal were not taken: ask again.
             self._missed, self._missed_after = True, -1
         self.epoch = epoch
+        self.precondition = None  # it is committed or dropped
         self.next_llsn = keep + 1
         self.context.uncommitted_llsn_end = min(self.context.uncommitted_llsn_end, keep + 1)
         return keep

@@ -4,8 +4,16 @@ Replicas report what they have written; a round gives the next GLSNs to what eve
 stream has; when the driver has made the round durable it is applied, and every replica is sent its
 part. One round is under way at a time: the next takes whatever was reported meanwhile.
 
-A round carries the whole vector of its log, so the newest one alone is enough to continue. Older
-rounds are kept until all replicas concerned have stored their part.
+A conditional batch gets its positions directly behind the one that it expects, or never. Its
+primary reports the condition together with what is written, and remembers it as long as it runs; so
+a stream gets positions only while its primary runs. A hold lets the batch be stored while no
+other stream gets positions. It may be lost at any time: then the batch may be too late, and its
+primary seals itself.
+
+A round names the streams that it gives something. Where each stream ends follows from all rounds;
+so a snapshot, which replaces old ones, ends with a round that names every stream of its log. So
+does every record without a mark: those of earlier releases. Rounds are kept until all replicas
+concerned have stored their part.
 """
 
 from __future__ import annotations
@@ -13,25 +21,33 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from loomlog.errors import Corrupt
-from loomlog.types import CommitContext, Glsn, Llsn, LogId, NodeId, Report, StreamId
+from loomlog.core.ordered.holes import Span, holes_in
+from loomlog.core.ordered.round_parts import PART, PackedParts, RoundPart
+from loomlog.core.ordered.stream_state import StreamState
+from loomlog.errors import Busy, Conflict, Corrupt, NotYetWritten, Sealed, VersionMismatch
+from loomlog.types import (
+    CommitContext,
+    Glsn,
+    Llsn,
+    LogId,
+    NodeId,
+    ReplicaState,
+    Report,
+    StreamId,
+)
 
-_ROUND = struct.Struct("<IIQQ")
-_PART = struct.Struct("<IIQQQ")
+if TYPE_CHECKING:
+    from loomlog.core.ordered.columns import StreamColumns
 
-
-class RoundPart(NamedTuple):
-    """The part of a round for one stream: [llsn, llsn + length) become [glsn, glsn + length)."""
-
-    stream_id: StreamId
-    epoch: int
-    llsn: Llsn
-    glsn: Glsn
-    length: int
+_ROUND: Final = struct.Struct("<IIQQ")
+_PARTIAL: Final = struct.Struct("<IIII")  # log, a number of parts that no round has, format, 0
+_MARK: Final = 0xFFFF_FFFF
+_FORMAT: Final = 1
 
 
 class Round(NamedTuple):
@@ -40,88 +56,110 @@ class Round(NamedTuple):
     log_id: LogId
     prev_high_watermark: Glsn
     high_watermark: Glsn
-    parts: tuple[RoundPart, ...]  # one for every stream of the log, in id order: searched
+    parts: Sequence[RoundPart]  # in id order: searched
 
     def encode(self) -> bytes:
+        """Return it as every release reads it, which may take it for the whole state of its log."""
         head = _ROUND.pack(
             self.log_id, len(self.parts), self.prev_high_watermark, self.high_watermark
         )
-        return head + b"".join(_PART.pack(*part) for part in self.parts)
+        parts = self.parts
+        if isinstance(parts, PackedParts):
+            return head + parts.data
+        return head + b"".join(starmap(PART.pack, parts))
+
+    def encode_partial(self) -> bytes:
+        """Return it with a mark: a release that needs every stream in the last round refuses it."""
+        return _PARTIAL.pack(self.log_id, _MARK, _FORMAT, 0) + self.encode()
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Round:
-        if len(data) < _ROUND.size or (len(data) - _ROUND.size) % _PART.size:
+        if len(data) >= _PARTIAL.size:
+            _, mark, version, _ = _PARTIAL.unpack_from(data)
+            if mark == _MARK and version != _FORMAT:
+                raise VersionMismatch(f"a round has format {version}, this release reads {_FORMAT}")
+            if mark == _MARK:
+                data = data[_PARTIAL.size :]
+        if len(data) < _ROUND.size or (len(data) - _ROUND.size) % PART.size:
             raise Corrupt("a round record has a wrong size")
         log_id, count, prev, high = _ROUND.unpack_from(data)
-        if len(data) != _ROUND.size + count * _PART.size:
+        if len(data) != _ROUND.size + count * PART.size:
             raise Corrupt("a round record has a wrong size")
-        parts = tuple(RoundPart(*fields) for fields in _PART.iter_unpack(data[_ROUND.size :]))
+        parts = tuple(map(RoundPart._make, PART.iter_unpack(data[_ROUND.size :])))
         return cls(log_id, prev, high, parts)
+
+    def part_of(self, stream_id: StreamId) -> RoundPart | None:
+        parts = self.parts
+        at = bisect_left(parts, (stream_id,))
+        return parts[at] if at < len(parts) and parts[at].stream_id == stream_id else None
+
+    def gives(self, stream_id: StreamId) -> bool:
+        part = self.part_of(stream_id)
+        return part is not None and part.length > 0
+
+    def commit_of(self, part: RoundPart, sent: Glsn) -> CommitContext:
+        """Return the commit for replicas that were sent everything up to `sent`."""
+        _, epoch, llsn, glsn, length = part
+        fields = (self.high_watermark, sent, glsn, llsn, length, epoch)
+        return tuple.__new__(CommitContext, fields)  # without a Python frame: there are thousands
 
 
 @dataclass(slots=True)
-class StreamRounds:
-    """A stream as rounds and repair see it: its replicas, their reports, and operators' wishes."""
-
-    stream_id: StreamId
-    replicas: tuple[NodeId, ...]
-    epoch: int
-    sealed: bool
-    wanted_running: bool = True  # False: an operator sealed it, or it is closed
-    closed: bool = False  # its segment of the log is not, or no longer, the one that gets entries
-    relief: bool = False  # it was added because no other stream of its log ran
-    removing: bool = False  # it takes nothing more, and goes when nothing of it is left
-    sealed_at: Glsn = 0  # no entry of it is above; 0: it runs, or its seal is not recorded yet
-    trimmed: Glsn = 0  # its log is trimmed up to here
-    wanted_replicas: int = 0
-    joining: NodeId | None = None  # is being filled, to become a replica; gets no commits
-    leaving: NodeId | None = None  # the replica whose place the next newcomer takes
-    wanted_primary: NodeId | None = None  # by an operator
-    committed_llsn_end: Llsn = 1
-    heard: bool = True  # False: rounds may be lost, and no replica has reported yet
-    reports: dict[NodeId, Report] = field(default_factory=dict)  # the newest of each replica
-    sent: dict[NodeId, Glsn] = field(default_factory=dict)  # high watermark sent to each
+class StreamRounds(StreamState):
+    """A stream as rounds see it: what its replicas have written, and what it may be given."""
 
     def written_end(self) -> Llsn:
         """Return the end of what all replicas have written in this epoch; what is committed while
-        one of them is silent."""
-        ends = []
+        one of them is silent, or the primary does not run."""
+        committed = self.committed_llsn_end
+        if not self.replicas:
+            return committed
+        primary = self.reports.get(self.replicas[0])
+        if primary is None or primary.state is not ReplicaState.RUNNING:
+            return committed  # it may have forgotten a condition
+        lowest = primary.written_end
         for node in self.replicas:
             report = self.reports.get(node)
             if report is None or report.epoch != self.epoch:
-                return self.committed_llsn_end
-            ends.append(report.written_end)
-        return max(min(ends, default=0), self.committed_llsn_end)
+                return committed
+            end = report.uncommitted_llsn_offset + report.uncommitted_llsn_length
+            if end <= committed:
+                return committed
+            if end < lowest:
+                lowest = end
+        return lowest
 
-    @property
-    def lag(self) -> int:
-        """The entries that the slowest replica lacks, of those that have reported."""
-        reports = (self.reports.get(node) for node in self.replicas)
-        ends = [report.written_end for report in reports if report is not None]
-        return max([*ends, self.committed_llsn_end]) - min(ends) if ends else 0
+    def next_end(self, tail: Glsn) -> Llsn:
+        """Return the end of what may get the positions behind `tail`."""
+        begin, end = self.committed_llsn_end, self.written_end()
+        if end == begin or (precondition := self.reports[self.replicas[0]].precondition) is None:
+            return end
+        if precondition.llsn < begin or end <= precondition.llsn:
+            return end
+        holds = tail + precondition.llsn - begin == precondition.expected
+        return end if holds and precondition.end <= end else precondition.llsn
 
-    @property
-    def has_entries(self) -> bool:
-        return self.committed_llsn_end > 1
+    def has_more_than(self, end: Llsn) -> bool:
+        """Return whether any replica has reported more than that."""
+        for report in self.reports.values():
+            if report.uncommitted_llsn_offset + report.uncommitted_llsn_length > end:
+                return True
+        return False
 
-    @property
-    def is_trimmed(self) -> bool:
-        """Whether everything in a sealed stream is trimmed."""
-        return 0 < self.sealed_at <= self.trimmed
-
-    def stored_high_watermark(self) -> Glsn:
-        """Return what every replica would still know after a crash."""
-        stored = (self.reports.get(node) for node in self.replicas)
-        return min((r.stored_high_watermark if r else 0 for r in stored), default=0)
+    def lacking(self, high_watermark: Glsn) -> dict[Glsn, list[NodeId]]:
+        """Return the nodes that were not sent everything up to here, by what was sent to them."""
+        lacking: dict[Glsn, list[NodeId]] = {}
+        for node, sent in self.sent.items():
+            if sent < high_watermark:
+                lacking.setdefault(sent, []).append(node)
+        return lacking
 
 
-class _Hole(NamedTuple):
-    """Entries of a stream whose rounds are forgotten; their positions are between two others."""
+class Hold(NamedTuple):
+    """While the tail is the expected one, only this stream gets positions."""
 
-    first: Llsn
-    end: Llsn
-    after: Glsn
-    high_watermark: Glsn
+    stream_id: StreamId
+    expected: Glsn
 
 
 class LogRounds:
@@ -131,9 +169,14 @@ class LogRounds:
         self.log_id = log_id
         self.high_watermark: Glsn = 0
         self.streams: dict[StreamId, StreamRounds] = {}
-        self._kept: deque[Round] = deque()  # not yet stored by all replicas concerned
-        self._last: Round | None = None
+        self.columns: StreamColumns | None = None  # of streams in packed reports
+        self._was_packed = False  # the last round: it was one of those streams
+        self.kept: deque[Round] = deque()  # not yet stored by all replicas concerned
+        self._unsent: list[Round] = []  # became durable since `new_commits`
+        self.waiting: set[StreamId] = set()  # all that have reported more than they were given
+        self.removed: dict[StreamId, StreamRounds] = {}  # since the start: they may be put back
         self._under_way: Round | None = None
+        self._hold: Hold | None = None
 
     # ---- streams
 
@@ -146,10 +189,37 @@ class LogRounds:
 
     def put_stream(self, stream: StreamRounds) -> None:
         """Add a stream, or put back one that was removed."""
+        self.removed.pop(stream.stream_id, None)
         is_last = stream.stream_id > next(reversed(self.streams), 0)
         self.streams[stream.stream_id] = stream
         if not is_last:
             self.streams = dict(sorted(self.streams.items()))
+        if self.columns is not None:
+            self.columns.outside[stream.stream_id] = stream
+        self.waiting.add(stream.stream_id)
+
+    def remove_stream(self, stream_id: StreamId) -> None:
+        stream = self.streams.pop(stream_id, None)
+        if stream is not None:
+            self.removed[stream_id] = stream
+            if self.columns is not None:
+                self.columns.remove(stream_id)
+
+    def leave_columns(self, stream_id: StreamId) -> None:
+        """Let a stream leave the columns, if it is there."""
+        if self.columns is not None:
+            self.columns.leave_one(stream_id)
+
+    @property
+    def plain_streams(self) -> dict[StreamId, StreamRounds]:
+        """The streams that are not in columns."""
+        return self.streams if self.columns is None else self.columns.outside
+
+    @property
+    def nodes(self) -> set[NodeId]:
+        """The nodes that have replicas."""
+        nodes = {node for stream in self.plain_streams.values() for node in stream.replicas}
+        return nodes if self.columns is None else nodes.union(self.columns.nodes())
 
     def restore(self, round_: Round) -> None:
         """Take a durable round that was read back at start; oldest first."""
@@ -179,13 +249,20 @@ class LogRounds:
         if stream is None or (node not in stream.replicas and node != stream.joining):
             return
         stream.reports[node] = report
-        stream.heard |= node in stream.replicas
-        if node in stream.replicas and (report.resend or node not in stream.sent):
-            stream.sent[node] = report.high_watermark
+        if report.uncommitted_llsn_offset + report.uncommitted_llsn_length > (
+            stream.committed_llsn_end
+        ):
+            self.waiting.add(report.stream_id)
+        if node in stream.replicas:
+            stream.heard = True
+            if report.resend or node not in stream.sent:
+                stream.sent[node] = report.high_watermark
 
     def reconnected(self, node: NodeId) -> None:
         """Start again from the next reports of a node: what was sent to it before may be lost."""
-        for stream in self.streams.values():
+        if self.columns is not None:
+            self.columns.leave_on(node)
+        for stream in self.plain_streams.values():
             stream.sent.pop(node, None)
             stream.reports.pop(node, None)
 
@@ -211,41 +288,137 @@ class LogRounds:
         """Decide a round, if anything can be committed and none is under way."""
         if self._under_way is not None:
             return None
-        high = self.high_watermark
+        if self.columns is not None and not self._was_packed and self._begin_packed():
+            return self._under_way
+        high, holder = self.high_watermark, self._holder()
+        waiting = sorted(self.waiting)
+        self.waiting.clear()
         parts = []
-        for stream in self.streams.values():
+        for stream_id in waiting:
+            stream = self.streams.get(stream_id)
+            if stream is None:  # it was removed
+                continue
             begin = stream.committed_llsn_end
-            gets_none = stream.sealed or stream.closed
-            length = 0 if gets_none else stream.written_end() - begin
-            parts.append(RoundPart(stream.stream_id, stream.epoch, begin, high + 1, length))
-            high += length
-        if high == self.high_watermark:
-            return None
-        self._under_way = Round(self.log_id, self.high_watermark, high, tuple(parts))
+            gets_none = stream.sealed or stream.closed or holder not in (None, stream_id)
+            end = begin if gets_none else stream.next_end(high)
+            if stream.has_more_than(end):
+                self.waiting.add(stream_id)
+            if end > begin:
+                fields = (stream_id, stream.epoch, begin, high + 1, end - begin)
+                parts.append(tuple.__new__(RoundPart, fields))  # without a Python frame for each
+                high += end - begin
+        if parts:
+            self._under_way = Round(self.log_id, self.high_watermark, high, tuple(parts))
+            self._was_packed = False
+        elif self.columns is not None:
+            self._begin_packed()
         return self._under_way
+
+    def _begin_packed(self) -> bool:
+        """Decide a round of streams in columns: the others get something in the round after it."""
+        assert self.columns is not None
+        held = self._holder() is not None
+        parts = None if held else self.columns.next_parts(self.high_watermark)
+        if parts is None:
+            return False
+        last = parts[-1]
+        high = last.glsn + last.length - 1
+        self._under_way = Round(self.log_id, self.high_watermark, high, parts)
+        self._was_packed = True
+        return True
 
     def durable(self) -> None:
         """Called when the round under way is durable: it holds from now on."""
         assert self._under_way is not None
         round_, self._under_way = self._under_way, None
         self._adopt(round_)
+        self._unsent.append(round_)
 
     def _adopt(self, round_: Round) -> None:
         self.high_watermark = round_.high_watermark
-        for part in round_.parts:
+        parts: Iterable[RoundPart] = round_.parts
+        if self.columns is not None and isinstance(parts, PackedParts):
+            parts = self.columns.adopt(parts, round_.high_watermark)
+        for part in parts:
             stream = self.streams.get(part.stream_id)
             if stream is not None:
                 stream.committed_llsn_end = part.llsn + part.length
-        self._last = round_
-        self._kept.append(round_)
+                stream.committed_epoch = part.epoch
+                if part.length:
+                    stream.given_before, stream.given = stream.given, round_.high_watermark
+        self.kept.append(round_)
+
+    # ---- holds
+
+    def hold(self, stream_id: StreamId, epoch: int, expected: Glsn) -> Hold:
+        """Let only this stream get positions as long as the tail is the expected one. Conflict: it
+        is higher, for good. Busy: perhaps not now."""
+        stream = self.streams[stream_id]
+        self.leave_columns(stream_id)  # it alone gets something now
+        if stream.sealed or stream.closed or stream.epoch != epoch:
+            raise Sealed(f"stream {stream_id} takes no appends in epoch {epoch}")
+        tail = self.high_watermark
+        if tail > expected:
+            raise Conflict(f"the tail is {tail}, not {expected}")
+        if self._under_way is not None or self._holder() not in (None, stream_id):
+            raise Busy(f"log {self.log_id} has other appends under way: try again in a moment")
+        if tail < expected:
+            raise NotYetWritten(f"the tail is {tail}, not {expected}")
+        self._hold = Hold(stream_id, expected)
+        return self._hold
+
+    def release(self, hold: Hold) -> None:
+        if self._hold is hold:
+            self._hold = None
+
+    def _holder(self) -> StreamId | None:
+        hold = self._hold
+        if hold is None or hold.expected != self.high_watermark:
+            return None
+        stream = self.streams.get(hold.stream_id)
+        return None if stream is None or stream.sealed or stream.closed else hold.stream_id
 
     # ---- commits out
+
+    def new_packed_commits(self) -> Mapping[NodeId, bytes]:
+        """Return the commits of a new round of streams in columns. `new_commits` yields the rest,
+        and must be called, too."""
+        if self.columns is None or len(self._unsent) != 1:
+            return {}
+        [round_] = self._unsent
+        if not isinstance(round_.parts, PackedParts):
+            return {}
+        commits, rest = self.columns.commits(round_.parts, round_.high_watermark)
+        self._unsent = [round_._replace(parts=rest)]
+        return commits
+
+    def new_commits(self) -> Iterator[tuple[StreamId, CommitContext, list[NodeId]]]:
+        """Yield the commits of the rounds that became durable since the last call, and the nodes to
+        send each to. Rounds that gave a stream nothing are folded into its next commit."""
+        rounds, self._unsent = self._unsent, []
+        for round_ in rounds:
+            high = round_.high_watermark
+            for part in round_.parts:
+                stream = self.streams.get(part.stream_id) if part.length else None
+                if stream is None:
+                    continue
+                for sent, nodes in stream.lacking(high).items():
+                    if sent < stream.given_before or len(rounds) > 1:
+                        commits = self._parts_after(stream, sent)
+                    else:
+                        commits = [round_.commit_of(part, sent)]
+                    for commit in commits:
+                        yield part.stream_id, commit, nodes
+                    for node in nodes if commits else ():
+                        stream.sent[node] = commits[-1].high_watermark
 
     def commits_for(self, node: NodeId, *, empty: bool) -> list[tuple[StreamId, CommitContext]]:
         """Return the commits to send to the node; with `empty` also bare high watermarks. Rounds
         that gave a stream nothing are folded into the next message about it."""
         commits: list[tuple[StreamId, CommitContext]] = []
-        for stream in self.streams.values():
+        if self.columns is not None:
+            self.columns.leave_behind(node, self.high_watermark)
+        for stream in self.plain_streams.values():
             sent = stream.sent.get(node)
             if sent is None or sent >= self.high_watermark:
                 continue
@@ -262,19 +435,15 @@ class LogRounds:
 
     def _parts_after(self, stream: StreamRounds, sent: Glsn) -> list[CommitContext]:
         parts: list[tuple[Round, RoundPart]] = []
-        for round_ in reversed(self._kept):
+        for round_ in reversed(self.kept):
             if round_.high_watermark <= sent:
                 break
-            part = _part_of(round_, stream.stream_id)
+            part = round_.part_of(stream.stream_id)
             if part is not None and part.length:
                 parts.append((round_, part))
         commits = []
         for round_, part in reversed(parts):
-            commits.append(
-                CommitContext(
-                    round_.high_watermark, sent, part.glsn, part.llsn, part.length, part.epoch
-                )
-            )
+            commits.append(round_.commit_of(part, sent))
             sent = round_.high_watermark
         return commits
 
@@ -283,10 +452,15 @@ class LogRounds:
     def forget_stored(self) -> None:
         """Drop rounds that every replica concerned has stored. A node that is away holds back only
         the rounds of its own streams."""
-        self._kept = deque(round_ for round_ in self._kept if not self._stored(round_))
+        self.kept = deque(round_ for round_ in self.kept if not self._stored(round_))
 
     def _stored(self, round_: Round) -> bool:
-        for part in round_.parts:
+        parts: Iterable[RoundPart] = round_.parts
+        if self.columns is not None and isinstance(parts, PackedParts):
+            is_stored, parts = self.columns.stored(parts, round_.high_watermark)
+            if not is_stored:
+                return False
+        for part in parts:
             stream = self.streams.get(part.stream_id)
             if (
                 part.length
@@ -302,63 +476,19 @@ class LogRounds:
         report = stream.reports.get(node)
         if report is None or node not in stream.replicas or report.damaged:
             return False
-        holes = self._holes(stream, report)
+        holes = self.holes(stream, report)
         return bool(holes) and holes[0].first < report.written_end
 
-    def recall(self, stream: StreamRounds, node: NodeId, rounds: Iterable[Round]) -> None:
-        """Keep rounds again that a replica lacks although it had stored them, and send them once
-        more. `rounds` are those that are still known."""
-        known = {r.high_watermark: r for r in rounds if _gives(r, stream.stream_id)}
-        self._keep(known | {round_.high_watermark: round_ for round_ in self._kept})
-        report = stream.reports[node]
-        # Not below the epochs of what is inferred: an older copy of a replica has to refuse it.
-        newest = _part_of(self._last, stream.stream_id) if self._last is not None else None
-        epoch = stream.epoch if newest is None else newest.epoch
-        for hole in self._holes(stream, report):
-            # Nobody else can have had positions in between if the stream had as many entries.
-            length = min(hole.end, report.written_end) - hole.first
-            if length > 0 and hole.end - hole.first == hole.high_watermark - hole.after:
-                part = RoundPart(stream.stream_id, epoch, hole.first, hole.after + 1, length)
-                inferred = Round(self.log_id, hole.after, hole.after + length, (part,))
-                kept = {round_.high_watermark: round_ for round_ in self._kept}
-                self._keep({inferred.high_watermark: inferred} | kept)
-        stream.sent[node] = report.high_watermark
-
-    def _keep(self, rounds: Mapping[Glsn, Round]) -> None:
-        past = (high for high in sorted(rounds) if high <= self.high_watermark)
-        self._kept = deque(rounds[high] for high in past)
-
-    def _holes(self, stream: StreamRounds, report: Report) -> list[_Hole]:
+    def holes(self, stream: StreamRounds, report: Report) -> list[Span]:
         """Return what a replica lacks and no round gives that is kept."""
-        holes: list[_Hole] = []
-        llsn, after = report.uncommitted_llsn_offset, report.high_watermark
-        if llsn >= stream.committed_llsn_end:
-            return holes
-        for round_ in self._kept:
-            part = _part_of(round_, stream.stream_id)
-            if part is None or not part.length or part.llsn + part.length <= llsn:
-                continue
-            if part.llsn > llsn:
-                holes.append(_Hole(llsn, part.llsn, after, round_.prev_high_watermark))
-            llsn, after = part.llsn + part.length, round_.high_watermark
-        if llsn < stream.committed_llsn_end:
-            holes.append(_Hole(llsn, stream.committed_llsn_end, after, self.high_watermark))
-        return holes
-
-    def needed(self) -> list[Round]:
-        """Return the rounds that a restart needs, oldest first: a snapshot of this log."""
-        rounds = list(self._kept)
-        if self._last is not None and (not rounds or rounds[-1] is not self._last):
-            rounds.append(self._last)
-        return rounds
-
-
-def _part_of(round_: Round, stream_id: StreamId) -> RoundPart | None:
-    parts = round_.parts
-    at = bisect_left(parts, (stream_id,))
-    return parts[at] if at < len(parts) and parts[at].stream_id == stream_id else None
-
-
-def _gives(round_: Round, stream_id: StreamId) -> bool:
-    part = _part_of(round_, stream_id)
-    return part is not None and part.length > 0
+        first, after = report.uncommitted_llsn_offset, report.high_watermark
+        lacked = Span(first, stream.committed_llsn_end, after, self.high_watermark)
+        parts = ((round_, round_.part_of(stream.stream_id)) for round_ in self.kept)
+        return holes_in(
+            lacked,
+            (
+                Span(p.llsn, p.llsn + p.length, r.prev_high_watermark, r.high_watermark)
+                for r, p in parts
+                if p is not None and p.length
+            ),
+        )

@@ -6,23 +6,27 @@ from collections.abc import Callable
 
 from loomlog.core.conditions import Shortage
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.types import NodeId
+from loomlog.types import Llsn, NodeId
 
 
 def shortage(
-    stream: StreamRounds, reachable: Callable[[NodeId], bool], stored_bytes: int | None
+    stream: StreamRounds,
+    end: Llsn,
+    reachable: Callable[[NodeId], bool],
+    stored_bytes: int | None,
 ) -> Shortage | None:
-    """Return the shortage of a stream that has about `stored_bytes` on each replica (None: not
-    known). A replica of a node that is away, or that has not reported it, does not count. How many
-    entries of the stream are trimmed is not known here, unless all are."""
-    entries = stream.committed_llsn_end - 1
+    """Return the shortage of the entries before `end`: all others are lost. Each replica has about
+    `stored_bytes` (None: not known). A replica of a node that is away, or that has not reported it,
+    does not count. How many entries of the stream are trimmed is not known here, unless all are."""
+    entries = end - 1
     if stream.is_trimmed:
         return None
     if not stream.heard:
-        return Shortage(None, None, f"no replica of stream {stream.stream_id} has reported yet")
+        reason = f"no replica of stream {stream.stream_id} has reported yet"
+        return Shortage(None, None, [reason])
     if not entries:
         return None
-    lacking = {node: missing_on(stream, node, reachable) for node in stream.replicas}
+    lacking = {node: missing_on(stream, end, node, reachable) for node in stream.replicas}
     reasons = [reason for count, reason in lacking.values() if count]
     records = max((count for count, _ in lacking.values()), default=entries)
     has, wanted = len(stream.replicas), stream.wanted_replicas
@@ -34,26 +38,27 @@ def shortage(
     if not records:
         return None
     size = None if stored_bytes is None else stored_bytes * records // entries
-    return Shortage(records, size, "; ".join(reasons), helps)
+    return Shortage(records, size, reasons, helps)
 
 
 def missing_on(
-    stream: StreamRounds, node: NodeId, reachable: Callable[[NodeId], bool]
+    stream: StreamRounds, end: Llsn, node: NodeId, reachable: Callable[[NodeId], bool]
 ) -> tuple[int, str]:
-    """Return how many committed entries a replica lacks, and why."""
-    entries, report = stream.committed_llsn_end - 1, stream.reports.get(node)
+    """Return how many of the entries before `end` a replica lacks, and why."""
+    entries, report = end - 1, stream.reports.get(node)
     if not reachable(node):
         return entries, f"node {node} is away"
     if report is None:
         return entries, f"node {node} has no replica of stream {stream.stream_id}"
     if report.damaged:
         return entries, f"the replica of stream {stream.stream_id} on node {node} is damaged"
-    behind = max(stream.committed_llsn_end - report.written_end, 0)
+    behind = max(end - report.written_end, 0)
     return behind, f"node {node} lacks the end of stream {stream.stream_id}"
 
 
 def is_readable(stream: StreamRounds, reachable: Callable[[NodeId], bool]) -> bool:
     """Return whether a replica that is there has all committed entries."""
+    end = stream.committed_llsn_end
     return stream.heard and any(
-        not missing_on(stream, node, reachable)[0] for node in stream.replicas
+        not missing_on(stream, end, node, reachable)[0] for node in stream.replicas
     )

@@ -26,6 +26,13 @@ class Nodes(Protocol):
     def moving(self) -> int:
         """Return how many streams are being filled somewhere at the moment."""
 
+    def given_up(self, node: NodeId) -> bool:
+        """Return whether it is away, and an operator said that its data never comes back."""
+
+    def has_lost(self, stream: StreamRounds) -> bool:
+        """Return whether committed entries are lost: no node has them or may come back with
+        them."""
+
 
 class Situation:
     """A stream and its nodes, as the rules see them."""
@@ -166,9 +173,94 @@ class Situation:
             return []
         return [node for node in self.missing if self.nodes.alive(node)]
 
+    # ---- a sealed stream that has lost its end
+
+    @cached_property
+    def has_lost(self) -> bool:
+        return not self.whole and self.nodes.has_lost(self.stream)
+
+    @cached_property
+    def fullest(self) -> NodeId | None:
+        """The replica, or newcomer, with the most of what is left; None if nothing is lost, or
+        nothing left."""
+        if not self.has_lost:
+            return None
+        ends = {
+            node: report.uncommitted_llsn_offset
+            for node, report in self.live_reports.items()
+            if self._is_sound(node)
+        }
+        fullest = max(ends, key=ends.__getitem__, default=None)
+        return fullest if fullest is not None and ends[fullest] > 1 else None
+
+    @cached_property
+    def lacks_rest(self) -> list[NodeId]:
+        """Replicas that lack some of what is left, and have nothing else that a copy of it would
+        overwrite; first those on nodes that have lost all of it."""
+        if self.fullest is None:
+            return []
+        end = self.live_reports[self.fullest].uncommitted_llsn_offset
+        behind = [
+            node
+            for node in self.stream.replicas
+            if node in self.live_reports
+            and self._is_sound(node)
+            and self.live_reports[node].uncommitted_llsn_offset < end
+            and self.live_reports[node].written_end <= end
+        ]
+        return [*(node for node in self.missing if self.nodes.alive(node)), *behind]
+
+    def _is_sound(self, node: NodeId) -> bool:
+        report = self.live_reports[node]
+        return report.epoch == self.stream.epoch and not report.damaged
+
     @property
-    def newcomer_is_whole(self) -> bool:
-        return self.joining in self.whole
+    def given_up(self) -> list[NodeId]:
+        """Replicas that never come back, as an operator said."""
+        return [node for node in self.missing if self.nodes.given_up(node)]
+
+    @cached_property
+    def continues_with_rest(self) -> bool:
+        """The stream continues with what is left, perhaps nothing: nobody has or may have all of
+        it, and newcomers take the places of replicas that never come back, leave or are missing."""
+        stream, given_up = self.stream, self.given_up
+        if stream.heard and not stream.has_entries:
+            return len(given_up) == len(stream.replicas)
+        return self.has_lost and (bool(given_up) or self.wants_another)
+
+    @cached_property
+    def newcomer_lacks_rest(self) -> bool:
+        """The newcomer lacks some of what is left, and has nothing that a copy would overwrite."""
+        if not self.continues_with_rest or self.fullest is None or not self._newcomer_is_sound:
+            return False
+        rest = self.live_reports[self.fullest].uncommitted_llsn_offset
+        report = self.live_reports[self.newcomer]
+        return report.uncommitted_llsn_offset < rest and report.written_end <= rest
+
+    @property
+    def newcomer_has_rest(self) -> bool:
+        """The newcomer may become a replica with what is left: it is needed as one, or has more
+        than the others."""
+        if not self.has_lost or not self._newcomer_is_sound or self.newcomer_lacks_rest:
+            return False
+        return self.continues_with_rest or self.joining == self.fullest
+
+    @property
+    def newcomer_is_needless(self) -> bool:
+        """Entries are lost, and replicas have at least as much of the rest as the newcomer."""
+        is_needed = self.continues_with_rest or self.newcomer_has_rest
+        return self.has_lost and self._newcomer_is_sound and not is_needed
+
+    @property
+    def _newcomer_is_sound(self) -> bool:
+        return self.joining in self.live_reports and self._is_sound(self.newcomer)
+
+    # ---- a sealed stream with a newcomer
+
+    @property
+    def newcomer_is_ready(self) -> bool:
+        """The newcomer is whole, or has all that is left of a stream that lost entries."""
+        return self.joining in self.whole or self.newcomer_has_rest
 
     @property
     def newcomer_is_durable(self) -> bool:
@@ -180,12 +272,15 @@ class Situation:
     @property
     def replicas_with_newcomer(self) -> tuple[NodeId, ...]:
         """The newcomer comes last: an existing replica is the better primary. It takes the place of
-        an unreachable replica before that of a leaving one."""
-        leaving = self.missing[0] if self.missing else self.stream.leaving
+        a replica that never comes back, else of an unreachable one before that of a leaving one."""
+        away = self.given_up or ([] if self.has_lost else self.missing)
+        leaving = next(iter(away), self.stream.leaving)
         return (*(node for node in self.stream.replicas if node != leaving), self.newcomer)
 
     @property
     def needs_spare(self) -> bool:
+        if self.continues_with_rest:
+            return True
         if self.missing:
             return any(map(self.nodes.lost, self.missing))
         return self.wants_another
@@ -201,8 +296,13 @@ class Situation:
     @property
     def standing(self) -> str:
         """The reason why the stream stays sealed."""
-        if self.missing:
-            return f"sealed: waiting for node {_names(self.missing)}"
+        given_up = self.given_up
+        if waiting := [node for node in self.missing if node not in given_up]:
+            return f"sealed: waiting for node {_names(waiting)}"
+        if given_up:
+            return f"sealed: node {_names(given_up)} was given up"
+        if self.has_lost:
+            return self.nobody_is_whole
         if self.stream.removing:
             return "sealed: it is removed when all its entries are trimmed"
         if self.stream.closed:
@@ -211,8 +311,13 @@ class Situation:
 
     @property
     def nobody_is_whole(self) -> str:
-        away = f"; node {_names(self.missing)} is away" if self.missing else ""
-        return f"sealed: no live replica has every committed entry{away}"
+        # One that hangs may be connected still, and has what it reported.
+        emptied = [n for n in self.missing if self.nodes.connected(n) and n not in self.reports]
+        away = [node for node in self.missing if node not in emptied]
+        words = ["sealed: no live replica has every committed entry"]
+        words += [f"node {_names(away)} is away"] if away else []
+        words += [f"node {_names(emptied)} has no replica of it any more"] if emptied else []
+        return "; ".join(words)
 
 
 def _names(nodes: list[NodeId]) -> str:

@@ -69,6 +69,10 @@ class QueueState:
         new = {p: JobState(member, 1) for p in positions if p > self.position}
         return replace(self, jobs={**self.jobs, **new}, position=max(self.position, through))
 
+    def skip(self, through: Glsn) -> QueueState:
+        """Pass entries up to `through`, which are lost: there is nothing to take."""
+        return replace(self, position=max(self.position, through))
+
     def take_again(self, member: str, position: Glsn) -> QueueState:
         """Let a member take a job that is free; nothing changes if it is not."""
         self._check(member)

@@ -21,7 +21,7 @@ takes from a member what it had stored before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
@@ -37,10 +37,15 @@ class Sealed(NamedTuple):
     file_epoch: int
     last_index: int
     lost: bool = False
+    record_format: int = 0  # the newest that it reads
 
     @property
     def knows(self) -> tuple[int, int]:
         return self.file_epoch, self.last_index
+
+
+class RoundsLost(Unavailable):
+    """A majority has lost what was decided: no takeover can succeed."""
 
 
 class Choice(NamedTuple):
@@ -105,6 +110,7 @@ class Progress:
     connected: bool = False
     asked: bool = False  # sealed over this connection, or about to be
     sealed: Sealed | None = None  # its answer over this connection
+    record_format: int = 0  # according to its last answer
     following: bool = False  # takes appends: what it has is what its leader installed
     installed: bool = False  # by this leader some time, perhaps without an answer
     installing: bool = False
@@ -180,10 +186,12 @@ class LeaderLog:
             self._choose()
 
     def sealed(self, member: MemberId, answer: Sealed) -> None:
-        """Take the answer to a seal. Unavailable: this epoch cannot be opened; take a new one."""
+        """Take the answer to a seal. Unavailable: this epoch cannot be opened; take a new one.
+        RoundsLost: none can."""
         progress = self.members[member]
         progress.in_flight.popleft()
         progress.sealed = answer
+        progress.record_format = answer.record_format
         if answer.lost:
             progress.stored_index = 0
             self._heal_later(progress)
@@ -191,6 +199,8 @@ class LeaderLog:
             progress.following = True
             progress.next_index = answer.last_index + 1
             self._stored(progress, answer.last_index)
+        if self.tail is None:
+            self._check_not_lost()
         if self.tail is None and self._choice is None:
             self._choose()
         elif not self.open:
@@ -215,6 +225,26 @@ class LeaderLog:
         self._stored(progress, index)
         reached = {member: progress.confirmed for member, progress in self.members.items()}
         self.confirmed = max(self.confirmed, self.configuration.agreed(reached))
+
+    def why_not_open(self) -> str:
+        """Return what a takeover waits for."""
+        away = [member for member in self.members if member not in self._answers()]
+        lost = self._lost()
+        if self._choice is not None or not away:
+            return "metadata repositories take long to store what was decided: look at their disks"
+        is_away = "is" if len(away) == 1 else "are"
+        says = f"{_repositories(away)} {is_away} away"
+        if lost:
+            says += f", and {_and(lost)} {_lost_rounds(lost)}"
+        return (
+            f"{says}: start {_and(away)}; if that is not possible, stop all and see `loom metadata "
+            "rebuild`"
+        )
+
+    @property
+    def record_format(self) -> int:
+        """The newest format that every member reads; 0 until all of them have answered once."""
+        return min(progress.record_format for progress in self.members.values())
 
     def append(self, record: bytes) -> int:
         """Append a record and return its index. It is done when `done_index` has reached that."""
@@ -298,6 +328,17 @@ class LeaderLog:
     def _answers(self) -> dict[MemberId, Sealed]:
         return {m: p.sealed for m, p in self.members.items() if p.sealed is not None}
 
+    def _lost(self) -> list[MemberId]:
+        return [member for member, answer in self._answers().items() if answer.lost]
+
+    def _check_not_lost(self) -> None:
+        lost = self._lost()
+        if not self.configuration.has_majority(self.members.keys() - lost):
+            raise RoundsLost(
+                f"{_repositories(lost)} {_lost_rounds(lost)}: restore the --data of enough of them "
+                "as it was last, or stop all and see `loom metadata rebuild`"
+            )
+
     def _goes_on(self, progress: Progress, answer: Sealed) -> bool:
         """Return whether a member that is back still has what this leader installed."""
         return progress.installed and answer.file_epoch == self.epoch
@@ -362,3 +403,15 @@ class LeaderLog:
             self.configuration.has_majority(at_work)
             or progress.file_bytes >= 2 * progress.file_bytes_max
         )
+
+
+def _repositories(members: Collection[MemberId]) -> str:
+    return f"metadata {'repository' if len(members) == 1 else 'repositories'} {_and(members)}"
+
+
+def _lost_rounds(members: Collection[MemberId]) -> str:
+    return f"lost {'its' if len(members) == 1 else 'their'} rounds"
+
+
+def _and(members: Iterable[MemberId]) -> str:
+    return " and ".join(map(str, members))

@@ -25,6 +25,7 @@ from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound
 from loomlog.metadata.catalog.kept_records import KeptRecords
 from loomlog.metadata.catalog.records import (
     ACCESS,
+    GIVEN_UP,
     AccessRecord,
     ClusterRecord,
     CountersRecord,
@@ -98,7 +99,8 @@ class Catalog(KeptRecords):
         self, node: NodeRecord, note_losses: Callable[[NodeRecord], NodeRecord] = lambda node: node
     ) -> NodeRecord:
         """Write a node as it describes itself. Operators' wishes stay, unless the node lost its
-        data; a permission to replace it is used up. `note_losses` adds its losses."""
+        data; a permission to replace it is used up, and the word that its data never comes back is
+        taken back. `note_losses` adds its losses."""
         async with self._writing:
             known = self.nodes.get(node.node_id)
             if known is not None and known.node_secret == node.node_secret:
@@ -107,7 +109,7 @@ class Catalog(KeptRecords):
                     draining=known.draining,
                     removing=known.removing,
                     draining_volumes=known.draining_volumes,
-                    losses=known.losses,
+                    losses=known.without_losses(GIVEN_UP).losses,
                     generations=known.with_generations(node.generations).generations,
                 )
             node = note_losses(node)
@@ -151,20 +153,25 @@ class Catalog(KeptRecords):
 
     # ---- logs
 
-    async def create_log(self, name: str, settings: Settings) -> LogRecord:
+    async def create_log(self, name: str, settings: Settings, first: Glsn = 1) -> LogRecord:
         """Give a log an id and its first segment, and mark it as unfinished."""
         if name in self.logs:
             raise AlreadyExists(f"there is a log {name!r} already: choose another name")
         log_id = await self.new_loglet()
-        log = LogRecord(log_id, name, (Segment(log_id, settings, 1),), unfinished=True)
+        segment = Segment(log_id, settings, first)
+        log = LogRecord(log_id, name, (segment,), trimmed=first - 1, unfinished=True)
         await self._put(log_key(name), log)
         return log
 
-    async def log_created(self, name: str, retention_s: int = 0) -> LogRecord:
-        return await self._update_log(name, unfinished=False, retention_s=retention_s)
+    async def log_created(
+        self, name: str, retention_s: int = 0, retention_bytes: int = 0
+    ) -> LogRecord:
+        return await self._update_log(
+            name, unfinished=False, retention_s=retention_s, retention_bytes=retention_bytes
+        )
 
-    async def set_retention(self, name: str, retention_s: int) -> LogRecord:
-        return await self._update_log(self.log(name).name, retention_s=retention_s)
+    async def set_retention(self, name: str, **changes: int) -> LogRecord:
+        return await self._update_log(self.log(name).name, **changes)
 
     async def trim_log(self, name: str, position: Glsn) -> LogRecord:
         if position <= self.log(name).trimmed:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 
+from loomlog.core.placement import Placed
 from loomlog.core.segments import Segment
 from loomlog.errors import Conflict, NotFound, SwapUnknown
 from loomlog.metadata.catalog.records import (
@@ -51,6 +52,7 @@ class KeptRecords:
         self.logs: dict[str, LogRecord] = {}
         self._logs_by_id: dict[LogId, LogRecord] = {}
         self.load_of: Counter[NodeId] = Counter()  # replicas, as protocols count them
+        self.placed = Placed()  # sets of replicas, until their records are deleted
 
     # ---- nodes
 
@@ -94,6 +96,14 @@ class KeptRecords:
         """Return the segment that a loglet runs; None if it belongs to no log any more."""
         log = self.log_of(record)
         return None if log is None else log.segment_of(record.loglet)
+
+    def name_of(self, record: LogletRecord) -> str:
+        """Return what operators call a loglet: its log, and which segment if there are several."""
+        log = self.log_of(record)
+        if log is None:
+            return f"segment {record.loglet}"
+        is_only = len(log.layout.segments) == 1 and self.segment_of(record) is not None
+        return f"log {log.name}" if is_only else f"segment {record.loglet} of log {log.name}"
 
     def trim_target(self, record: LogletRecord) -> Glsn:
         """Return how far a loglet is to be trimmed; 0: not at all."""

@@ -17,7 +17,7 @@ from loomlog.errors import Conflict, NotFound, SwapUnknown
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogletRecord, decode, encode
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.types import LogId, StreamId
+from loomlog.types import LogId, NodeId, StreamId
 
 L = TypeVar("L", bound=LogletRecord)
 
@@ -42,6 +42,7 @@ class LogletRecords(Generic[L]):
         self.catalog = catalog
         self._kept: dict[int, _Kept[L]] = {}
         self._by_log: defaultdict[LogId, dict[int, None]] = defaultdict(dict)  # ordered sets
+        self._placed: dict[int, list[tuple[NodeId, ...]]] = {}  # as counted in the catalog
 
     @classmethod
     async def load(cls, store: MetaStore, catalog: Catalog) -> Self:
@@ -55,6 +56,10 @@ class LogletRecords(Generic[L]):
     def number_of(self, record: L) -> int:
         """Return the number of a record, which is part of its key."""
         return record.loglet
+
+    def sets_of(self, record: L) -> list[tuple[NodeId, ...]]:
+        """Return the nodes of each set of replicas that is used, the busiest of each first."""
+        return []
 
     # ---- queries
 
@@ -132,14 +137,26 @@ class LogletRecords(Generic[L]):
 
     def _show(self, record: L) -> None:
         self._by_log[record.log_id][self.number_of(record)] = None
+        self._place(record, self.sets_of(record))
+
+    def _place(self, record: L, sets: list[tuple[NodeId, ...]]) -> None:
+        number = self.number_of(record)
+        for nodes in self._placed.pop(number, ()):
+            self.catalog.placed.count(nodes, -1)
+        for nodes in sets:
+            self.catalog.placed.count(nodes)
+        self._placed[number] = sets
 
     def _hide(self, record: L) -> None:
+        self._place(record, [])
+        del self._placed[self.number_of(record)]
         self._by_log[record.log_id].pop(self.number_of(record), None)
         if not self._by_log[record.log_id]:
             del self._by_log[record.log_id]
 
     def _changed(self, before: L, after: L) -> None:
         """Called after a changed record was written."""
+        self._place(after, self.sets_of(after))
 
     def _gone(self, number: int) -> NotFound:
         return NotFound(f"segment {number} was deleted")

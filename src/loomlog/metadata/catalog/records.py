@@ -30,6 +30,8 @@ class CountersRecord:
 
 Losses: TypeAlias = tuple[tuple[int, ...], ...]
 
+GIVEN_UP: Final = "given-up"  # among the losses of a node: everything, until it registers again
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
@@ -50,6 +52,7 @@ class NodeRecord:
     draining_volumes: tuple[str, ...] = ()  # take nothing new; what they have moves away
     losses: dict[str, Losses] = field(default_factory=dict)  # by protocol, which knows what is lost
     shards: tuple[int, ...] = (0,)  # the index of each volume, which never changes
+    life: int = 0  # grows when it is started after a crash; 0: not known
 
     def __post_init__(self) -> None:
         """Make numbers again of the keys of a stored record."""
@@ -71,6 +74,15 @@ class NodeRecord:
             return frozenset()
         volumes = zip(self.volumes, self.shards, strict=True)
         return frozenset(shard for volume, shard in volumes if volume in self.draining_volumes)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether an operator said that its data never comes back. If it does come back, it is
+        admitted unless it is being removed, and then this is not so any more."""
+        return self.removing or bool(self.losses_of(GIVEN_UP))
+
+    def given_up(self) -> NodeRecord:
+        return self.with_losses(GIVEN_UP, [(1,)])
 
     def losses_of(self, protocol: str) -> Losses:
         return self.losses.get(protocol, ())
@@ -94,6 +106,7 @@ class LogRecord:
     unfinished: bool = False  # being created or deleted: not visible, and a restart deletes it
     successor: Successor | None = None  # of the active segment, while it is being switched
     retention_s: int = 0  # age at which entries may be deleted; 0: never
+    retention_bytes: int = 0  # entries may go when these are stored behind them; 0: never
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""

@@ -104,7 +104,7 @@ class Driver:
     async def _metadata(self, loglet: LogId, request: Request) -> Answer:
         if isinstance(request, Swap):
             try:
-                if await self._records.swap(request.projection):
+                if await self._records.swap(request.projection, request.unheard):
                     self._sequencers.begin(request.projection)
                     return Swapped()
             except NotLeader:

@@ -12,8 +12,14 @@ from weakref import WeakValueDictionary
 from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Interrupted
-from loomlog.core.chained.reconfigure import Goal, Reconfigured, least_start, reconfigure
+from loomlog.core.chained.reconfigure import (
+    Goal,
+    Reconfigured,
+    least_start,
+    reconfigure,
+)
 from loomlog.core.segments import Segment
+from loomlog.core.steady_wait import SteadyWait
 from loomlog.errors import NotFound, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.chained.driver import Driver
@@ -25,6 +31,8 @@ from loomlog.types import Glsn, LogId
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64  # after a takeover all loglets need one; each seals a few replicas
+CRASHED_WAIT_S: Final = 30.0  # for nodes that may have what all others may have forgotten
+CRASHED_PAUSE_S: Final = 30.0  # attempts are at most a few seconds apart, unless others go away too
 
 
 class Epochs:
@@ -51,6 +59,7 @@ class Epochs:
         self._awaited: dict[LogId, list[asyncio.Future[None]]] = {}
         # Replicas may be sealed for an epoch that never came into force: it needs another try.
         self.unfinished: set[LogId] = set()
+        self._patience: dict[LogId, SteadyWait] = {}  # with nodes, because the others crashed
 
     async def begin(self, segment: Segment) -> None:
         """Hand out positions from the start of the segment. It may have begun before."""
@@ -104,20 +113,30 @@ class Epochs:
         loglet = projection.log_id
         self.unfinished.add(loglet)
         stop = partial(self._stop_sequencer, projection, goal)
+        goal = goal._replace(do_without=partial(self._do_without, loglet))
         steps = reconfigure(projection, goal, self._sequencers.new_name(), stop)
         ending = await self.driver.drive(loglet, steps)
         if not isinstance(ending, Reconfigured):
             why = ending.reason if isinstance(ending, Interrupted) else "another one is in force"
             raise Unavailable(f"segment {loglet} does not get a new epoch yet: {why}")
         self.unfinished.discard(loglet)
+        self._patience.pop(loglet, None)
         return ending.projection
 
-    def _stop_sequencer(self, projection: Projection, goal: Goal) -> Glsn:
+    def _do_without(self, loglet: LogId) -> bool:
+        """Return whether nodes were waited for that may have what all others may have forgotten."""
+        now_s, new = self._loop.time(), SteadyWait(CRASHED_WAIT_S, CRASHED_PAUSE_S)
+        patience = self._patience.setdefault(loglet, new)
+        patience.note(now_s)
+        return patience.is_over(now_s)
+
+    def _stop_sequencer(self, projection: Projection, goal: Goal, did_without: bool) -> Glsn:
         """Hand out nothing more; return where the next epoch may start at the least."""
         record = self.records.get(projection.log_id)
         log = None if record is None else self.catalog.log_of(record)
         handed_out = self._sequencers.stop(projection.log_id)
-        return least_start(projection, goal, handed_out, 0 if log is None else log.trimmed)
+        trimmed = 0 if log is None else log.trimmed
+        return least_start(projection, goal, handed_out, trimmed, did_without=did_without)
 
     def _alone(self, loglet: LogId) -> asyncio.Lock:
         return self._locks.setdefault(loglet, asyncio.Lock())
@@ -126,6 +145,7 @@ class Epochs:
         """Wake waiters of a loglet that is gone, or about to be."""
         self._sequencers.end(loglet)
         self.unfinished.discard(loglet)
+        self._patience.pop(loglet, None)
         self._tell(loglet)
 
     async def newer_than(self, loglet: LogId, epoch: int) -> None:

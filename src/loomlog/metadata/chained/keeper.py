@@ -1,15 +1,15 @@
-"""The keeper of the `chained` protocol: chains are made, begun, sealed, trimmed and shown."""
+"""The keeper of the `chained` protocol: chains are made, begun, sealed and trimmed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
-from loomlog.core.chained.chain import Chain, Projection, Replica, first_projection
-from loomlog.core.chained.conditions import ChainsView, conditions
+from loomlog.core.chained import losses
+from loomlog.core.chained.chain import Projection, Replica, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import (
     Create,
@@ -18,23 +18,31 @@ from loomlog.core.chained.messages import (
     Refused,
     Seal,
     SealedAt,
+    Stop,
     Trimmed,
 )
 from loomlog.core.chained.outage import outage
 from loomlog.core.chained.read import find_tail
-from loomlog.core.chained.reconfigure import Goal
-from loomlog.core.chained.trim import find_time
-from loomlog.core.chained.upkeep import condition, why_appends_wait
+from loomlog.core.chained.reconfigure import (
+    Goal,
+)
+from loomlog.core.chained.trim import find_time, measure
+from loomlog.core.chained.upkeep import (
+    may_become_short,
+)
 from loomlog.core.conditions import Condition
 from loomlog.core.outage import PartOutage
 from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
+from loomlog.core.sizes import Measured
 from loomlog.errors import InvalidArgument, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
+from loomlog.metadata.chained.decisions import Decisions
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.nodes import ChainNodes
 from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
+from loomlog.metadata.chained.status import ChainedStatus
 from loomlog.metadata.chained.upkeep import Upkeep
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
@@ -48,7 +56,6 @@ from loomlog.metadata.protocol import (
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import projection_to_wire
 from loomlog.wire.link import Connection
 
 CHAINS_MAX: Final = 256  # of a segment; a read of any position may ask the tail of each chain
@@ -57,8 +64,12 @@ TAIL_WAIT_S: Final = 6.0  # for a new epoch; less than a client waits for its an
 TRIM_WAIT_S: Final = 3.0  # then it continues in the background
 
 
+T = TypeVar("T")
+_UNCERTAIN: Final = f"{CHAINED}/uncertain"  # losses: whether replicas may be lost that are not void
+
+
 class ChainedKeeper(LogletKeeper[ChainedRecord]):
-    """Makes, seals and shows the chains of one term; upkeep.py repairs and trims them."""
+    """Makes and seals the chains of one term; upkeep.py repairs and trims them."""
 
     protocol: ClassVar[str] = CHAINED
     has_min_replicas: ClassVar[bool] = True
@@ -74,7 +85,13 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         self._catalog = catalog
         self._placement = context.placement
         self.records = chained
-        self.sequencers = Sequencers(context.leader_epoch, self._why_full)
+        self._nodes = ChainNodes(catalog, context.nodes, context.lost_nodes)
+        self.sequencers = Sequencers(
+            context.leader_epoch,
+            self._nodes.full_on.keys(),
+            self._why_full,
+            chained.projection_of,
+        )
         self.driver = Driver(
             catalog,
             chained,
@@ -82,8 +99,9 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             context.nodes,
             context.settings.failure_detection_s,
         )
-        self._nodes = ChainNodes(catalog, context.nodes, context.lost_nodes)
         self.upkeep = Upkeep(context, chained, self.sequencers, self.driver, self._nodes)
+        self._decisions = Decisions(chained, self.sequencers, self.driver, context.nodes)
+        self._status = ChainedStatus(catalog, self.sequencers, self._nodes, self.upkeep)
 
     def start(self) -> None:
         self.upkeep.start()
@@ -143,7 +161,10 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             sequencer=name,
             least=settings.replicas_least,
         )
-        return projection._replace(first=0, start=0)  # where its segment begins is not known yet
+        nodes = sorted({node for chain in placed for node in chain})
+        lives = tuple((node, self._catalog.nodes[node].life) for node in nodes)
+        # Where its segment begins is not known yet.
+        return projection._replace(first=0, start=0, lives=lives)
 
     async def _make_replica(self, replica: Replica) -> None:
         for request, expected in ((Create(), Done), (Seal(1), SealedAt)):
@@ -163,7 +184,10 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
 
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
         await self.upkeep.epochs.begin(segment)  # if it never did
-        goal = Goal(close=True)
+        record = self.records.get(segment.loglet)
+        standing = None if record is None else self.upkeep.standing(record)
+        short = standing is None or may_become_short(standing, self._nodes)
+        goal = Goal(close=True, short=short)
         closed = await self.upkeep.epochs.next(segment.loglet, goal, "its segment ends")
         return closed.start - 1
 
@@ -198,6 +222,14 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         outcome = await self.driver.drive(record.loglet, find_tail(record.projection))
         return outcome if isinstance(outcome, int) else None
 
+    async def settle(self, log: LogRecord, segment: Segment) -> Glsn:
+        """Begin a new epoch: what was handed out before it and is not written never will be."""
+        if self.known_tail(log, segment) < segment.start:
+            return await super().settle(log, segment)
+        goal = Goal(short=False)
+        begun = await self.upkeep.epochs.next(segment.loglet, goal, "what is reserved is decided")
+        return begun.start - 1
+
     def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
         """Return the last position handed out, or void; in this term it never falls."""
         record = self.records.get(segment.loglet)
@@ -221,7 +253,18 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         ended = segment.end is not None
         last = await self.find_tail(log, segment) if segment.end is None else segment.end
         steps = find_time(record.projection, timestamp_us, first, last, ended=ended)
-        outcome = await self.driver.drive(segment.loglet, steps)
+        return self._unless_stopped(segment, await self.driver.drive(segment.loglet, steps))
+
+    async def measure(
+        self, log: LogRecord, segment: Segment, first: Glsn, last: Glsn
+    ) -> Sequence[Measured]:
+        record = self.records.get(segment.loglet)
+        if record is None:
+            raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is just being deleted")
+        steps = measure(record.projection, first, last)
+        return self._unless_stopped(segment, await self.driver.drive(segment.loglet, steps))
+
+    def _unless_stopped(self, segment: Segment, outcome: T | Stop) -> T:
         match outcome:
             case Interrupted(reason):
                 raise Unavailable(f"segment {segment.loglet}: {reason}")
@@ -232,130 +275,60 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     # ---- status
 
     def stream(self, log: LogRecord, record: ChainedRecord, segment: Segment) -> pb.LogStream:
-        projection = record.projection
-        if not record.begun:  # not yet: it has no entries
-            projection = projection._replace(first=segment.start, start=segment.start)
-        addresses = {node.node_id: node.address for node in self._catalog.nodes.values()}
-        nodes = dict.fromkeys(replica.node_id for replica in projection.replicas)
-        tail = self.known_tail(log, segment)
-        return pb.LogStream(
-            log_stream_id=record.stream_id,
-            state=self._state(record),
-            seal_epoch=projection.epoch,
-            replicas=self._catalog.addressed(nodes),
-            last=tail if self.is_tail_known(log, segment) else None,
-            condition=self._condition(record, segment),
-            joining_node=record.joining[0].node_id if record.joining else 0,
-            copied_entries=tail * min(self._filled(record).values(), default=0) // 100,
-            loglet_id=record.loglet,
-            protocol=segment.settings.protocol,
-            projection=projection_to_wire(projection, addresses),
-        )
+        tail, is_known = self.known_tail(log, segment), self.is_tail_known(log, segment)
+        return self._status.stream(record, segment, tail, is_known=is_known)
+
+    def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
+        record = self.records.of_stream(stream_id)
+        return [] if record is None else self._status.replicas(record)
+
+    def segment_conditions(
+        self, log: LogRecord, record: ChainedRecord, segment: Segment
+    ) -> list[Condition]:
+        last: Glsn | None = segment.end
+        if last is None and self.is_tail_known(log, segment):
+            last = self.known_tail(log, segment)
+        return self._status.conditions(log, record, segment, last)
 
     def _why_full(self, loglet: LogId) -> str:
         """Return why no append may begin for lack of space; "" if they may. Called when one is
-        about to."""
-        record = self.records.get(loglet) if self._nodes.is_full(loglet) else None
+        about to, if a replica lacks space."""
+        record = self.records.get(loglet)
         full = self._nodes.full(record) if record is not None else None
         if not full:
             return ""
         self.upkeep.lacks_space(loglet)
         return self._nodes.why_full(full)
 
-    def _state(self, record: ChainedRecord) -> pb.StreamState:
-        if record.projection.closed:
-            return pb.STREAM_SEALED
-        return pb.RUNNING if record.loglet in self.sequencers else pb.SEALING
-
-    def _condition(self, record: ChainedRecord, segment: Segment) -> str:
-        action, trouble = self.upkeep.decide(record), self.upkeep.trouble(record.loglet)
-        wanted, filled = segment.settings.replicas, self._filled(record)
-        log = self._catalog.log_of(record)
-        trimmed = 0 if log is None else log.trimmed
-        refusing = self._nodes.refusing()
-        waiting = why_appends_wait(record, self._nodes)
-        if not waiting and (full := self.upkeep.full(record)):
-            waiting = f"takes no appends: {self._nodes.why_full(full)}"
-        return condition(
-            record.projection, wanted, waiting, action, filled, trouble, trimmed, refusing
-        )
-
-    def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
-        record = self.records.of_stream(stream_id)
-        standing = None if record is None else self.upkeep.standing(record)
-        if record is None or standing is None:
-            return []
-        filled = self._filled(record)
-        described = []
-        for replica in (*record.projection.replicas, *record.joining):
-            chain = record.projection.chains[replica.chain]
-            place = "joins" if replica in record.joining else _place(chain, replica)
-            state = "unfit" if replica in standing.unfit else "whole"
-            if replica in filled:
-                state = f"{filled[replica]} % copied"
-            described.append(
-                pb.ReplicaDescription(
-                    storage_node_id=replica.node_id,
-                    role=f"chain {replica.chain}: {place}",
-                    state=state,
-                    epoch=record.projection.epoch,
-                    part=replica.chain,
-                )
-            )
-        return described
-
-    def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
-        """Return how many percent each newcomer has copied."""
-        newcomers = self.upkeep.newcomers
-        return {replica: newcomers.percent(record, replica) for replica in record.joining}
-
-    def segment_conditions(
-        self, log: LogRecord, record: ChainedRecord, segment: Segment
-    ) -> list[Condition]:
-        standing = self.upkeep.standing(record) if record.begun else None
-        if standing is None:
-            return []
-        last: Glsn | None = segment.end
-        if last is None and self.is_tail_known(log, segment):
-            last = self.known_tail(log, segment)
-        trimmed = max(log.trimmed, segment.start - 1)
-        view = ChainsView(
-            log.name,
-            standing,
-            self._nodes,
-            self.upkeep.unverified,
-            positions=None if last is None else max(last - trimmed, 0),
-            sizes=[self._nodes.size_of(chain) for chain in record.projection.chains],
-            trimmed=log.trimmed,
-            takes_appends=self._state(record) != pb.SEALING,
-            action=self.upkeep.decide(record),
-            filled=self._filled(record),
-            trouble=self.upkeep.trouble(record.loglet),
-        )
-        return conditions(view)
-
     # ---- nodes
 
     def placement(self) -> list[tuple[NodeId, ...]]:
-        return [
-            tuple(replica.node_id for replica in chain)
-            for record in self.records
-            for chain in record.projection.chains
-        ]
+        return [nodes for record in self.records for nodes in self.records.sets_of(record)]
 
     def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
         chains = [
-            ReplicaSet(f"chain {chain[0].chain} of segment {record.loglet}", nodes)
+            ReplicaSet(self._name_of(record, chain[0].chain), nodes)
             for record in self.records
             for chain in record.projection.chains
             if node in (nodes := tuple(replica.node_id for replica in chain))
         ]
-        joining = [r for record in self.records for r in record.joining if r.node_id == node]
-        return chains + [ReplicaSet(f"chain {r.chain} of segment {r.log_id}", ()) for r in joining]
+        others = (
+            (record, replica)
+            for record in self.records
+            for replica in (*record.joining, *(each.replica for each in record.unheard))
+        )
+        return chains + [
+            ReplicaSet(self._name_of(record, replica.chain), ())
+            for record, replica in others
+            if replica.node_id == node
+        ]
+
+    def _name_of(self, record: ChainedRecord, chain: int) -> str:
+        return f"chain {chain} of {self._catalog.name_of(record)}"
 
     def stuck_on(self, node: NodeId) -> list[str]:
         return [
-            f"chain {replica.chain} of segment {record.loglet}"
+            self._name_of(record, replica.chain)
             for record in self.records.on_node(node)
             for replica in record.projection.replicas
             if replica.node_id == node
@@ -367,17 +340,15 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return sum([await self._leave(node, replica) for replica in stored])
 
     async def _leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
+        """Move a replica to another node; if there is none, to another volume of the same one."""
         record = self.records.get(stored.loglet_id)
-        chains = record.projection.chains if record is not None else ()
-        chain = chains[stored.part] if stored.part < len(chains) else ()
-        replica = next((r for r in chain if r.node_id == node), None)
-        if record is None or replica is None:
-            joining = record.joining if record is not None else ()
-            return any((r.node_id, r.chain) == (node, stored.part) for r in joining)
-        if not record.is_moving(replica):
-            await self.records.change(record.loglet, lambda record: record.move(replica, 0))
+        replica = Replica(node, stored.loglet_id, stored.part, stored.birth)
+        if record is None or replica not in record.replicas:
+            return False
+        if replica in record.projection.replicas and not record.is_moving(replica):
+            await self.records.change(record.loglet, lambda record: record.move(replica, node))
             self.upkeep.wake(record.loglet)
-        return True
+        return replica not in (*record.damaged, *record.witnesses)
 
     def replica_groups(self) -> list[ReplicaGroup]:
         return [
@@ -426,6 +397,9 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def instead_of_adding(self, log: str) -> str:
         return f": `loom log switch {log} --streams N` gives it another number of chains"
 
+    def forgotten(self, node: NodeId) -> list[str]:
+        return [f"segment {loglet}" for loglet in self.upkeep.remover.forgotten(node)]
+
     async def clean_up(self, node: NodeId) -> Cleanup:
         count = await self.upkeep.remover.clean_up(node)
         return Cleanup(f"{count} replicas of chains that nobody knows" if count else "")
@@ -459,21 +433,29 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def note_losses(
         self, node: NodeRecord, request: pb.Register, lost: Collection[int]
     ) -> NodeRecord:
-        """Void the replicas on volumes that lost data, and those that were on one of them, or on
-        one that was given up, if they are on no other volume."""
-        there = {_key_of(ref): ref.shard for ref in request.chain_replicas}
-        void = {key for key, shard in there.items() if shard in lost}
-        are_gone = lost or (request.given_up and not request.conditions.chains_unserved)
+        """Void the replicas of which blocks may be missing (core/chained/losses.py)."""
         known = {*request.shards, *lost, *request.given_up}
-        if are_gone and known.issuperset(node.generations):  # none is left out
-            expected = {replica[1:] for replica in self.records.replicas_on(node.node_id)}
-            void |= expected.difference(there)
-        return node.with_losses(CHAINED, {*node.losses_of(CHAINED), *void}) if void else node
+        void, uncertain = losses.judge(
+            {replica[1:] for replica in self.records.replicas_on(node.node_id)},
+            {_key_of(ref): ref.shard for ref in request.chain_replicas},
+            {*lost, *request.salvaged_chains},
+            uncertain=bool(request.given_up or node.losses_of(_UNCERTAIN)),
+            is_all=known.issuperset(node.generations) and not request.conditions.chains_unserved,
+        )
+        if void:
+            node = node.with_losses(CHAINED, {*node.losses_of(CHAINED), *void})
+        if uncertain:
+            return node.with_losses(_UNCERTAIN, [(1,)])
+        return node.without_losses(_UNCERTAIN) if node.losses_of(_UNCERTAIN) else node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
-        answer.void.extend(
-            pb.ChainReplicaRef(loglet_id=loglet, chain=chain, birth=birth)
-            for loglet, chain, birth in node.losses_of(CHAINED)
+        answer.void.extend(_ref_of(key) for key in node.losses_of(CHAINED))
+        answer.forgetful.extend(
+            _ref_of(replica[1:])
+            for record in self.records.on_node(node.node_id)
+            if record.projection.has_crashed(node.node_id, node.life)
+            for replica in record.projection.replicas
+            if replica.node_id == node.node_id
         )
 
     def registered(self, node: NodeRecord, request: pb.Register) -> None:
@@ -485,7 +467,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     # ---- requests
 
     def requests(self) -> Mapping[str, Answer]:
-        return {"report_chain": self._report_chain}
+        return {"report_chain": self._report_chain, "decide_position": self._decisions.answer}
 
     async def _report_chain(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
         await self.upkeep.report(frame.report_chain)
@@ -495,10 +477,9 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return {"sequencer_request": self.sequencers.answer_frame}
 
 
-def _place(chain: Chain, replica: Replica) -> str:
-    if replica == chain[0]:
-        return "head" if len(chain) > 1 else "head and tail"
-    return "tail" if replica == chain[-1] else "middle"
+def _ref_of(key: tuple[int, ...]) -> pb.ChainReplicaRef:
+    loglet, chain, birth = key
+    return pb.ChainReplicaRef(loglet_id=loglet, chain=chain, birth=birth)
 
 
 def _key_of(ref: pb.ChainReplicaRef) -> tuple[LogId, int, int]:

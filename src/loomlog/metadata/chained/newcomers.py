@@ -9,7 +9,10 @@ from typing import Final
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Interrupted
-from loomlog.core.chained.reconfigure import Admission, create
+from loomlog.core.chained.newcomer import create
+from loomlog.core.chained.reconfigure import (
+    Admission,
+)
 from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
 from loomlog.metadata.chained.epochs import Epochs
 
@@ -40,7 +43,8 @@ class Newcomers:
             return  # the log was deleted, and all replicas are removed
         except LoomError as error:
             logger.warning("node %d does not join segment %d: %s", *replica[:2], error)
-            self._nodes.set_unable(replica.log_id, replica.node_id)
+            if not self._problem(replica):  # else it was started again, and may take another one
+                self._nodes.set_unable(replica.log_id, replica.node_id)
             await self._records.change(replica.log_id, lambda record: record.give_up(replica))
         finally:
             self.under_way.pop(replica, None)
@@ -48,15 +52,18 @@ class Newcomers:
     async def _admit(self, replica: Replica) -> None:
         loglet = replica.log_id
         projection = self._projection(replica)
-        newcomer = await self._driver.drive(loglet, create(projection, replica))
+        steps = create(projection, replica, self._nodes.life(replica.node_id))
+        newcomer = await self._driver.drive(loglet, steps)
         if isinstance(newcomer, Interrupted):
             raise Unavailable(newcomer.reason)
         admission = self.under_way[replica] = Admission(newcomer)
         while True:
+            if problem := self._problem(replica):
+                raise Unavailable(problem)
             try:
                 began_s = self._loop.time()
-                steps = admission.catch_up(self._projection(replica))
-                stop = await self._driver.drive(loglet, steps, self._bytes_per_s)
+                catch_up = admission.catch_up(self._projection(replica))
+                stop = await self._driver.drive(loglet, catch_up, self._bytes_per_s)
                 if stop is not None:
                     raise Unavailable(stop.reason)
                 goal = admission.next_goal(self._loop.time() - began_s)
@@ -69,6 +76,11 @@ class Newcomers:
                 if delay_s is None or not self._nodes.reachable(replica.node_id):
                     raise
                 await asyncio.sleep(delay_s)
+
+    def _problem(self, replica: Replica) -> str:
+        """Return why it cannot join any more; "" if that is not known."""
+        admission = self.under_way.get(replica)
+        return "" if admission is None else admission.problem(self._nodes.life(replica.node_id))
 
     def _projection(self, replica: Replica) -> Projection:
         record = self._records.get(replica.log_id)

@@ -17,6 +17,7 @@ from loomlog.protocol_names import CHAINED
 from loomlog.types import LogId, NodeId
 
 LOOK_S: Final = 0.05  # how often, while a node is expected back
+REPORTED_S: Final = 5.0  # how long the report of a client counts
 
 
 class ChainNodes:
@@ -29,21 +30,21 @@ class ChainNodes:
         self._lost_nodes = lost_nodes
         self.reachable = connected.reachable
         self.is_stopping = connected.is_stopping
-        self._reported: set[tuple[LogId, NodeId]] = set()  # clients cannot reach them
+        self._reported: dict[tuple[LogId, NodeId], float] = {}  # clients get no answer; until when
         self._voids: dict[NodeId, tuple[Losses, frozenset[tuple[int, ...]]]] = {}
         self._registered: dict[NodeId, set[Replica]] = {}
         self._unable: dict[tuple[LogId, NodeId], float] = {}  # until when
-        self._full: dict[LogId, set[NodeId]] = {}  # no append may begin there
+        self.full_on: dict[LogId, set[NodeId]] = {}  # replicas, also former ones
 
     # ---- reachable nodes
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
-        """Return whether it was silent for long, or is disconnected or stops and no client reaches
-        it."""
+        """Return whether it was silent for long, or is disconnected or missed and a client gets no
+        answer of it."""
         if self._connected.silent(node):
             return True
-        is_gone = self._connected.was_lost(node) or self._connected.is_stopping(node)
-        return is_gone and (loglet, node) in self._reported
+        is_gone = self._connected.was_lost(node) or not self._connected.alive(node)
+        return is_gone and self._loop.time() < self._reported.get((loglet, node), 0.0)
 
     def refusing(self) -> dict[NodeId, str]:
         """Return the nodes that cannot take a replica because of their disks, and why."""
@@ -64,21 +65,17 @@ class ChainNodes:
     def note_full(self, node: NodeId) -> None:
         """Learn of which loglets a node has replicas on volumes that are nearly full."""
         full = self._connected.restrictions(node).full_loglets
-        for loglet in [loglet for loglet, nodes in self._full.items() if node in nodes]:
-            self._full[loglet].discard(node)
-            if not self._full[loglet]:
-                del self._full[loglet]
+        for loglet in [loglet for loglet, nodes in self.full_on.items() if node in nodes]:
+            self.full_on[loglet].discard(node)
+            if not self.full_on[loglet]:
+                del self.full_on[loglet]
         for loglet in full:
-            self._full.setdefault(loglet, set()).add(node)
+            self.full_on.setdefault(loglet, set()).add(node)
 
     def full(self, record: ChainedRecord) -> frozenset[Replica]:
         """Return the replicas in force that are on volumes which are nearly full."""
-        nodes = self._full.get(record.loglet, ())
+        nodes = self.full_on.get(record.loglet, ())
         return frozenset(r for r in record.projection.replicas if r.node_id in nodes)
-
-    def is_full(self, loglet: LogId) -> bool:
-        """Return whether any node has a replica without room; it need not be in force."""
-        return loglet in self._full
 
     def why_full(self, replicas: Iterable[Replica]) -> str:
         """Return what the nodes of full replicas say."""
@@ -94,11 +91,13 @@ class ChainNodes:
                 await asyncio.sleep(LOOK_S)
 
     def reported(self, loglet: LogId, node: NodeId) -> None:
-        self._reported.add((loglet, node))
+        now_s = self._loop.time()
+        self._reported = {key: until for key, until in self._reported.items() if until > now_s}
+        self._reported[loglet, node] = now_s + REPORTED_S
 
     def came_back(self, node: NodeId) -> None:
         """Forget what clients and chains said about a node before it was restarted."""
-        self._reported = {key for key in self._reported if key[1] != node}
+        self._reported = {key: until for key, until in self._reported.items() if key[1] != node}
         self._unable = {key: until for key, until in self._unable.items() if key[1] != node}
 
     def registered_with(self, node: NodeId) -> list[Replica]:
@@ -146,6 +145,10 @@ class ChainNodes:
         record = self._catalog.nodes.get(node)
         return record is not None and record.draining
 
+    def life(self, node: NodeId) -> int:
+        record = self._catalog.nodes.get(node)
+        return 0 if record is None else record.life
+
     # ---- nodes for another replica
 
     def set_unable(self, loglet: LogId, node: NodeId) -> None:
@@ -156,13 +159,18 @@ class ChainNodes:
     ) -> NodeId | None:
         """Return the preferred node, or the best one that holds nothing of the chain. If there is
         none, one with a replica that left: that stays until the chain has all its replicas
-        again."""
-        all_used = (*record.projection.replicas, *record.joining)
-        used = {r.node_id for r in all_used if r.chain == chain}
+        again. If there is none either, a node of which another volume may take the replica."""
+        joining = {r.node_id for r in record.joining if r.chain == chain}
+        used = {r.node_id for r in record.projection.chains[chain]} | joining
         left = {r.node_id for r in record.needless if r.chain == chain}
         if preferred is not None and preferred in self._fit(record, used):
             return preferred
-        return self._choose(record, used | left) or self._choose(record, used)
+        within = {r.node_id for r, node in record.moving if (r.chain, r.node_id) == (chain, node)}
+        return (
+            self._choose(record, used | left)
+            or self._choose(record, used)
+            or next(iter(self._fit(record, used - within | joining)), None)
+        )
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
         """Return the best node for a chain that is lost. It may be one that lost it."""

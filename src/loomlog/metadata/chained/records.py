@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from loomlog.core.chained.chain import Projection, Replica, ReplicaEpochs
+from loomlog.core.chained.chain import Projection, Replica, ReplicaEpochs, Unheard
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.history import Unknowable
 from loomlog.metadata.catalog.loglet_records import LogletRecords
@@ -33,12 +33,23 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
     def replicas_on(self, node: NodeId) -> list[Replica]:
         return [r for record in self for r in record.replicas if r.node_id == node]
 
-    async def swap(self, projection: Projection) -> bool:
+    def projection_of(self, loglet: LogId) -> Projection | None:
+        """Return the projection in force; None if there is no such loglet."""
+        record = self.get(loglet)
+        return None if record is None else record.projection
+
+    async def swap(self, projection: Projection, unheard: tuple[Unheard, ...]) -> bool:
         """Bring it into force, if the previous epoch is in force; return whether it is."""
-        after = await self.change(projection.log_id, lambda record: record.swap(projection))
+        after = await self.change(
+            projection.log_id, lambda record: record.swap(projection, unheard)
+        )
         return after.projection == projection
 
     # ---- the load of nodes
+
+    def sets_of(self, record: ChainedRecord) -> list[tuple[NodeId, ...]]:
+        chains = record.projection.chains
+        return [tuple(replica.node_id for replica in chain) for chain in chains]
 
     def _show(self, record: ChainedRecord) -> None:
         super()._show(record)
@@ -49,6 +60,7 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
         super()._hide(record)
 
     def _changed(self, before: ChainedRecord, after: ChainedRecord) -> None:
+        super()._changed(before, after)
         self._count(before, -1)
         self._count(after, 1)
 
@@ -81,6 +93,8 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
             tuple, {n.node_id: n.losses_of(CHAINED) for n in draft.decoded("node/", NodeRecord)}
         )
         for key, record in self.remaining(draft):
+            if record.loglet in draft.dropped:
+                continue
             epochs = {
                 replica: each
                 for replica, each in self.chains.get(record.loglet, {}).items()

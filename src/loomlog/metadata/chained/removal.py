@@ -104,6 +104,11 @@ class ChainRemover:
                 node,
             )
 
+    def forgotten(self, node: NodeId) -> list[LogId]:
+        """Return the loglets of which a node registered replicas, and that no record names."""
+        unknown = {r.log_id for r in self._unknown(node) if self._records.get(r.log_id) is None}
+        return sorted(unknown)
+
     async def clean_up(self, node: NodeId) -> int:
         """Delete replicas that no record names, and return how many."""
         return len(await self._ask_to_remove(self._unknown(node)))

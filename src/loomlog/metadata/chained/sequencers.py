@@ -7,12 +7,16 @@ if it does not, replicas refuse them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from loomlog.core.chained.chain import Projection
-from loomlog.core.chained.messages import Answer, Next, Refused, Request
-from loomlog.core.chained.sequencer import TICKETS_REMEMBERED, Sequencer
+from loomlog.core.chained.messages import Answer, Next, Request
+from loomlog.core.chained.sequencer import (
+    TICKETS_REMEMBERED,
+    Sequencer,
+    answer_without_sequencer,
+)
 from loomlog.errors import Busy
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
@@ -20,18 +24,23 @@ from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_fro
 
 REMEMBERED_LEAST: Final = 1_000  # tickets, however many loglets share the memory
 
-NOT_YET: Final = Refused("positions are not handed out yet, or not any more: try again soon")
-
 
 class Sequencers:
     """The sequencers of this term, by loglet."""
 
     def __init__(
-        self, leader_epoch: int, why_full: Callable[[LogId], str] = lambda loglet: ""
+        self,
+        leader_epoch: int,
+        full: Container[LogId],
+        why_full: Callable[[LogId], str],
+        projection_of: Callable[[LogId], Projection | None],
     ) -> None:
-        """`why_full` returns why no append to a loglet may begin for lack of space."""
+        """`full`: the loglets with a replica that lacks space. `why_full` returns why no append to
+        one of them may begin; "" if they may. `projection_of` returns what is in force."""
         self._last_name = leader_epoch << 32
+        self._full = full
         self._why_full = why_full
+        self._projection_of = projection_of
         self._sequencers: dict[LogId, Sequencer] = {}
         self._stopped_at: dict[LogId, Glsn] = {}
 
@@ -69,11 +78,14 @@ class Sequencers:
 
     def answer_frame(self, frame: pb.Frame) -> pb.Frame:
         loglet, request = sequencer_request_from_wire(frame.sequencer_request)
-        if isinstance(request, Next) and (why := self._why_full(loglet)):
+        is_tight = loglet in self._full and isinstance(request, Next)
+        if is_tight and (why := self._why_full(loglet)):
             raise Busy(f"segment {loglet} takes no appends: {why}")
         answer = sequencer_answer_to_wire(self.answer(loglet, request))
         return pb.Frame(sequencer_answer=answer)
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)
-        return NOT_YET if sequencer is None else sequencer.answer(request)
+        if sequencer is not None:
+            return sequencer.answer(request)
+        return answer_without_sequencer(self._projection_of(loglet), request)

@@ -1,7 +1,8 @@
 """Keep every chained loglet as it should be: ask core.chained.upkeep what to do, and do it.
 
-Each loglet has three kinds of concurrent work, each only while there is something to do:
-its chains are repaired, unneeded replicas are removed and it is trimmed (removal.py).
+Each loglet has four kinds of concurrent work, each only while there is something to do: its chains
+are repaired, unneeded replicas are removed, it is trimmed (removal.py), and replicas that it did
+without are compared with it (comparer.py).
 Events wake them: a node registered, fell silent or came back, a log changed, a client cannot reach
 a node, a new epoch began.
 """
@@ -17,10 +18,11 @@ from loomlog.core.chained import upkeep
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
-from loomlog.core.chained.replica import DAMAGED, NOT_HERE
+from loomlog.core.chained.replica import DAMAGED, FORGETFUL, NOT_HERE
 from loomlog.core.requests import Lost
 from loomlog.errors import NotFound, Unavailable
-from loomlog.metadata.background import RetryLoop, StepResult, Timers
+from loomlog.metadata.background import RetryLoop, StepResult
+from loomlog.metadata.chained.comparer import ChainComparer
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.metadata.chained.newcomers import Newcomers
@@ -30,6 +32,7 @@ from loomlog.metadata.chained.removal import ChainRemover, ChainTrimmer
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.nodes.placement import UNABLE_S
 from loomlog.metadata.protocol import KeeperContext
+from loomlog.net.timers import Timers
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -63,6 +66,7 @@ class Upkeep:
         self._repair = RetryLoop("upkeep of segment", self._repair_step, background)
         self.remover = ChainRemover(self.epochs, background, self._is_needless)
         self.trimmer = ChainTrimmer(self.epochs, background)
+        self.comparer = ChainComparer(self.epochs, background, self._repair.wake)
         self._unfit: set[Replica] = set()
         self._damaged: set[Replica] = set()  # unfit, because blocks are not what was written
         self._missing: set[Replica] = set()  # unfit, because they are not there
@@ -86,8 +90,13 @@ class Upkeep:
         record = self._chained.get(loglet)
         if record is not None:
             self._repair.wake(loglet)
-            self.remover.look(record)
-            self.trimmer.look(record)
+            self._look(record)
+
+    def _look(self, record: ChainedRecord) -> None:
+        """Wake the other work on a loglet."""
+        self.remover.look(record)
+        self.trimmer.look(record)
+        self.comparer.look(record)
 
     def log_changed(self, log_id: LogId) -> None:
         for record in self._chained.of_log(log_id):
@@ -100,8 +109,7 @@ class Upkeep:
         for record in self._chained:
             if not isinstance(self.decide(record), upkeep.Wait):
                 self._repair.wake(record.loglet)
-            self.remover.look(record)
-            self.trimmer.look(record)
+            self._look(record)
         if not alive:
             delay_s = self._nodes.lost_in_s(node)
             self._timers.set(node, delay_s, partial(self.node_changed, node, alive=True))
@@ -150,6 +158,10 @@ class Upkeep:
                 case Lost():
                     self.unverified.add(replica)
                     self._check_later(replica)
+                case Refused() if answer == FORGETFUL:
+                    self._is_fit(replica)
+                    self.epochs.unfinished.add(record.loglet)
+                    self.wake(record.loglet)
                 case Refused(reason):
                     if answer == DAMAGED:
                         self._damaged.add(replica)
@@ -207,18 +219,35 @@ class Upkeep:
         loglet, node = request.loglet_id, request.storage_node_id
         if self._used(loglet).projection.epoch > request.epoch:
             return
-        if self._nodes.reachable(node):
-            await self._verify(self._used(loglet), node)
-        else:
-            self._nodes.reported(loglet, node)
-        if isinstance(self.decide(self._used(loglet)), upkeep.Wait):
-            raise Unavailable(f"node {node} still reports, or no node can replace it: try again")
-        self.wake(loglet)
+        self._nodes.reported(loglet, node)
+        newer = asyncio.ensure_future(self.epochs.newer_than(loglet, request.epoch))
         try:
+            if self._nodes.reachable(node):
+                await self._verify_until(newer, self._used(loglet), node)
+            if not newer.done() and isinstance(self.decide(self._used(loglet)), upkeep.Wait):
+                raise Unavailable(
+                    f"node {node} still reports, or no node can replace it: try again"
+                )
+            self.wake(loglet)
             async with asyncio.timeout(REPORT_WAIT_S):
-                await self.epochs.newer_than(loglet, request.epoch)
+                await newer
         except TimeoutError:
             raise Unavailable(f"segment {loglet} does not get a new epoch yet") from None
+        finally:
+            newer.cancel()
+
+    async def _verify_until(
+        self, newer: asyncio.Future[None], record: ChainedRecord, node: NodeId
+    ) -> None:
+        """Verify a node, unless a newer epoch begins first because it is missed."""
+        verifying = asyncio.ensure_future(self._verify(record, node))
+        try:
+            ends = (verifying, newer)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=REPORT_WAIT_S)
+            if verifying.done():
+                verifying.result()
+        finally:
+            verifying.cancel()
 
     def _used(self, loglet: LogId) -> ChainedRecord:
         """Return the record of a loglet whose segment is part of a log."""

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from loomlog.core.copyset import log_state
+from loomlog.core.copyset.nodeset import shard_name
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import shard_name
 from loomlog.errors import LoomError
 from loomlog.metadata.background import Background, Later, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore

@@ -18,12 +18,13 @@ from loomlog.core.copyset.messages import (
     Finish,
     GetState,
     LogState,
+    Miss,
     SetClean,
     UseShort,
 )
-from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short, shard_name
+from loomlog.core.copyset.presumption import Presume
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
-from loomlog.core.copyset.shards import shard_name
 from loomlog.core.segments import Segment
 from loomlog.errors import NotFound, RolledBack, Unauthorized, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
@@ -56,6 +57,8 @@ class EpochStore:
         self._contradicted = contradicted
         # The shards that are rebuilt, for a loglet; set by the keeper.
         self.rebuilt: Callable[[LogId], Iterable[pb.CopysetThrough]] = lambda loglet: ()
+        # Called when a node has taken an epoch; set by the keeper.
+        self.taken: Callable[[CopysetRecord], None] = lambda record: None
         self._awaited: dict[LogId, asyncio.Event] = {}  # set on a change
         self._tails: dict[LogId, Lsn] = {}  # the newest from sequencers' heartbeats
         self.renewing: set[LogId] = set()  # operators want these on the nodes that are best now
@@ -73,12 +76,29 @@ class EpochStore:
             case Activate():
                 taken = await self.take_epoch(loglet, node, asked.expected) is not None
             case SetClean():
+                self._check_taker(loglet, asked.by, node)
                 await self.change(loglet, lambda state: log_state.set_clean(state, asked))
             case UseShort():
+                self._check_taker(loglet, asked.by, node)
                 await self.change(loglet, lambda state: log_state.use_short(state, asked))
+            case Presume():
+                self._check_taker(loglet, asked.by, node)
+                await self.change(loglet, lambda state: log_state.presume(state, asked))
             case Finish():
+                self._check_taker(loglet, asked.epoch, node)
                 await self.change(loglet, lambda state: log_state.finish(state, asked))
+            case Miss():
+                self._check_holder(loglet, node)
+                await self.change(loglet, lambda state: log_state.miss(state, asked))
+                logger.warning(
+                    "segment %d: epoch %d was acknowledged up to %d, node %d knows: some is lost",
+                    loglet,
+                    asked.epoch,
+                    asked.lng,
+                    node,
+                )
             case Contradict():
+                self._check_taker(loglet, asked.epoch, node)
                 what = (
                     f"node {shard_name(asked.shard)} has position {asked.lsn} of segment {loglet}, "
                     f"but epoch {asked.epoch} was given as a new one"
@@ -86,9 +106,25 @@ class EpochStore:
                 self._contradicted(what)
                 raise RolledBack(f"the metadata went back in time: {what}")
         record = self._record(loglet)
+        if taken:
+            self.taken(record)
         message = self.for_a_sequencer(record) if taken else self.to_wire(record)
         message.taken = taken
         return message
+
+    def _check_taker(self, loglet: LogId, epoch: Epoch, node: NodeId) -> None:
+        """Raise Unauthorized if another node took the epoch."""
+        state = self._record(loglet).state
+        takers = {**dict(state.takers), state.epoch: state.sequencer}
+        if (taker := takers.get(epoch, 0)) not in (0, node):
+            raise Unauthorized(
+                f"epoch {epoch} of segment {loglet} is of node {taker}, not of node {node}"
+            )
+
+    def _check_holder(self, loglet: LogId, node: NodeId) -> None:
+        """Raise Unauthorized if a node never had anything of it."""
+        if not self._record(loglet).is_on(node):
+            raise Unauthorized(f"node {node} has no copies of segment {loglet}")
 
     def to_wire(self, record: CopysetRecord) -> pb.CopysetState:
         message = state_to_wire(record.loglet, record.state, self.nodes.known())
@@ -105,7 +141,9 @@ class EpochStore:
 
     def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
         for reported in report.tails:
-            self.take_tail(reported.loglet_id, reported.tail)
+            record = self.records.get(reported.loglet_id)
+            if record is None or record.is_on(node) or node in record.state.sequencers_since(0):
+                self.take_tail(reported.loglet_id, reported.tail)
 
     def take_tail(self, loglet: LogId, tail: Lsn) -> None:
         """Note how far a sequencer reports to have acknowledged."""
@@ -172,6 +210,7 @@ class EpochStore:
                 closed=closed,
                 short=() if closed else self.next_short(segment, state),
                 least=segment.settings.replicas_least,
+                lives=self.nodes.lives(),
             )
 
         state = await self.change(loglet, taken)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Final
 
 from loomlog.core.conditions import Condition
 from loomlog.core.copyset.landmarks import Ages, SequencerTail, last_to_go, tail
 from loomlog.core.copyset.log_state import awaited, first_state, holders, is_recovered
+from loomlog.core.copyset.losses import Closing, Closings
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import Authority
+from loomlog.core.copyset.nodeset import Authority, index_of, node_of, shard_of
 from loomlog.core.copyset.outage import outage
-from loomlog.core.copyset.record import skip_zero
-from loomlog.core.copyset.shards import index_of, node_of, shard_of
+from loomlog.core.copyset.record import last_of, skip_zero
 from loomlog.core.copyset.upkeep import why_not_closed
 from loomlog.core.outage import PartOutage
 from loomlog.core.segments import Segment, Settings, Successor
+from loomlog.core.sizes import Measured
 from loomlog.errors import InvalidArgument, Retryable, Sealed, Unavailable
 from loomlog.limits import NODESET_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
@@ -26,10 +27,11 @@ from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.rebuild_log import RebuildLog
 from loomlog.metadata.copyset.rebuilder import Rebuilder
-from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, losses_name
+from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, losses_name, nodes_of
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
-from loomlog.metadata.copyset.status import CopysetStatus, metrics, nodes_of
+from loomlog.metadata.copyset.status import CopysetStatus, metrics
+from loomlog.metadata.copyset.verification import Verification
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
     Answer,
@@ -81,13 +83,16 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             catalog, copysets, nodes, context.clocks.now_us, context.contradicted
         )
         self._nodes = nodes
+        self._closings = Closings()
         self._rebuilder = Rebuilder(context, self.epochs, rebuild_log)
         self.epochs.rebuilt = self._rebuilder.to_wire
         self._nodes.is_given_up = self._rebuilder.is_given_up
         self._recoveries = Recoveries(self.epochs, self._rebuilder.through, context.background)
-        self._rebuilder.changed = self._recoveries.look_at_all
+        self._rebuilder.changed = self._look_at_all
+        self.epochs.taken = self._recoveries.look  # nodes may have come since its were chosen
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
         self._completion = Completion(self.epochs, context.background)
+        self._verification = Verification(self.epochs, context.background)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)
         self._remover = CopysetRemover(self.epochs, context.background)
 
@@ -99,9 +104,14 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def stop(self) -> None:
         self._recoveries.stop()
 
+    def _look_at_all(self) -> None:
+        self._recoveries.look_at_all()
+        self._verification.look_at_all()
+
     def _wake(self, record: CopysetRecord) -> None:
         self._recoveries.look(record)
         self._completion.look(record)
+        self._verification.look(record)
         self._trimmer.look(record)
         self._remover.look(record)
 
@@ -269,6 +279,24 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             raise Unavailable(f"too few nodes of segment {segment.loglet} answer")
         return max(first, skip_zero(last + 1))
 
+    async def measure(
+        self, log: LogRecord, segment: Segment, first: Glsn, last: Glsn
+    ) -> Sequence[Measured]:
+        """Ask all shards: a record is counted by the first one that it was sent to. What shards
+        that do not answer would count is missing."""
+        record = self.records.get(segment.loglet)
+        if record is None or not record.begun:
+            raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is not there now")
+        there = list(filter(self._nodes.can_ask, record.holders))
+        clean = last_of(record.state.last_clean)
+        found = await self._nodes.measure(there, record.loglet, first, last, clean)
+        now = self.records.get(segment.loglet)
+        if now is None or now.state.history != record.state.history:
+            raise Unavailable(f"copies of segment {segment.loglet} moved meanwhile: try again")
+        if not found:
+            raise Unavailable(f"no node of segment {segment.loglet} answers: start them")
+        return found
+
     # ---- status
 
     def stream(self, log: LogRecord, record: CopysetRecord, segment: Segment) -> pb.LogStream:
@@ -287,7 +315,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         status.rebuilds.extend(self._status.rebuilds())
 
     def node_conditions(self, node: NodeId) -> list[Condition]:
-        return self._status.node_conditions(node)
+        return [*self._status.node_conditions(node), *self._verification.conditions(node)]
 
     def metrics(self, status: pb.Status) -> list[Metric]:
         return metrics(status)
@@ -295,15 +323,12 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     # ---- nodes
 
     def placement(self) -> list[tuple[NodeId, ...]]:
-        return [
-            nodes_of(record.state)
-            for record in self.records
-            if not record.state.closed and not self._remover.is_abandoned(record)
-        ]
+        used = (each for each in self.records if not self._remover.is_abandoned(each))
+        return [nodes for record in used for nodes in self.records.sets_of(record)]
 
     def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
         return [
-            ReplicaSet(f"segment {record.loglet}", tuple(sorted(nodes)))
+            ReplicaSet(self._catalog.name_of(record), tuple(sorted(nodes)))
             for record in self.records
             if node in (nodes := set(map(node_of, holders(record.state))))
             and not self._remover.is_abandoned(record)
@@ -374,10 +399,10 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         )
 
     def stuck_on(self, node: NodeId) -> list[str]:
-        """Return the segments whose nodesets need the node."""
+        """Return the logs whose nodesets need the node."""
         usable = {member.node for member in self._nodes.usable()} - {node}
         return [
-            f"segment {record.loglet}"
+            self._catalog.name_of(record)
             for record in self.records
             if node in nodes_of(record.state)
             and not record.state.closed
@@ -395,6 +420,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
             if record.is_on(node):
                 self._remover.look(record)
         self._recoveries.node_joined(node)
+        self._verification.look_at_all()
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
         self._rebuilder.wake()
@@ -410,14 +436,22 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def note_losses(
         self, node: NodeRecord, request: pb.Register, lost: Collection[int]
     ) -> NodeRecord:
-        for shard, losses in self.records.losses_on(node.node_id).items():
-            if index_of(shard) in {*lost, *request.lost_shards}:
-                node = node.with_losses(losses_name(shard), losses)
+        numbers = {closing.shard: closing.number for closing in request.closings}
+        for shard, newest in self.records.newest_on(node.node_id).items():
+            index = index_of(shard)
+            closing = Closing(request.process, numbers.get(index, 0))
+            if index in lost:
+                node = self.records.with_loss(node, shard, newest)
+            elif index in request.lost_shards:
+                through = self._closings.lost_through(shard, closing, newest)
+                node = self.records.with_loss(node, shard, through)
+            else:
+                self._closings.note(shard, closing, newest)
         return node
 
     def give_up(self, node: NodeRecord) -> NodeRecord:
-        for shard, losses in self.records.losses_on(node.node_id).items():
-            node = node.with_losses(losses_name(shard), losses)
+        for shard, newest in self.records.newest_on(node.node_id).items():
+            node = self.records.with_loss(node, shard, newest)
         return node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
@@ -446,6 +480,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         state = await self.epochs.answer(node, request)
         if (record := self.records.get(request.loglet_id)) is not None:
             self._completion.look(record)
+            self._verification.look(record)
         return pb.Frame(copyset_state=state)
 
 

@@ -9,10 +9,18 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final
 
 from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
-from loomlog.core.copyset.nodeset import Member, choose_nodeset, sequencer_of
-from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import index_of, node_of, shard_name, shard_of
+from loomlog.core.copyset.nodeset import (
+    Member,
+    choose_nodeset,
+    index_of,
+    node_of,
+    sequencer_of,
+    shard_name,
+    shard_of,
+)
+from loomlog.core.copyset.record import Epoch, Lsn
 from loomlog.core.segments import Settings
+from loomlog.core.sizes import Measured
 from loomlog.errors import LoomError, NotLeader, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import Losses, NodeRecord
@@ -145,6 +153,13 @@ class CopysetNodes:
         found = (condition for condition in reported if condition.shard == index_of(shard))
         return next(found, pb.ShardCondition())
 
+    def life(self, node: NodeId) -> int:
+        record = self._catalog.nodes.get(node)
+        return 0 if record is None else record.life
+
+    def lives(self) -> dict[NodeId, int]:
+        return {node.node_id: node.life for node in self._catalog.nodes.values()}
+
     def takers(self, shards: Collection[ShardId]) -> list[ShardId]:
         """Return which of the shards take copies."""
         return [shard for shard in shards if self.has(shard) and self._is_willing(shard)]
@@ -244,6 +259,26 @@ class CopysetNodes:
                 raise answer
         return marks
 
+    async def measure(
+        self, shards: list[ShardId], loglet: LogId, first: Lsn, last: Lsn, clean: Lsn
+    ) -> list[Measured]:
+        """Return what the shards that answer count."""
+
+        def ask(shard: ShardId) -> Coroutine[Any, Any, pb.Frame]:
+            question = pb.MeasureCopyset(
+                loglet_id=loglet, shard=index_of(shard), first=first, last=last, clean=clean
+            )
+            return self._ask(node_of(shard), pb.Frame(measure_copyset=question))
+
+        answers = await asyncio.gather(*map(ask, shards), return_exceptions=True)
+        found = []
+        for answer in answers:
+            if isinstance(answer, pb.Frame):
+                found.append(Measured(answer.measured.through, answer.measured.size))
+            elif not isinstance(answer, LoomError):
+                raise answer
+        return found
+
     async def find_tail(self, node: NodeId, loglet: LogId) -> pb.CopysetTail:
         """Ask the sequencer on a node for the tail; it is started if it should be there."""
         question = pb.FindCopysetTail(loglet_id=loglet)
@@ -254,6 +289,20 @@ class CopysetNodes:
         Timeout: it is still at it; asking again waits for the same work."""
         order = pb.Frame(fill_copyset=pb.FillCopyset(loglet_id=loglet, shard=shard))
         return (await self._ask(node_of(shard), order)).copyset_filled.left
+
+    async def check(
+        self,
+        shard: ShardId,
+        loglet: LogId,
+        suspects: Collection[ShardId],
+        epochs: Collection[Epoch] = (),
+    ) -> pb.CopysetChecked:
+        """Let a shard give others what they lack, or, without any, look for what is lost of some
+        epochs. Timeout: it is still at it; asking again waits for the same work."""
+        order = pb.CheckCopyset(
+            loglet_id=loglet, shard=shard, suspects=sorted(suspects), epochs=epochs
+        )
+        return (await self._ask(node_of(shard), pb.Frame(check_copyset=order))).copyset_checked
 
     async def finish(self, node: NodeId, loglet: LogId) -> None:
         """Let the sequencer there end, if any, and report its end to the epoch store."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset import log_state
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import Member
+from loomlog.core.copyset.nodeset import Member, index_of, node_of, shard_name, shard_of
 from loomlog.core.copyset.rebuild import events, plan
 from loomlog.core.copyset.rebuild.events import (
     DonorProgress,
@@ -27,15 +26,21 @@ from loomlog.core.copyset.rebuild.events import (
     Status,
     Unrecoverable,
 )
-from loomlog.core.copyset.rebuild.triggers import ShardFacts, due_event, forgotten_event
+from loomlog.core.copyset.rebuild.triggers import (
+    ShardFacts,
+    due_event,
+    forgotten_event,
+    is_restored,
+)
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import index_of, node_of, shard_name, shard_of
 from loomlog.errors import LoomError
 from loomlog.limits import REQUEST_TIMEOUT_S
 from loomlog.metadata.background import Later, RetryLoop, StepResult
+from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.rebuild_log import Extent, RebuildLog
-from loomlog.metadata.copyset.records import CopysetRecord, last_written, loss_of, losses_name
+from loomlog.metadata.copyset.rebuild_progress import Progress
+from loomlog.metadata.copyset.records import CopysetRecord, loss_of, losses_name
 from loomlog.metadata.protocol import KeeperContext
 from loomlog.types import LogId, NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
@@ -44,33 +49,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5  # while something is rebuilt
 _ONLY: Final = 0  # there is one event log
-
-
-class Progress(NamedTuple):
-    """The progress of rebuilding a shard."""
-
-    status: Status
-    records: int
-    size_bytes: int
-    part_done: float  # from 0 to 1
-    left_s: float | None  # about; None: not known yet
-    waiting: str  # what for; "": nothing
-
-    def condition(self, node: NodeId) -> Condition:
-        left = f", ~{self.left_s:,.0f} s left" if self.left_s is not None else ""
-        text = (
-            f"{_WORDS[self.status]}: {self.records:,} records, {self.size_bytes / 1e6:,.1f} MB "
-            f"restored{left}"
-        )
-        return Condition(Kind.REBUILD, text, self.waiting, node=node)
-
-
-_WORDS: Final = {
-    Status.RESTORING: "is away, and its copies are being rebuilt on other nodes",
-    Status.LOST: "lost its copies, which are being rebuilt on other nodes",
-    Status.REFILLING: "lost its copies, and is being rebuilt",
-    Status.RELOCATING: "is being drained of its copies",
-}
+_MAY_RETURN: Final = frozenset({Status.INTACT, Status.RESTORING})
 
 
 class Rebuilder:
@@ -185,27 +164,41 @@ class Rebuilder:
 
     def _due(self, shard: ShardId, copies: _Copies, due_s: list[float]) -> Event | None:
         """Return the event that is due; note when to look again for one."""
-        status, node = self.state.status(shard), node_of(shard)
-        record = self._catalog.nodes.get(node)
+        status = self.state.status(shard)
+        record = self._catalog.nodes.get(node_of(shard))
         if record is None:
             return forgotten_event(shard, status)
-        here = self._is_here(shard)
-        facts = ShardFacts(
-            here,
-            0.0 if here else self._away_s(shard),
-            shard in copies.holders,
-            shard in copies.in_use,
-            loss_of(record.losses_of(losses_name(shard))),
-            self._log.extents[shard].loss if shard in self._log.extents else None,
-            leaves=record.draining or record.removing or self._nodes.is_drained(shard),
-            given_up=record.removing and not self._connected.alive(node),
-        )
+        facts = self._facts(shard, record, copies)
         event = due_event(shard, status, facts, self._after_s)
-        if event is None and not here and facts.has_copies and facts.away_s < self._after_s:
+        if event is None and not facts.here and facts.has_copies and facts.away_s < self._after_s:
             due_s.append(self._after_s - facts.away_s + 0.01)
         if event is None and facts.leaves and facts.has_copies:
             due_s.append(LOOK_S)  # it is drained as soon as no log uses it
         return event
+
+    def _facts(self, shard: ShardId, record: NodeRecord, copies: _Copies) -> ShardFacts:
+        here = self._is_here(shard)
+        return ShardFacts(
+            here,
+            0.0 if here else self._away_s(shard),
+            shard in copies.holders and not self._are_rebuilt(shard),
+            shard in copies.in_use,
+            loss_of(record.losses_of(losses_name(shard))),
+            self._log.extents[shard].loss if shard in self._log.extents else None,
+            leaves=record.draining or record.removing or self._nodes.is_drained(shard),
+            given_up=record.removing and not self._connected.alive(node_of(shard)),
+        )
+
+    def _are_rebuilt(self, shard: ShardId) -> bool:
+        """Return whether all copies that a shard may have are elsewhere, too."""
+        if self.state.status(shard) not in (Status.EMPTY, Status.DRAINED):
+            return False
+        through = self._log.extents.get(shard, Extent({})).through
+        return all(
+            log_state.newest_with(each.state, shard, log_state.last_written(each.state))
+            <= through.get(each.loglet, 0)
+            for each in self._loglets()
+        )
 
     def _is_here(self, shard: ShardId) -> bool:
         closed = not self._nodes.can_open(shard)
@@ -244,12 +237,13 @@ class Rebuilder:
         lost[shard] = extent.through
         for each in [*self._loglets()]:
             through = {other: epochs.get(each.loglet, 0) for other, epochs in lost.items()}
-            lossy = log_state.lossy_through(each.state, through)
+            lossy = log_state.lossy_epochs(each.state, through)
 
-            def noted(record: CopysetRecord, lossy: Epoch = lossy) -> CopysetRecord:
-                return replace(record, lossy=max(lossy, record.lossy))
+            def noted(record: CopysetRecord, lossy: Sequence[Epoch] = lossy) -> CopysetRecord:
+                known = log_state.still_lossy(record.state, record.lossy)
+                return replace(record, lossy=tuple(sorted({*known, *lossy})))
 
-            if lossy > each.lossy:
+            if not set(each.lossy).issuperset(lossy):
                 await self._records.change(each.loglet, noted)
 
     def _extent(self, shard: ShardId) -> Extent:
@@ -261,7 +255,7 @@ class Rebuilder:
         through = dict(before.through) if before is not None and is_rebuilt else {}
         lost = {loss[0]: loss[1] for loss in losses}
         for each in self._loglets():
-            newest = last_written(each.state)
+            newest = log_state.last_written(each.state)
             epoch = newest if shard in log_state.holders(each.state) else 0
             epoch = max(epoch, min(newest, lost.get(each.loglet, 0)), through.get(each.loglet, 0))
             if epoch:
@@ -307,26 +301,62 @@ class Rebuilder:
             elif not events.has_scanned(state, shard, donors, 2):
                 self._why[shard] = self._stuck()
             elif self.is_given_up(shard) and (stuck := self._stuck_without(shard)):
-                self._why[shard] = f"segment {stuck.loglet} gets its next epoch without it first"
+                self._why[shard] = (
+                    f"{self._catalog.name_of(stuck)} gets its next epoch without it first"
+                )
+            elif (extent := self._with_later_epochs(shard)) is not None:
+                await self._log.append(Unrecoverable(shard), extent)
+                return
             else:
                 await self._append(IsRebuilt(shard, state.version))
+
+    def _with_later_epochs(self, shard: ShardId) -> Extent | None:
+        """Return what has to be rebuilt besides of a shard that is lost: of epochs after its event
+        that were recovered without it, with fewer copies than they should have. None: nothing."""
+        extent = self._log.extents.get(shard)
+        if extent is None or self.state.status(shard) is not Status.LOST:
+            return None
+        through = dict(extent.through)
+        for each in self._loglets():
+            epoch = log_state.newest_with(each.state, shard, each.state.last_clean)
+            if epoch > through.get(each.loglet, 0):
+                through[each.loglet] = epoch
+        return None if through == extent.through else extent._replace(through=through)
 
     def _delay(self, shard: ShardId) -> str:
         """Return which log keeps a shard from counting as rebuilt, and why; "" if none does."""
         absent, may_return = events.absent(self.state), events.may_return(self.state)
         for each in self._loglets():
             through = self.through(each.loglet)
-            match plan.delay(shard, each.state, through, absent, may_return):
-                case plan.Delay.UNRECOVERED:
-                    return f"segment {each.loglet} is not recovered yet"
-                case plan.Delay.UNCERTAIN:
-                    away = ", ".join(map(shard_name, may_return))
-                    return (
-                        f"entries of segment {each.loglet} may have all their copies on nodes that "
-                        f"are away ({away}): start them, or, if they will not come back, run "
-                        "`loom node mark-unrecoverable`"
-                    )
+            unchecked = self._unchecked(shard, each.state)
+            delay = plan.delay(shard, each.state, through, absent, may_return, unchecked)
+            if delay is not None:
+                return self._why_delayed(each, delay)
         return ""
+
+    def _unchecked(self, shard: ShardId, state: LogState) -> list[ShardId]:
+        """Return the shards that may have forgotten what this one has, or had, and whose check
+        (verification.py) does not wait for this one to be refilled."""
+        if self.state.status(shard) is not Status.RESTORING and not self.is_given_up(shard):
+            return []
+        nodes = log_state.unchecked(state, self._nodes.lives())
+        return [each for each in state.all_shards if node_of(each) in nodes]
+
+    def _why_delayed(self, record: CopysetRecord, delay: plan.Delay) -> str:
+        name, there = self._catalog.name_of(record), set(self._nodes.alive_of(record.state))
+        away = [shard for shard in record.state.all_shards if shard not in there]
+        named = ", ".join(shard_name(s) for s in away if self.state.status(s) in _MAY_RETURN)
+        helps = (
+            f"({named}): start them, or, if they will not come back, run "
+            "`loom node mark-unrecoverable NODE`"
+        )
+        if delay is plan.Delay.UNCERTAIN:
+            return f"entries of {name} may have all their copies on nodes that are away {helps}"
+        if delay is plan.Delay.UNCHECKED:
+            return f"copies of {name} on nodes that crashed are checked first"
+        if named and log_state.awaited(record.state, there, record.state.epoch):
+            return f"{name} cannot be recovered without nodes that are away {helps}"
+        return f"{name} is not recovered yet"
 
     def _stuck_without(self, shard: ShardId) -> CopysetRecord | None:
         """Return a loglet that could not be recovered if the shard were expected back again."""
@@ -378,8 +408,11 @@ class Rebuilder:
         for node, record in [*self._catalog.nodes.items()]:
             for shard in [shard_of(node, index) for index in record.shards]:
                 losses = record.losses_of(losses_name(shard))
-                is_restored = losses and self._is_restored(shard, loss_of(losses))
-                if is_restored and self._is_here(shard) and not self._may_have_been_all(shard):
+                if not losses:
+                    continue
+                facts = self._facts(shard, record, self._copies())
+                is_over = facts.here and is_restored(self.state.status(shard), facts)
+                if is_over and not self._may_have_been_all(shard):
                     await self._clear(shard, losses)
 
     def _may_have_been_all(self, shard: ShardId) -> bool:
@@ -389,12 +422,6 @@ class Rebuilder:
             if shard in log_state.lost_together(each.state, self._nodes.losses(each)):
                 return True
         return False
-
-    def _is_restored(self, shard: ShardId, loss: int | None) -> bool:
-        status = self.state.status(shard)
-        extent = self._log.extents.get(shard)
-        is_covered = extent is not None and extent.loss == loss
-        return status in (Status.EMPTY, Status.DRAINED) or (status is Status.INTACT and is_covered)
 
     async def _clear(self, shard: ShardId, losses: tuple[tuple[int, ...], ...]) -> None:
         """Tell a shard that its copies are not missing any more, then forget that they were."""
@@ -413,11 +440,15 @@ class Rebuilder:
             self._log.drop(shard)
 
     async def _narrow(self, shard: ShardId) -> None:
-        def narrowed(state: LogState) -> LogState:
-            return plan.narrowed(state, shard, state.last_clean)
-
+        """Drop a shard from the nodesets that it was rebuilt for: it may have later copies."""
+        extent = self._log.extents.get(shard, Extent({}))
         for each in self._loglets():
-            if shard in each.state.all_shards and narrowed(each.state) != each.state:
+            through = extent.through.get(each.loglet, 0)
+
+            def narrowed(state: LogState, through: Epoch = through) -> LogState:
+                return plan.narrowed(state, shard, through)
+
+            if narrowed(each.state) != each.state:
                 await self._epochs.change(each.loglet, narrowed)
 
     # ---- parts

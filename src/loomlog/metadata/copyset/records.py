@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
-from loomlog.core.copyset.log_state import newest_state
-from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
-from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.log_state import last_written, newest_state
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Life, LogState, Taker
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, index_of, node_of, shard_of
+from loomlog.core.copyset.presumption import Presumption
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import index_of, node_of, shard_of
 from loomlog.metadata.catalog.loglet_records import LogletRecords
 from loomlog.metadata.catalog.records import LogRecord, Losses, NodeRecord
 from loomlog.metadata.copyset import rebuild_log
@@ -34,7 +34,7 @@ class CopysetRecord:
     state: LogState  # without an epoch until the segment begins
     begun: bool = False
     holders: tuple[ShardId, ...] = ()  # were in a nodeset once: they may have something of it
-    lossy: Epoch = 0  # the newest one with entries that may be lost with all their copies
+    lossy: tuple[Epoch, ...] = ()  # those with entries that may be lost with all their copies
 
     def __post_init__(self) -> None:
         """Convert the plain values of a stored record."""
@@ -57,9 +57,34 @@ def _log_state(state: LogState | dict[str, Any]) -> LogState:
         )
         for since, nodeset, replication, *short in state.get("history", ())
     ]
-    ends = tuple(EpochEnd(**end) for end in state.get("ends", ()))
+    ends = tuple(
+        EpochEnd(
+            **{
+                **end,
+                "found": tuple(map(tuple, end.get("found", ()))),
+                "crashed": tuple(end.get("crashed", ())),
+                "absent": tuple(end.get("absent", ())),
+                "lost": tuple(map(tuple, end.get("lost", ()))),
+            }
+        )
+        for end in state.get("ends", ())
+    )
     told = tuple(Acknowledged(*fields) for fields in state.get("told", ()))
-    return LogState(**{**state, "history": tuple(history), "ends": ends, "told": told})
+    takers = tuple(Taker(*fields) for fields in state.get("takers", ()))
+    lives = tuple(Life(*fields) for fields in state.get("lives", ()))
+    witnesses = tuple(Life(*fields) for fields in state.get("witnesses", ()))
+    return LogState(
+        **{
+            **state,
+            "history": tuple(history),
+            "ends": ends,
+            "told": told,
+            "takers": takers,
+            "lives": lives,
+            "witnesses": witnesses,
+            "presumed": tuple(Presumption(*fields) for fields in state.get("presumed", ())),
+        }
+    )
 
 
 def losses_name(shard: ShardId) -> str:
@@ -68,27 +93,35 @@ def losses_name(shard: ShardId) -> str:
     return f"{COPYSET}/{index}" if index else COPYSET
 
 
+def nodes_of(state: LogState) -> tuple[NodeId, ...]:
+    """Return the nodes of the newest nodeset, each once."""
+    return tuple(dict.fromkeys(map(node_of, state.history[-1].shards)))
+
+
 class CopysetCatalog(LogletRecords[CopysetRecord]):
     """The copyset loglets."""
 
     prefix: ClassVar[str] = PREFIX
     kind = CopysetRecord
 
-    def losses_on(self, node: NodeId) -> dict[ShardId, list[tuple[int, ...]]]:
-        """Return all copies that the shards of a node may have as lost, with a number for this loss
-        of each."""
-        found: dict[ShardId, list[tuple[int, ...]]] = {}
+    def sets_of(self, record: CopysetRecord) -> list[tuple[NodeId, ...]]:
+        return [] if record.state.closed else [nodes_of(record.state)]
+
+    def newest_on(self, node: NodeId) -> dict[ShardId, dict[LogId, Epoch]]:
+        """Return up to which epoch of each loglet the shards of a node may have copies."""
+        found: dict[ShardId, dict[LogId, Epoch]] = {}
         for record in self:
             for shard in record.holders:
                 if node_of(shard) == node:
-                    losses = found.setdefault(shard, [(0, self.catalog.new_stamp())])
-                    losses.append((record.loglet, last_written(record.state)))
+                    found.setdefault(shard, {})[record.loglet] = last_written(record.state)
         return found
 
-
-def last_written(state: LogState) -> Epoch:
-    """Return the newest epoch that may have records: the one that closes a loglet has none."""
-    return state.epoch - 1 if state.closed else state.epoch
+    def with_loss(
+        self, node: NodeRecord, shard: ShardId, through: Mapping[LogId, Epoch]
+    ) -> NodeRecord:
+        """Note a loss of a shard, with a number of its own."""
+        loss = [(0, self.catalog.new_stamp()), *through.items()]
+        return node.with_losses(losses_name(shard), loss)
 
 
 def loss_of(losses: Losses) -> int | None:
@@ -122,7 +155,7 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
         shards = self._shards | {shard_of(node.node_id, i) for node in known for i in node.shards}
         for key, record in self.remaining(draft):
             epoch = self.epochs.get(record.loglet, 0)
-            if record.begun and epoch > record.state.epoch:
+            if record.begun and epoch > record.state.epoch and record.loglet not in draft.dropped:
                 state = newest_state(record.state, epoch, shards)
                 holders = tuple(sorted({*record.holders, *shards}))
                 draft.changes[key] = replace(record, state=state, holders=holders)

@@ -21,15 +21,17 @@ from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.upkeep import (
     LogSituation,
     change_of_copies,
+    crashed_nodes,
     lossy_shards,
     reason_for_epoch,
 )
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
-from loomlog.metadata.background import Background, RetryLoop, StepResult, Timers
+from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.records import CopysetRecord
+from loomlog.net.timers import Timers
 from loomlog.types import LogId, NodeId, ShardId
 
 logger = logging.getLogger(__name__)
@@ -163,7 +165,7 @@ class Recoveries:
                 self._failed.pop(loglet, None)
                 return StepResult.IDLE
             segment = self._catalog.segment_of(record)
-            if segment and lossy_shards(record.state, self._nodes_of(record, segment)):
+            if segment and self._may_miss(record, segment):
                 await self._finish(record)
             node = self._choose(loglet)
             closed = self._ends(record)
@@ -177,6 +179,11 @@ class Recoveries:
             self._failed[loglet] = node
             raise
         return StepResult.DONE
+
+    def _may_miss(self, record: CopysetRecord, segment: Segment) -> bool:
+        """Return whether nodes may have lost or forgotten copies of the newest epoch."""
+        state, nodes = record.state, self._nodes_of(record, segment)
+        return bool(lossy_shards(state, nodes) or crashed_nodes(state, nodes))
 
     async def _finish(self, record: CopysetRecord) -> None:
         """Let the sequencer finish, if it is there: only it may know what it acknowledged."""
@@ -226,6 +233,7 @@ class _LogletNodes:
         self.is_unfit = nodes.is_unfit
         self.is_given_up = nodes.is_given_up
         self.takers = nodes.takers
+        self.life = nodes.life
 
     def lost_through(self, shard: ShardId) -> Epoch:
         lost_through = self._nodes.lost_through(shard, self._record.loglet)

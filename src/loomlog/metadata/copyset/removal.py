@@ -11,8 +11,8 @@ import logging
 from dataclasses import replace
 
 from loomlog.core.copyset.messages import Forget, Trim
+from loomlog.core.copyset.nodeset import node_of, shard_of
 from loomlog.core.copyset.record import Lsn
-from loomlog.core.copyset.shards import node_of, shard_of
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.records import CopysetRecord

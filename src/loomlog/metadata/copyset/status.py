@@ -5,14 +5,13 @@ from __future__ import annotations
 from loomlog.core.conditions import Condition
 from loomlog.core.copyset.conditions import LogView, conditions
 from loomlog.core.copyset.log_state import holders
-from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.shards import index_of, node_of, shard_name
+from loomlog.core.copyset.nodeset import index_of, node_of, shard_name
 from loomlog.core.copyset.upkeep import condition
 from loomlog.core.segments import Segment
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.copyset.epoch_store import EpochStore, begun_at
 from loomlog.metadata.copyset.rebuilder import Rebuilder
-from loomlog.metadata.copyset.records import CopysetRecord
+from loomlog.metadata.copyset.records import CopysetRecord, nodes_of
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.metrics import stream_sample, streams_of
 from loomlog.metrics import Metric, Sample
@@ -119,11 +118,6 @@ class CopysetStatus:
         return [progress.condition(node) for shard, progress in rebuilt if node_of(shard) == node]
 
 
-def nodes_of(state: LogState) -> tuple[NodeId, ...]:
-    """Return the nodes of the newest nodeset, each once."""
-    return tuple(dict.fromkeys(map(node_of, state.history[-1].shards)))
-
-
 def metrics(status: pb.Status) -> list[Metric]:
     shown = [(log, s) for log, s in streams_of(status) if s.HasField("copyset")]
     unrecovered = [stream_sample(_unrecovered(s.copyset), log, s) for log, s in shown]
@@ -154,6 +148,12 @@ def metrics(status: pb.Status) -> list[Metric]:
             "gauge",
             "Part of a lost shard that is restored, from 0 to 1.",
             [Sample(r.part_done, of) for of, r in rebuilds],
+        ),
+        Metric(
+            "rebuild_left_seconds",
+            "gauge",
+            "Time until a lost shard is restored, about, if that is known.",
+            [Sample(r.left_s, of) for of, r in rebuilds if r.HasField("left_s")],
         ),
     ]
 

@@ -1,9 +1,10 @@
 """A member of a replicated metadata repository: it follows, stands for leader, or leads.
 
-    follow      polls the leader. It is missed if it closes the connection, is silent, or says that
-                it does not lead
-    stand       asks the others whether they miss it, too (core.quorum.election), then takes the
-                next epoch by compare-and-swap in the MetaStore, or follows if another was faster
+    follow      polls the leader. It is missed if it closes the connection, is silent for longer
+                than it used to be (core.quorum.patience), or says that it does not lead
+    stand       asks the others whether they miss it, too, or at least wait for it for long
+                (core.quorum.election), then takes the next epoch by compare-and-swap in the
+                MetaStore, or follows if another was faster
     lead        serves nodes and clients (takeover.py) until another member has a newer epoch
 
 Clocks only say when to try. A leader that was replaced can do no harm: its rounds find no majority,
@@ -19,7 +20,9 @@ from typing import Any, Final
 
 from loomlog.config import MetadataSettings
 from loomlog.core.quorum import election
+from loomlog.core.quorum.election import Opinion
 from loomlog.core.quorum.member import NOBODY, Leader, MemberId
+from loomlog.core.quorum.patience import Patience
 from loomlog.errors import (
     Conflict,
     LoomError,
@@ -37,7 +40,8 @@ from loomlog.wire.codec import Codec
 
 logger = logging.getLogger(__name__)
 
-BEATS_PER_SILENCE: Final = 4  # polls of the leader within the time that makes it silent
+BEATS_PER_SILENCE: Final = 8  # polls of the leader within the longest time that it may be silent
+LOOKS: Final = 6  # for an answer, until the leader is missed; after half of them it is doubted
 STAGGER_S: Final = 0.03  # between members that miss the leader at the same moment
 RETRY_S: Final = 0.1
 
@@ -69,6 +73,10 @@ class Leadership:
         self._known = member.leader  # the newest one known
         self._leading: Leader | None = None  # from taking an epoch to its end
         self._hears = False  # the leader, as its follower
+        self._doubts = False  # whether it is there: it takes long to answer
+        self._patience: dict[MemberId, Patience] = {}
+        self._asking: asyncio.Task[Opinion] | None = None  # the leader; also after it was missed
+        self._asked = NOBODY
         self._is_silent = False  # it did not answer, though it was waited for
         self._trouble = ""  # what a takeover waits for
         self._news = asyncio.Event()  # look again: a newer leader, a lost connection
@@ -91,6 +99,8 @@ class Leadership:
             self._unwatch()
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._asking is not None:
+            self._asking.cancel()
         self._peers.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -106,7 +116,7 @@ class Leadership:
     def beat(self) -> pb.LeaderBeat:
         """Return the leader as known here."""
         epoch, member, address = self._leading or self._known
-        heard = self._leading is not None or self._hears
+        heard = self._leading is not None or (self._hears and not self._doubts)
         return pb.LeaderBeat(
             epoch=epoch, leader=member, address=address, heard=heard, member=self._me
         )
@@ -191,14 +201,45 @@ class Leadership:
         return False
 
     async def _leads(self, leader: Leader) -> bool:
+        if self._asking is None or self._asking.done() or self._asked != leader:
+            self._asked = leader
+            self._asking = asyncio.get_running_loop().create_task(self._ask(leader))
+            self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
+        self._is_silent = not await self._answers(self._asking, leader)
+        if self._is_silent:
+            return False
         try:
-            opinion = await self._peers.ask(leader.address, self._silence_s - self._beat_s)
+            opinion = self._asking.result()
         except LoomError as error:
             self._is_silent = isinstance(error, Timeout)
             return False
-        self._is_silent = False
         await self._hear_of(opinion.leader)
         return opinion.heard and opinion.leader.epoch >= leader.epoch
+
+    async def _ask(self, leader: Leader) -> Opinion:
+        """Ask the leader. An answer that comes too late still says how slow it is."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        opinion = await self._peers.ask(leader.address, self._silence_s)
+        self._patience_with(leader).answered(loop.time(), loop.time() - begun_s)
+        return opinion
+
+    def _patience_with(self, leader: Leader) -> Patience:
+        longest_s = self._silence_s - self._beat_s
+        return self._patience.setdefault(leader.member, Patience(longest_s))
+
+    async def _answers(self, asking: asyncio.Task[Opinion], leader: Leader) -> bool:
+        """Return whether an answer comes in time. Looks are counted, not timed: this process may
+        have been stopped itself."""
+        try:
+            for look in range(LOOKS):
+                self._doubts = look >= LOOKS / 2
+                look_s = self._patience_with(leader).wait_s / LOOKS
+                if (await asyncio.wait({asking}, timeout=look_s))[0]:
+                    return True
+            return False
+        finally:
+            self._doubts = False
 
     # ---- stand
 

@@ -41,7 +41,9 @@ class Peers:
     async def _ask(self, address: str, timeout_s: float) -> pb.LeaderBeat:
         connection = self._open.get(address)
         if connection is None or connection.closed:  # perhaps before it was noted here
-            connection = await connect(address, self._codec, self, timeout_s)
+            connection = await connect(
+                address, self._codec, self, timeout_s, wanted=("metadata", 0)
+            )
             self._open[address] = connection
         question = pb.Frame(ask_leader=self._question)
         try:
@@ -85,7 +87,7 @@ async def announce(
 
     async def tell(node: str) -> None:
         try:
-            connection = await connect(node, codec, OnlyAnswers(), timeout_s)
+            connection = await connect(node, codec, OnlyAnswers(), timeout_s, wanted=("node", 0))
         except LoomError:
             return
         connection.send(pb.Frame(leader_beat=beat))

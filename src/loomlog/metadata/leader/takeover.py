@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from loomlog.config import MetadataSettings
+from loomlog.core.quorum.leader import RoundsLost
 from loomlog.core.quorum.member import Leader, MemberId
 from loomlog.errors import (
     Busy,
@@ -40,7 +41,7 @@ from loomlog.wire.link import Connection, Handler
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.1
-DAMAGED_RETRY_S: Final = 2.0  # whether metadata that is damaged was restored
+DAMAGED_RETRY_S: Final = 2.0  # whether metadata that is damaged or lost was restored
 TAKEOVER_S: Final = 10.0  # a takeover that takes longer is abandoned and retried
 
 
@@ -96,14 +97,16 @@ class Takeover:
                     membership.addresses,
                     self._member,
                     self._connect,
+                    waits_for=self._waits_for,
                     file_bytes=self._file_bytes,
                 )
         except TimeoutError:
-            self._waits_for(
-                "too few metadata repositories know what was decided: start the others; if their "
-                "disks are lost, stop all and see `loom metadata rebuild`"
-            )
+            logger.warning("the takeover in epoch %d took too long", won.leader.epoch)
             return False
+        except RoundsLost as error:
+            self._waits_for(str(error))
+            await asyncio.sleep(DAMAGED_RETRY_S)
+            return True
         except Retryable as error:
             logger.warning("the takeover in epoch %d failed: %s", won.leader.epoch, error)
             return False
@@ -180,7 +183,7 @@ class Takeover:
             return
 
     async def _connect(self, address: str, handler: Handler) -> Connection:
-        return await connect(address, self._codec, handler, self._silence_s)
+        return await connect(address, self._codec, handler, self._silence_s, wanted=("metadata", 0))
 
     def _standing(self, log: QuorumRoundLog) -> list[pb.MetadataMember]:
         standing = {found.member: found for found in log.standing()}

@@ -48,10 +48,11 @@ class Admin:
             if request.name in self._catalog.logs:
                 raise AlreadyExists(f"there is a log {request.name!r} already: choose another name")
             await self._placement.wait_for_nodes(max(settings.replicas, settings.nodeset))
-            log = await self._catalog.create_log(request.name, settings)
-            return await self._bring_up(log, request.retention_s)
+            first = max(request.first_position, 1)
+            log = await self._catalog.create_log(request.name, settings, first)
+            return await self._bring_up(log, request)
 
-    async def _bring_up(self, log: LogRecord, retention_s: int) -> LogRecord:
+    async def _bring_up(self, log: LogRecord, request: pb.CreateLog) -> LogRecord:
         active = log.layout.active
         keeper = self._keepers.active(log)
         try:
@@ -61,7 +62,9 @@ class Admin:
                     f"log {log.name!r} did not take appends in time, so it was not created: look "
                     "at the nodes' logs and try again"
                 )
-            created = await self._catalog.log_created(log.name, retention_s)
+            created = await self._catalog.log_created(
+                log.name, request.retention_s, request.retention_bytes
+            )
         except LoomError as error:
             logger.warning("log %r was not created: %s", log.name, error)
             await self._delete(log)
@@ -70,11 +73,15 @@ class Admin:
         return created
 
     def _checked(self, request: pb.CreateLog) -> Settings:
-        check_retention(request.name, request.retention_s)
+        check_retention(request)
         if not _NAME.fullmatch(request.name):
             raise InvalidArgument(
                 f"{request.name!r} is not a valid log name: use 1 to "
                 f"{limits.LOG_NAME_CHARS_MAX} letters, digits, dots, underscores and hyphens"
+            )
+        if request.first_position > limits.FIRST_POSITION_MAX:
+            raise InvalidArgument(
+                f"log {request.name!r}: the first position is at most {limits.FIRST_POSITION_MAX}"
             )
         settings = Settings(
             request.protocol,
@@ -145,9 +152,16 @@ class Admin:
         raise NotFound(f"there is no stream {request.log_stream_id}: look at `loom stream list`")
 
 
-def check_retention(name: str, retention_s: int) -> None:
-    if retention_s > limits.RETENTION_S_MAX:
-        raise InvalidArgument(f"log {name!r}: entries are retained for at most a hundred years")
+def check_retention(request: pb.CreateLog | pb.SetRetention) -> None:
+    if request.retention_s > limits.RETENTION_S_MAX:
+        raise InvalidArgument(
+            f"log {request.name!r}: entries are retained for at most a hundred years"
+        )
+    size = request.retention_bytes
+    if size and not limits.RETENTION_BYTES_MIN <= size <= limits.RETENTION_BYTES_MAX:
+        raise InvalidArgument(
+            f"log {request.name!r}: 1 MiB to 1 EiB are retained, not {size} bytes"
+        )
 
 
 def logged(changed: pb.Changed) -> pb.Changed:

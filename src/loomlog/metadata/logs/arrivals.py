@@ -13,10 +13,11 @@ from typing import Final
 from loomlog.core.arrivals import Mark, Marks, arrived_by, is_due, marked
 from loomlog.errors import LoomError, NotLeader
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.catalog.records import LogRecord, decode, encode
+from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.logs.log_notes import LogNotes
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.store.contract import MetaStore
-from loomlog.types import Glsn, LogId
+from loomlog.types import Glsn
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class ArrivalsRecord:
 
 
 class Arrivals:
-    """The marks of all logs of a term. Read from the store when they are needed first."""
+    """The marks of all logs of a term."""
 
     def __init__(
         self,
@@ -48,29 +49,33 @@ class Arrivals:
         latest_us: Callable[[], int | None],
     ) -> None:
         """`latest_us`: a time that is not earlier than now, or None if it is not known."""
-        self._store = store
         self._catalog = catalog
         self._keepers = keepers
         self._latest_us = latest_us
-        self._marks: dict[LogId, Marks] | None = None
+        self._notes = LogNotes(store, _PREFIX, ArrivalsRecord)
 
     async def arrived_by(self, log: LogRecord, time_us: int) -> Glsn:
         """Return up to where all of a log arrived at a time or before; 0: nothing, as known."""
-        return arrived_by((await self._all()).get(log.log_id, ()), time_us)
+        return arrived_by(await self._marks(log), time_us)
 
     async def note(self) -> None:
         """Mark the tails of all logs for which it is time, and forget logs that are gone."""
-        marks = await self._all()
-        there = {log.log_id for log in self._catalog.logs.values()}
+        failures: list[LoomError] = []
         try:
-            for log_id in [log_id for log_id in marks if log_id not in there]:
-                await self._write(log_id, ())
-            for log in list(self._catalog.logs.values()):
-                await self._note(log, marks.get(log.log_id, ()))
+            await self._notes.keep_only({log.log_id for log in self._catalog.logs.values()})
         except NotLeader:
             raise
         except LoomError as error:
-            logger.info("cannot note now how far logs reach: %s", error)
+            failures.append(error)
+        for log in list(self._catalog.logs.values()):
+            try:
+                await self._note(log, await self._marks(log))
+            except NotLeader:
+                raise
+            except LoomError as error:  # the other logs must not wait for it
+                failures.append(error)
+        if failures:
+            logger.info("cannot note now how far all logs reach: %s", failures[0])
 
     async def _note(self, log: LogRecord, marks: Marks) -> None:
         if log.unfinished or (now_us := self._latest_us()) is None:
@@ -80,23 +85,8 @@ class Arrivals:
         if is_due(marks, mark, log.trimmed, int(every_s * _MICROSECONDS)):
             kept_s = log.retention_s or now_us // _MICROSECONDS
             oldest_kept_us = now_us - kept_s * _MICROSECONDS
-            await self._write(log.log_id, marked(marks, mark, log.trimmed, oldest_kept_us))
+            kept = marked(marks, mark, log.trimmed, oldest_kept_us)
+            await self._notes.write(log.log_id, ArrivalsRecord(kept))
 
-    async def _all(self) -> dict[LogId, Marks]:
-        if self._marks is None:
-            items = (await self._store.list(_PREFIX)).items()
-            self._marks = {
-                int(key.removeprefix(_PREFIX)): decode(ArrivalsRecord, key, item.value).marks
-                for key, item in items
-            }
-        return self._marks
-
-    async def _write(self, log_id: LogId, marks: Marks) -> None:
-        key, all_marks = f"{_PREFIX}{log_id}", await self._all()
-        item = await self._store.get(key)
-        value = encode(ArrivalsRecord(marks)) if marks else None
-        if item is not None or value is not None:
-            await self._store.compare_and_swap(key, item.version if item else 0, value)
-        all_marks[log_id] = marks
-        if not marks:
-            del all_marks[log_id]
+    async def _marks(self, log: LogRecord) -> Marks:
+        return (await self._notes.all()).get(log.log_id, ArrivalsRecord()).marks

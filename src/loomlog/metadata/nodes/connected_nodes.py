@@ -15,14 +15,15 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.conditions import Condition
-from loomlog.core.presence import QUIET_S, Presence, Standing
+from loomlog.core.conditions import DISK_KINDS, Condition
+from loomlog.core.presence import ASK_S, QUIET_S, Presence, Standing
 from loomlog.core.retention import ClockReading
 from loomlog.errors import LoomError, Unavailable
-from loomlog.types import Buffer, LogId, NodeId
+from loomlog.types import Buffer, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.conditions import condition_from_wire
 from loomlog.wire.link import Connection
@@ -53,6 +54,7 @@ class ConnectedNode:
     volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
     scrub: pb.ScrubStatus | None = None
     denials: int | None = None  # requests that it denied; None: it has not reported that yet
+    audit_dropped: int | None = None  # entries that its audit trail left out
     refusals: pb.LimitRefusals | None = None
     restrictions: pb.NodeConditions = field(default_factory=pb.NodeConditions)  # without the words
 
@@ -86,7 +88,8 @@ class ConnectedNodes:
         self._loop = asyncio.get_running_loop()
         self._failure_detection_s = failure_detection_s
         self._grace_s = min(RECONNECT_GRACE_S, failure_detection_s)
-        self._check_every_s = min(failure_detection_s / 4, QUIET_S / 8)
+        self._check_every_s = min(failure_detection_s / 4, QUIET_S / 12)  # those that are silent
+        self._rest_s = min(failure_detection_s / 4, ASK_S)  # between checks while none is
         self._due = float("inf")  # of the next check
         self._changed = changed
         self._nodes: dict[NodeId, ConnectedNode] = {}
@@ -239,11 +242,14 @@ class ConnectedNodes:
 
     def heard(self, node: NodeId) -> ConnectedNode:
         known = self._nodes[node]
-        now = self._loop.time()
-        was_here = {known.told, known.presence.standing(now)} == {Standing.HERE}
-        known.presence.heard(now)
+        now, presence = self._loop.time(), known.presence
+        if known.told is Standing.HERE and now < presence.heard_at + self._check_every_s:
+            presence.heard_at, presence.asked_at = now, inf  # it is there, as it was a moment ago
+            return known
+        was_here = known.told is Standing.HERE is presence.standing(now)
+        presence.heard(now)
         if (
-            not was_here and not known.presence.ended
+            not was_here and not presence.ended
         ):  # listeners may not know yet, but the state may have been queried
             known.told = Standing.HERE
             self._changed(node, True)
@@ -252,17 +258,20 @@ class ConnectedNodes:
     def take_report(self, node: NodeId, report: pb.GetReportResponse) -> None:
         """Called with every report of a node that registered."""
         known = self.heard(node)
-        known.sizes |= {(s.loglet_id, s.part): s.stored_bytes for s in report.sizes}
-        for gone in [s for s in report.sizes if not s.stored_bytes]:
-            del known.sizes[gone.loglet_id, gone.part]
         if report.clock_us:
             known.clock = ClockReading(report.clock_us / MICROSECONDS, known.presence.heard_at)
         if report.HasField("conditions"):  # a heartbeat
+            for size in report.sizes:
+                if size.stored_bytes:
+                    known.sizes[size.loglet_id, size.part] = size.stored_bytes
+                else:
+                    known.sizes.pop((size.loglet_id, size.part), None)
             known.stored_bytes_total += report.loglet_bytes - (known.loglet_bytes or 0)
             known.loglet_bytes = report.loglet_bytes
             known.volumes = tuple(report.volumes[: limits.VOLUMES_MAX])
             known.scrub = report.scrub if report.HasField("scrub") else None
             known.denials = report.denials
+            known.audit_dropped = report.audit_dropped
             known.refusals = report.refusals
             self.take_conditions(node, report.conditions)
 
@@ -294,10 +303,14 @@ class ConnectedNodes:
         """Return whether a node said that its disks are full or broken."""
         return self.restrictions(node).takes_nothing
 
-    def complaints(self, node: NodeId) -> str:
-        """Return what a node says is wrong with it, in one line."""
+    def complaints(self, node: NodeId, stream: StreamId = 0) -> str:
+        """Return what a node says is wrong with its disks, or with a stream, in one line."""
         known = self._nodes.get(node)
-        return "; ".join(each.sentence for each in known.conditions) if known else ""
+        return "; ".join(
+            each.sentence
+            for each in (known.conditions if known else ())
+            if each.kind in DISK_KINDS or (stream and each.stream == stream)
+        )
 
     def takes_more(self, node: NodeId) -> bool:
         """Return whether something new can be placed on a node."""
@@ -324,8 +337,12 @@ class ConnectedNodes:
         self._check(self._nodes[node])
 
     def _schedule(self) -> None:
-        self._due = self._loop.time() + self._check_every_s
-        self._timer = self._loop.call_later(self._check_every_s, self._check_all)
+        now = self._loop.time()
+        looks_at = (known.presence.look_at(now) for known in self._nodes.values())
+        soon_s = min(looks_at, default=inf) - now
+        delay_s = max(self._check_every_s, min(soon_s, self._rest_s))
+        self._due = now + delay_s
+        self._timer = self._loop.call_later(delay_s, self._check_all)
 
     def _slept_s(self) -> float:
         """Return how long this process itself was stopped or held up. Messages of nodes may wait to
@@ -339,10 +356,11 @@ class ConnectedNodes:
                 logger.warning("this process was held up for %.1f s", slept_s)
             for known in self._nodes.values():
                 known.presence.heard_at = min(now, known.presence.heard_at + slept_s)
-        self._schedule()
         for known in list(self._nodes.values()):
             if known.connection is not None and known.presence.ask(now):
                 known.connection.ping(partial(self._answered, known))
+        self._schedule()
+        for known in list(self._nodes.values()):
             self._check(known)
 
     def _answered(self, known: ConnectedNode, answer: pb.Frame | LoomError, _: memoryview) -> None:

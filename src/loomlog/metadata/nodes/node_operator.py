@@ -257,18 +257,40 @@ class NodeOperator:
                 f"node {node} is alive and has its data: stop it first if that is not so"
             )
         before = record = self._catalog.node(node)
+        replicas: list[ReplicaSet] = []  # those whose protocols wait for the word of an operator
         for keeper in self._keepers.values():
-            record = keeper.give_up(record)
+            given_up = keeper.give_up(record)
+            replicas += keeper.replicas_on(node) if given_up != record else ()
+            record = given_up
+        if record == before and self._replicas_on(node) and not record.is_given_up:
+            raise InvalidArgument(
+                f"the logs on node {node} do not take this word: if its data never comes back, run "
+                f"`loom node remove --force {node}`, or `loom node replace {node}` and start it "
+                "with empty volumes"
+            )
         if record == before:
             raise InvalidArgument(
                 f"nothing waits for what node {node} had: its replicas are made from others"
             )
-        await self._catalog.update_node(node, losses=record.losses)
+        await self._catalog.update_node(node, losses=record.given_up().losses)
         self._wishes_changed(node)
         return pb.Changed(
             done=f"what node {node} had counts as lost",
-            next="its copies are made from others; entries without any are reported as lost",
+            next="its copies are made from others; "
+            f"{self._lost_with(node, replicas) or 'entries without any are reported as lost'}",
         )
+
+    def _lost_with(self, node: NodeId, replicas: list[ReplicaSet]) -> str:
+        """Return which sets of replicas have no node left that was not given up; "" if none."""
+        known = self._catalog.nodes
+        lost = [
+            name
+            for name, nodes in replicas
+            if all(n == node or (n in known and known[n].is_given_up) for n in nodes)
+        ]
+        if not lost:
+            return ""
+        return f"of {', '.join(lost)} no node is left: what only these had is reported as lost"
 
     def replacement_condition(self, node: NodeId) -> Condition | None:
         """Return what operators should know of a node that is to be replaced."""
@@ -294,6 +316,9 @@ class NodeOperator:
         stuck = [name for keeper in self._keepers.values() for name in keeper.stuck_on(node)]
         text = f"is drained, {left} replicas are still there" if left else "is drained and empty"
         helps = "" if left else f"stop it, then run `loom node remove {node}`"
+        if self._catalog.node(node).removing:
+            text = f"is being removed, {left} of its replicas are made elsewhere first"
+            helps = ""
         if stuck:
             helps = f"start another node: there is none that can take {stuck[0]}"
         return Condition(Kind.NODE_DRAINING, text, helps, node=node)
@@ -313,9 +338,10 @@ class NodeOperator:
         self._check_removable(node, replicas, force=request.force)
         await self._catalog.update_node(node, draining=True, removing=True)
         self._wishes_changed(node)
+        then = f"its {len(replicas)} replicas are recreated elsewhere; then it is forgotten"
         return pb.Changed(
             done=f"node {node} is not used any more",
-            next=f"its {len(replicas)} replicas are recreated elsewhere; then it is forgotten",
+            next="; ".join(filter(None, (then, self._lost_with(node, replicas)))),
         )
 
     def _check_removable(self, node: NodeId, replicas: list[ReplicaSet], *, force: bool) -> None:
@@ -330,11 +356,17 @@ class NodeOperator:
                 f"{holds}: start it and drain it; or, if it never comes back, remove it with "
                 "--force, and its replicas are recreated from the others"
             )
-        if only := [name for name, nodes in replicas if nodes == (node,)]:
-            raise InvalidArgument(
-                f"node {node} has the only replica of {', '.join(only)}: start it again, or delete "
-                "the logs that it belongs to; see `loom log list`"
+        only = [name for name, nodes in replicas if nodes == (node,)]
+        if only and not self._catalog.node(node).is_given_up:
+            record, keepers = self._catalog.node(node), self._keepers.values()
+            takes_word = any(keeper.give_up(record) != record for keeper in keepers)
+            otherwise = (
+                f"or, if its data never comes back, run `loom node mark-unrecoverable {node}` first"
+                if takes_word
+                else "or delete the logs that it belongs to; see `loom log list`"
             )
+            has = f"node {node} has the only replica of {', '.join(only)}"
+            raise InvalidArgument(f"{has}: start it again, {otherwise}")
 
     async def forget_if_removed(self, node: NodeId) -> None:
         """Forget a node that an operator removed, once no replica is left there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from loomlog.core.placement import place
@@ -18,17 +18,15 @@ LOOK_S: Final = 0.05  # how often, while nodes are missing
 
 
 class ReplicaPlacement:
-    """Chooses among the nodes that can take something new. `existing` returns what is placed."""
+    """Chooses among the nodes that can take something new."""
 
     def __init__(
         self,
         catalog: Catalog,
         nodes: ConnectedNodes,
-        existing: Callable[[], Iterable[tuple[NodeId, ...]]],
     ) -> None:
         self._catalog = catalog
         self._nodes = nodes
-        self._existing = existing
 
     def place(self, sets: int, settings: Settings) -> list[tuple[NodeId, ...]]:
         """Return the nodes of this many sets of replicas. While nodes of the cluster are away or
@@ -38,7 +36,7 @@ class ReplicaPlacement:
         known = len(nodes) + len(self._away()) + len(self._full())
         if replicas < settings.replicas_least or wanted > known:
             raise self.too_few(wanted, f"{wanted} replicas need as many nodes")
-        return place(sets, replicas, nodes, self._existing(), self._catalog.locations)
+        return place(sets, replicas, nodes, self._catalog.placed, self._catalog.locations)
 
     def check(self, nodes: Sequence[NodeId], settings: Settings) -> None:
         """Raise unless these nodes, chosen by an operator, can take a set of replicas."""
@@ -68,14 +66,15 @@ class ReplicaPlacement:
 
     def too_few(self, wanted: int, need: str) -> LoomError:
         """Return the error of a request that needs `wanted` nodes. The request may be repeated if
-        that many are part of the cluster and some are only away."""
+        that many are part of the cluster and some are only away or full."""
         alive, nodes = self._nodes.all_reachable(), self.usable_nodes()
-        away, more = self._away(), len(alive) - len(nodes)
+        away, full, more = self._away(), self._full(), len(alive) - len(nodes)
         others = f" ({more} more are drained or have no volume with room)" if more else ""
         text = f"{need}, and {len(nodes)} are alive{others}"
-        if wanted <= len(nodes) + len(away):
-            missing = ", ".join(f"node {node}" for node in away)
-            return Unavailable(f"{text}: start {missing}, or ask for fewer")
+        if wanted <= len(nodes) + len(away) + len(full):
+            todo = [("start", away), ("make room on", full)]
+            said = (f"{what} {_names(those)}" for what, those in todo if those)
+            return Unavailable(f"{text}: {', '.join(said)}, or ask for fewer", lasting=not away)
         return InvalidArgument(f"{text}: ask for fewer or start more nodes")
 
     async def wait_for_nodes(self, wanted: int) -> None:
@@ -98,6 +97,10 @@ class ReplicaPlacement:
         ]
 
 
+def _names(nodes: Iterable[NodeId]) -> str:
+    return ", ".join(f"node {node}" for node in nodes)
+
+
 class LostNodes:
     """Nodes that have been silent for `replace_after_s`, and nodes that operators removed."""
 
@@ -109,6 +112,8 @@ class LostNodes:
     def lost(self, node: NodeId) -> bool:
         record = self._catalog.nodes.get(node)
         if record is None or record.removing:
+            return True
+        if record.is_given_up and not self._nodes.alive(node):
             return True
         return self._nodes.silent(node) and self.lost_in_s(node) <= 0
 

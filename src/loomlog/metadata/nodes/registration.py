@@ -11,11 +11,12 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.registration import Verdict, is_same, judge, older_shards
+from loomlog.core.registration import Verdict, is_same, judge, life_of, older_shards
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Unauthorized, Unavailable
 from loomlog.metadata.access import access_of
 from loomlog.metadata.catalog.catalog import Catalog
@@ -60,7 +61,6 @@ class Registration:
         self._one_by_one = asyncio.Lock()
 
     async def register(self, connection: Connection, request: pb.Register) -> pb.Registered:
-        connection.require("node", request.storage_node_id)
         verdict = self._judge(request)
         if verdict is Verdict.HELD_BACK:
             return self._hold_back(request)
@@ -78,8 +78,14 @@ class Registration:
             lost = older = self._older_shards(request)
             if verdict is Verdict.REPLACES:
                 lost = {*self._catalog.nodes[request.storage_node_id].generations, *request.shards}
+            if verdict is Verdict.KNOWN and self._catalog.node(request.storage_node_id).is_given_up:
+                logger.warning(
+                    "node %d is back, although its data was given up: its replicas count again "
+                    "where no other node has taken its place",
+                    request.storage_node_id,
+                )
             record = await self._catalog.put_node(
-                record_of(request), partial(self._note_losses, request, lost)
+                self._record_of(request), partial(self._note_losses, request, lost)
             )
             if connection.closed:
                 raise Unavailable("the connection was lost")
@@ -93,10 +99,15 @@ class Registration:
             generation=max(record.generations.values(), default=0) + bool(older),
             draining_volumes=record.draining_volumes,
             access=access_of(self._catalog.access).to_wire(),
+            life=record.life,
         )
         for keeper in self._keepers.values():
             keeper.fill_registered(record, answer)
         return answer
+
+    def _record_of(self, request: pb.Register) -> NodeRecord:
+        life = life_of(request, self._catalog.nodes.get(request.storage_node_id))
+        return replace(record_of(request), life=life)
 
     def turned_away(self, request: pb.Register, reason: LoomError) -> None:
         """Note that a node of this cluster is there, and may not register now."""
@@ -200,9 +211,14 @@ class Registration:
 
     async def _is_proven_there(self, request: pb.Register, codec: Codec) -> bool:
         challenge = self._new_secret().encode()
-        connection = await connect(request.address, codec, OnlyAnswers(), limits.VISIT_S)
+        connection = await connect(
+            request.address,
+            codec,
+            OnlyAnswers(),
+            limits.VISIT_S,
+            wanted=("node", request.storage_node_id),
+        )
         try:
-            connection.require("node", request.storage_node_id)
             question = pb.Frame(prove_node=pb.ProveNode(challenge=challenge))
             answer, _ = await connection.request(question, timeout_s=limits.VISIT_S)
         finally:

@@ -64,7 +64,7 @@ class Collector(Service):
     def __init__(
         self, cluster: ClusterRecord, nodes: dict[NodeId, NodeRecord] | None = None
     ) -> None:
-        codec = Codec("vmr", cluster_id=cluster.cluster_id, credentials=Credentials.chosen())
+        codec = Codec("vmr", cluster_id=cluster.cluster_id, credentials=Credentials.of_stand_in())
         refused = dict.fromkeys(_MESSAGES, self._refuse)
         super().__init__(
             codec,

@@ -13,7 +13,7 @@ from typing import Final
 from loomlog.config import EtcdSettings
 from loomlog.core.quorum.leader import Sealed, choose
 from loomlog.core.quorum.member import NOBODY, MemberId
-from loomlog.errors import Corrupt, InvalidArgument, NotFound, Unavailable
+from loomlog.errors import Corrupt, InvalidArgument, LoomError, NotFound, Unavailable
 from loomlog.metadata.data_directory import quorum_in
 from loomlog.metadata.leader import membership
 from loomlog.metadata.leader.membership import Membership
@@ -24,7 +24,7 @@ from loomlog.metadata.rounds import imported_rounds
 from loomlog.metadata.rounds.member_disk import MemberDisk, member_in
 from loomlog.metadata.rounds.round_files import FILE_BYTES
 from loomlog.metadata.store.etcd import EtcdStore
-from loomlog.net.credentials import Credentials
+from loomlog.net.credentials import Credentials, HandshakeFailed
 from loomlog.storage.disk import RealFiles, lock_directory
 from loomlog.wire.codec import Codec
 
@@ -68,15 +68,19 @@ async def check_stopped(store: EtcdStore, settings: EtcdSettings) -> None:
     """Raise if a metadata repository still runs: it would continue with what it has."""
     known = await membership.known_membership(store)
     cluster_id = await transfer.cluster_id(store, _where(settings))
-    codec = Codec("vmr", cluster_id=cluster_id, credentials=Credentials.chosen())
+    codec = Codec("vmr", cluster_id=cluster_id, credentials=Credentials.of_stand_in())
     peers = Peers(NOBODY.member, codec, lambda: None)
     try:
-        running = await peers.ask_all(known.addresses, ASKED_S)
+        for member, address in known.addresses.items():
+            try:
+                await peers.ask(address, ASKED_S)
+            except HandshakeFailed as error:
+                raise Unavailable(f"vmr {member} may run: {error}") from error
+            except LoomError:
+                continue
+            raise Unavailable(f"vmr {member} runs at {address}: stop all of them first")
     finally:
         peers.close()
-    for member in running:
-        address = known.addresses[member]
-        raise Unavailable(f"vmr {member} runs at {address}: stop all of them first")
 
 
 @asynccontextmanager

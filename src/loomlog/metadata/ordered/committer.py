@@ -9,26 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from loomlog.core.ordered.rounds import LogRounds, Round, StreamRounds
-from loomlog.errors import LoomError, RolledBack
-from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
-from loomlog.metadata.ordered.held_replicas import HeldReplica, HeldReplicas
+from loomlog import tracing
+from loomlog.core.ordered.kept_rounds import needed, recall, whole
+from loomlog.core.ordered.rounds import Hold, LogRounds, Round, StreamRounds
+from loomlog.core.packed import HeldReplica, unpack_commits
+from loomlog.errors import LoomError, NotFound, RolledBack, Unauthorized
+from loomlog.metadata.nodes.connected_nodes import ConnectedNode, ConnectedNodes
+from loomlog.metadata.ordered.held_replicas import HeldReplicas
 from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.metadata.rounds import RoundLog
 from loomlog.meters import Histogram
+from loomlog.tracing import Finished
 from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.translate import commit_to_wire
+from loomlog.wire.translate import commit_to_wire, held_from_wire
+
+if TYPE_CHECKING:
+    from loomlog.metadata.ordered.packed_reports import PackedReports
 
 logger = logging.getLogger(__name__)
 
 BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be sent together
 FORGET_EVERY: Final = 64  # rounds
+HOLD_S: Final = 1.0  # far above a write: how long one stream may keep others from their positions
 LOOK_S: Final = 0.1  # between checks whether missing nodes are still expected
 
 
@@ -53,15 +62,18 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._round_log = round_log
         self._epoch = round_log.epoch
+        self._is_doubtful = round_log.is_doubtful  # and not all streams were heard from yet
         self.records, self.catalog = records, records.catalog
         self.nodes = nodes
-        self.held = HeldReplicas(nodes)
         self._changed = changed
         self._failed = failed
         self.logs: dict[LogId, LogRounds] = {}
         self.rounds = 0
         self.round_times = Histogram()
         self._log_of: dict[StreamId, LogRounds] = {}
+        self.held = HeldReplicas(nodes, self.logs, self._log_of)
+        self._packed: PackedReports | None = None  # from the first packed report on
+        self._reads_packed: set[NodeId] = set()
         self._ahead: dict[LogId, _Ahead] = {}  # logs that stop: the report that is farthest ahead
         self._hearing: dict[LogId, list[asyncio.Future[None]]] = {}
         self._reported: dict[LogId, LogRounds] = {}  # may have a round
@@ -71,6 +83,7 @@ class Committer:
         self._bare_timer: asyncio.TimerHandle | None = None
         self._settling: dict[LogId, list[asyncio.Future[None]]] = {}
         self._records: list[bytes] = []  # what the round log holds, at most one file
+        self._tracer = tracing.active()
 
     def start(self) -> None:
         """Continue where the rounds of the logs added so far ended."""
@@ -90,9 +103,9 @@ class Committer:
         self._ahead.clear()
 
     def _snapshot(self) -> Iterable[bytes]:
-        needed = [round_.encode() for log in self.logs.values() for round_ in log.needed()]
-        self._records = list(needed)
-        return needed
+        records = [round_.encode() for log in self.logs.values() for round_ in needed(log)]
+        self._records = list(records)
+        return records
 
     # ---- logs
 
@@ -100,17 +113,24 @@ class Committer:
         self.logs[log.log_id] = log
         for stream_id in log.streams:
             self._log_of[stream_id] = log
+        self._streams_changed()
 
     def add_stream(self, log: LogRounds, stream: StreamRounds) -> None:
         """Add a stream to a log that is here already."""
         log.put_stream(stream)
         self._log_of[stream.stream_id] = log
+        self._streams_changed()
+
+    def _streams_changed(self) -> None:
+        if self._packed is not None:
+            self._packed.streams_changed()
 
     def remove_stream(self, stream_id: StreamId) -> None:
         """Remove a stream that does not run."""
         log = self._log_of.pop(stream_id, None)
         if log is not None:
-            log.streams.pop(stream_id, None)
+            log.remove_stream(stream_id)
+            self._streams_changed()
 
     def remove(self, log_id: LogId) -> None:
         log = self.logs.pop(log_id, None)
@@ -118,6 +138,7 @@ class Committer:
             return
         for stream_id in log.streams:
             self._log_of.pop(stream_id, None)
+        self._streams_changed()
         for waiting in (self._reported, self._durable, self._bare):
             waiting.pop(log_id, None)
         self._settle(log_id)
@@ -145,10 +166,11 @@ class Committer:
 
     # ---- reports in
 
-    def reconnected(self, node: NodeId) -> None:
-        self.held.joined(node)
+    def reconnected(self, node: NodeId, *, reads_packed: bool) -> None:
         for log in self.logs.values():
             log.reconnected(node)
+        self.held.joined(node)
+        (self._reads_packed.add if reads_packed else self._reads_packed.discard)(node)
 
     def take_report(self, node: NodeId, message: pb.GetReportResponse | pb.Register) -> None:
         """Called with every report of a node; the first is part of its registration."""
@@ -156,11 +178,39 @@ class Committer:
         if connected is None:
             return
         for each in message.uncommit_reports:
-            replica = HeldReplica.from_wire(each)
-            self.held.put(connected, replica)
-            stream = self.records.streams.get(replica.report.stream_id)
-            if stream is not None and stream.stamp == replica.stamp:
-                self.report(node, replica.report)
+            self._take_one(node, connected, held_from_wire(each))
+        if type(message) is pb.GetReportResponse and message.packed_reports:
+            self._take_packed(node, connected, message.packed_reports)
+
+    def _take_one(self, node: NodeId, connected: ConnectedNode, held: HeldReplica) -> None:
+        report, stamp, _, stored_bytes = held
+        stream_id, known = report.stream_id, self.held.of[node]
+        if self._packed is not None and (log := self._log_of.get(stream_id)) is not None:
+            log.leave_columns(stream_id)
+        before = known.get(stream_id)
+        connected.stored_bytes_total += stored_bytes - (before.stored_bytes if before else 0)
+        known[stream_id] = held
+        stream = self.records.streams.get(stream_id)
+        if stream is not None and stream.stamp == stamp:
+            self.report(node, report)
+
+    def _take_packed(self, node: NodeId, connected: ConnectedNode, data: bytes) -> None:
+        if self._packed is None:
+            # Imported now: it needs NumPy, which takes memory, and few clusters have that many
+            # streams.
+            from loomlog.metadata.ordered.packed_reports import PackedReports
+
+            self._packed = PackedReports(self.logs, self.held, self._take_one)
+        for log in self._packed.take(node, connected, data):
+            self._trust_rounds()
+            self.look(log)
+            self._heard(log.log_id)
+
+    def _trust_rounds(self) -> None:
+        """Trust the round log once all streams were heard from."""
+        if self._is_doubtful and not any(each.unheard for each in self.logs.values()):
+            self._is_doubtful = False
+            self._round_log.trust()
 
     def report(self, node: NodeId, report: Report) -> None:
         log = self._log_of.get(report.stream_id)
@@ -172,19 +222,26 @@ class Committer:
         stream = log.streams[report.stream_id]
         before = stream.reports.get(node)
         log.report(node, report)
+        if self._is_doubtful:
+            self._trust_rounds()
         if (before is None or report.resend) and log.lost_commits(stream, node):
             self._recall(node, log, stream)
         if report.resend:
             self.tell(node, log, empty=True)
         if _matters(before, report, stream):
             self._changed(report.stream_id)
-        self.look(log)
-        self._heard(log.log_id)
+        if report.uncommitted_llsn_offset + report.uncommitted_llsn_length > (
+            stream.committed_llsn_end  # or no round can give it anything
+        ):
+            self.look(log)
+        if self._hearing:
+            self._heard(log.log_id)
 
     def _recall(self, node: NodeId, log: LogRounds, stream: StreamRounds) -> None:
         """Send a replica again what it had stored and lost: its commits were damaged."""
         rounds = map(Round.decode, self._records)
-        log.recall(stream, node, (round_ for round_ in rounds if round_.log_id == log.log_id))
+        of_log = (round_ for round_ in rounds if round_.log_id == log.log_id)
+        recall(log, stream, node, of_log)
         if log.lost_commits(stream, node):
             logger.error("node %d lost commits of stream %d", node, stream.stream_id)
         self.tell(node, log, empty=True)
@@ -226,7 +283,7 @@ class Committer:
     async def heard_all(self, log: LogRounds) -> None:
         """Wait until every replica has reported that is expected to since this process leads: only
         then it is known that no rounds are lost."""
-        while log.log_id not in self._ahead and any(map(self.nodes.expected, _nodes_of(log))):
+        while log.log_id not in self._ahead and any(map(self.nodes.expected, log.nodes)):
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._hearing.setdefault(log.log_id, []).append(waiting)
             await asyncio.wait({waiting}, timeout=LOOK_S)
@@ -252,10 +309,28 @@ class Committer:
         self._turn_scheduled = False
         durable, self._durable = self._durable, {}
         if durable:
-            self._send_commits(durable.values(), empty=False)
+            self._send_commits(durable.values())
         reported, self._reported = self._reported, {}
         for log in reported.values():
             self._begin_round(log)
+
+    def hold(self, node: NodeId | None, stream_id: StreamId, epoch: int, expected: Glsn) -> None:
+        """Let only this stream, of which the node is the primary, get positions for a moment, if
+        the tail is the expected one."""
+        log = self._log_of.get(stream_id)
+        if log is None:
+            raise NotFound(f"there is no stream {stream_id}: refresh the metadata")
+        if node != log.streams[stream_id].replicas[0]:
+            raise Unauthorized(f"this node is not the primary of stream {stream_id}")
+        if reason := self.lost_rounds(log.log_id):
+            raise RolledBack(reason)
+        hold = log.hold(stream_id, epoch, expected)
+        self._loop.call_later(HOLD_S, self._release, log, hold)
+
+    def _release(self, log: LogRounds, hold: Hold) -> None:
+        log.release(hold)
+        if self.logs.get(log.log_id) is log:
+            self.look(log)
 
     def _begin_round(self, log: LogRounds) -> None:
         if log.log_id in self._ahead:
@@ -263,9 +338,12 @@ class Committer:
         round_ = log.next_round()
         if round_ is None:
             return
-        record = round_.encode()
+        is_partial = self._round_log.record_format > 0
+        record = round_.encode_partial() if is_partial else whole(log, round_).encode()
         try:
-            done = partial(self._done, log, record, perf_counter())
+            done: Finished = partial(self._done, log, record, perf_counter())
+            if self._tracer is not None:
+                done = self._tracer.ending("commit round", {"log_id": log.log_id}, done)
             self._round_log.append(self._epoch, record, done)
         except LoomError as error:
             self._failed(error)
@@ -294,24 +372,38 @@ class Committer:
 
     # ---- commits out
 
-    def _send_commits(self, logs: Iterable[LogRounds], *, empty: bool) -> None:
+    def _send_commits(self, logs: Iterable[LogRounds]) -> None:
         results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
+        packed: dict[NodeId, list[bytes]] = {}
         for log in logs:
-            for node in _nodes_of(log):
-                if self.nodes.connected(node):
-                    commits = log.commits_for(node, empty=empty)
-                    results.setdefault(node, []).extend(commit_to_wire(*c) for c in commits)
-            if not empty and len(log.streams) > 1:
+            if log.columns is not None:
+                _join(packed, log.new_packed_commits())
+            for stream_id, commit, nodes in log.new_commits():
+                result = commit_to_wire(stream_id, commit)
+                for node in nodes:
+                    results.setdefault(node, []).append(result)
+            if len(log.streams) > 1:
                 self._bare[log.log_id] = log
-        for node, commits_of_node in results.items():
-            self._send(node, commits_of_node)
+        for node in chain(results, packed.keys() - results.keys()) if packed else results:
+            self._send(node, results.get(node, []), packed.get(node, ()))
         if self._bare and self._bare_timer is None:
             self._bare_timer = self._loop.call_later(BARE_DELAY_S, self._send_bare)
 
     def _send_bare(self) -> None:
+        """Send all commits that nodes lack, bare high watermarks included."""
         self._bare_timer = None
         bare, self._bare = self._bare, {}
-        self._send_commits(bare.values(), empty=True)
+        results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
+        packed: dict[NodeId, list[bytes]] = {}
+        for log in bare.values():
+            if log.columns is not None:
+                _join(packed, log.columns.bare_commits(log.high_watermark))
+            for node in log.nodes:
+                if self.nodes.connected(node):
+                    commits = log.commits_for(node, empty=True)
+                    results.setdefault(node, []).extend(commit_to_wire(*c) for c in commits)
+        for node in results.keys() | packed.keys():
+            self._send(node, results.get(node, []), packed.get(node, ()))
 
     def tell(self, node: NodeId, log: LogRounds, *, empty: bool) -> None:
         """Send the node the commits of a log that it lacks, now."""
@@ -325,14 +417,22 @@ class Committer:
             results += [commit_to_wire(*c) for c in log.commits_for(node, empty=True)]
         self._send(node, results)
 
-    def _send(self, node: NodeId, results: list[pb.LogStreamCommitResult]) -> None:
-        if results:
+    def _send(
+        self, node: NodeId, results: list[pb.LogStreamCommitResult], packed: Iterable[bytes] = ()
+    ) -> None:
+        rows = b"".join(packed)
+        if rows and node not in self._reads_packed:
+            results = [*results, *(commit_to_wire(*each) for each in unpack_commits(rows))]
+            rows = b""
+        if results or rows:
             request = pb.CommitRequest(storage_node_id=node, commit_results=results)
+            request.packed_commits = rows
             self.nodes.send(node, pb.Frame(commit=request))
 
 
-def _nodes_of(log: LogRounds) -> dict[NodeId, None]:
-    return dict.fromkeys(n for stream in log.streams.values() for n in stream.replicas)
+def _join(packed: dict[NodeId, list[bytes]], more: Mapping[NodeId, bytes]) -> None:
+    for node, rows in more.items():
+        packed.setdefault(node, []).append(rows)
 
 
 def _matters(before: Report | None, report: Report, stream: StreamRounds) -> bool:
@@ -341,12 +441,13 @@ def _matters(before: Report | None, report: Report, stream: StreamRounds) -> boo
         return True
     if before.damaged != report.damaged:
         return True
+    if not stream.sealed:
+        return False
+    stored, high_watermark = report.stored_high_watermark, report.high_watermark
+    if before.stored_high_watermark < high_watermark <= stored:  # all that it has is durable
+        return True
     caught_up = report.uncommitted_llsn_offset == stream.committed_llsn_end
-    return (
-        stream.sealed
-        and caught_up
-        and (
-            before.uncommitted_llsn_offset != report.uncommitted_llsn_offset
-            or before.stored_high_watermark != report.stored_high_watermark
-        )
+    return caught_up and (
+        before.uncommitted_llsn_offset != report.uncommitted_llsn_offset
+        or before.stored_high_watermark != stored
     )

@@ -7,20 +7,23 @@ from typing import ClassVar
 
 from loomlog.core.history import Unknowable
 from loomlog.core.ordered.stream_record import StreamRecord
+from loomlog.core.packed import HeldReplica
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.offline.collector import Caller
-from loomlog.metadata.ordered.held_replicas import HeldReplica
 from loomlog.metadata.ordered.records import PREFIX
 from loomlog.metadata.rollback.draft import Draft, ProtocolDraft
 from loomlog.protocol_names import ORDERED
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.translate import held_from_wire
 
 
 class OrderedDraft(ProtocolDraft):
     """The streams of logs, from the replicas that nodes hold."""
 
     protocol: ClassVar[str] = ORDERED
+    # Streams without a segment would be left over when the rounds are rebuilt.
+    can_drop_segments: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.streams: dict[StreamId, dict[NodeId, HeldReplica]] = {}
@@ -30,7 +33,7 @@ class OrderedDraft(ProtocolDraft):
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
         for message in caller.registration.uncommit_reports:
             held = self.streams.setdefault(message.log_stream_id, {})
-            held[caller.node_id] = HeldReplica.from_wire(message)
+            held[caller.node_id] = held_from_wire(message)
         for each in holdings.streams:
             self.log_of[each.log_stream_id] = each.log_id
             self.trimmed[each.log_stream_id, caller.node_id] = each.trimmed
@@ -84,6 +87,7 @@ class OrderedDraft(ProtocolDraft):
                 )
                 continue
             if log_id not in logs:
+                draft.has_unknown = True
                 draft.notes.append(
                     f"stream {stream_id} on node {_names(held)} is of log {log_id}, which is "
                     "not known any more: it stays there, and cannot be read"

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from loomlog.metadata.nodes.connected_nodes import ConnectedNode, ConnectedNodes
-from loomlog.types import NodeId, Report, StreamId
-from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.translate import report_from_wire
-
-
-class HeldReplica(NamedTuple):
-    """A replica as its node reported it last."""
-
-    report: Report
-    stamp: int
-    birth: int
-    stored_bytes: int = 0
-
-    @classmethod
-    def from_wire(cls, message: pb.LogStreamUncommitReport) -> HeldReplica:
-        report = report_from_wire(message)
-        return cls(report, message.stamp, message.birth, message.stored_bytes)
+from loomlog.core.ordered.rounds import LogRounds
+from loomlog.core.packed import HeldReplica
+from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.types import LogId, NodeId, StreamId
 
 
 class HeldReplicas:
     """The replicas of each node, from its registration and its reports since."""
 
-    def __init__(self, nodes: ConnectedNodes) -> None:
+    def __init__(
+        self,
+        nodes: ConnectedNodes,
+        logs: Mapping[LogId, LogRounds],
+        log_of: Mapping[StreamId, LogRounds],
+    ) -> None:
         self._nodes = nodes
-        self._held: dict[NodeId, dict[StreamId, HeldReplica]] = {}
+        self._logs, self._log_of = logs, log_of
+        self.of: dict[NodeId, dict[StreamId, HeldReplica]] = {}  # older for streams in columns
 
     def on(self, node: NodeId) -> dict[StreamId, HeldReplica]:
-        return self._held.get(node, {})
+        for log in self._logs.values():
+            if log.columns is not None:
+                log.columns.leave_on(node)
+        return self.of.get(node, {})
 
     def get(self, node: NodeId, stream_id: StreamId) -> HeldReplica | None:
-        return self.on(node).get(stream_id)
+        log = self._log_of.get(stream_id)
+        if log is not None:
+            log.leave_columns(stream_id)
+        return self.of.get(node, {}).get(stream_id)
 
     def matching(self, node: NodeId, stream_id: StreamId, stamp: int) -> HeldReplica | None:
         """Return a replica of the stream with this stamp: another one may have had its number."""
@@ -44,18 +42,11 @@ class HeldReplicas:
 
     def joined(self, node: NodeId) -> None:
         """Called when a node registers, before its first report."""
-        self._held[node] = {}
-
-    def put(self, connected: ConnectedNode, replica: HeldReplica) -> None:
-        held, stream_id = self._held[connected.node_id], replica.report.stream_id
-        before = held.get(stream_id)
-        connected.stored_bytes_total += replica.stored_bytes - (
-            before.stored_bytes if before else 0
-        )
-        held[stream_id] = replica
+        self.of[node] = {}
 
     def removed(self, node: NodeId, stream_id: StreamId) -> None:
         """Note that a node has no replica of the stream any more."""
-        before, connected = self.on(node).pop(stream_id, None), self._nodes.get(node)
+        before, connected = self.get(node, stream_id), self._nodes.get(node)
+        self.of.get(node, {}).pop(stream_id, None)
         if before is not None and connected is not None:
             connected.stored_bytes_total -= before.stored_bytes

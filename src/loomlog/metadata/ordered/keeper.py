@@ -9,7 +9,8 @@ afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Final
 
 from loomlog.core.conditions import Condition
@@ -19,7 +20,8 @@ from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.core.outage import PartOutage
 from loomlog.core.rebalance import ReplicaGroup
 from loomlog.core.segments import Segment, Settings, Successor
-from loomlog.errors import LoomError, NotFound, Timeout, Unavailable
+from loomlog.core.sizes import Measured
+from loomlog.errors import LoomError, NotFound, Timeout, Unauthorized, Unavailable
 from loomlog.limits import REQUEST_TIMEOUT_S
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.metrics import shown_logs, stream_sample, streams_of
@@ -33,11 +35,21 @@ from loomlog.metadata.ordered.repair_steps import RepairSteps
 from loomlog.metadata.ordered.status import StreamStatus
 from loomlog.metadata.ordered.stream_operator import StreamOperator
 from loomlog.metadata.ordered.streams import OrderedStreams
-from loomlog.metadata.protocol import Cleanup, KeeperContext, ProtocolKeeper, ReplicaSet, TakeReport
+from loomlog.metadata.protocol import (
+    Answer,
+    Cleanup,
+    KeeperContext,
+    ProtocolKeeper,
+    ReplicaSet,
+    TakeReport,
+)
 from loomlog.metrics import Metric, Sample, counter, histogram
 from loomlog.protocol_names import ORDERED
 from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
+
+logger = logging.getLogger(__name__)
 
 CREATE_TIMEOUT_S: Final = 8.0  # for the streams of a new log to run; a client waits longer
 MAKE_TIMEOUT_S: Final = 3.0  # twice at most: less than a client waits for the answer
@@ -66,16 +78,17 @@ class OrderedKeeper(ProtocolKeeper):
             context.round_log,
             records,
             context.nodes,
-            changed=lambda stream: self.reconciler.wake(stream),
+            changed=self._stream_changed,
             failed=context.failed,
         )
-        self._choice = choice = NodeChoice(self.committer, context.lost_nodes)
+        self._choice = choice = NodeChoice(self.committer, context.lost_nodes, self._stream_changed)
         self._orders = Orders(self.committer, background)
         steps = RepairSteps(
             self.committer,
             self._orders,
             choice,
             context.forget_if_removed,
+            lambda node: self._relief.node_joined(node),
             request_timeout_s=context.settings.failure_detection_s,
             sync_bytes_per_s=context.settings.sync_bytes_per_s,
         )
@@ -88,6 +101,9 @@ class OrderedKeeper(ProtocolKeeper):
             self.committer, choice, self._orders, self.reconciler, self._streams
         )
         self._status = StreamStatus(self.committer, self.reconciler, context.placement)
+
+    def _stream_changed(self, stream_id: StreamId) -> None:
+        self.reconciler.wake(stream_id)
 
     def start(self) -> None:
         for log in self._catalog.logs.values():
@@ -105,6 +121,7 @@ class OrderedKeeper(ProtocolKeeper):
 
     def stop(self) -> None:
         self.reconciler.stop()
+        self._choice.stop()
 
     def end(self) -> None:
         self.stop()
@@ -215,8 +232,8 @@ class OrderedKeeper(ProtocolKeeper):
         question = pb.FindTime(
             log_stream_id=stream.stream_id, timestamp_us=timestamp_us, first_glsn=first
         )
-        doubt: LoomError = Unavailable(f"stream {stream.stream_id} has no replica")
-        for node in stream.replicas:
+        doubt: LoomError = _nobody(stream)
+        for node in filter(self._nodes.reachable, stream.replicas):
             try:
                 answer = await self._nodes.request(
                     node, pb.Frame(find_time=question), FIND_TIME_TIMEOUT_S
@@ -229,6 +246,33 @@ class OrderedKeeper(ProtocolKeeper):
                 return int(found.position)
             doubt = Unavailable(f"node {node} does not know all of stream {stream.stream_id} yet")
         raise doubt
+
+    async def measure(
+        self, log: LogRecord, segment: Segment, first: Glsn, last: Glsn
+    ) -> Sequence[Measured]:
+        streams = self.records.of_segment(log, segment.loglet)
+        return await asyncio.gather(*(self._measure(stream, first, last) for stream in streams))
+
+    async def _measure(self, stream: StreamRecord, first: Glsn, last: Glsn) -> Measured:
+        """Return what the replica tells that knows most."""
+        question = pb.MeasureStream(log_stream_id=stream.stream_id, first=first, last=last)
+        known: Measured | None = None
+        doubt: LoomError = _nobody(stream)
+        for node in filter(self._nodes.reachable, stream.replicas):
+            try:
+                answer = await self._nodes.request(
+                    node, pb.Frame(measure_stream=question), FIND_TIME_TIMEOUT_S
+                )
+            except LoomError as error:
+                doubt = error
+                continue
+            found = Measured(answer.measured.through, answer.measured.size)
+            known = max(known or found, found)
+            if known.through >= last:
+                break
+        if known is None:
+            raise doubt
+        return known
 
     def _rounds(self, log: LogRecord) -> LogRounds:
         rounds = self.committer.logs.get(log.log_id)
@@ -317,12 +361,23 @@ class OrderedKeeper(ProtocolKeeper):
         return sum([await self._leave(node, replica) for replica in stored])
 
     async def _leave(self, node: NodeId, stored: pb.StoredReplica) -> bool:
+        """Move a replica to another node; if there is none, to another volume of the same one."""
         record = self.records.streams.get(stored.log_stream_id)
         if record is None or node not in (*record.replicas, record.joining):
             return False
-        if record.leaving is None and node in record.replicas:
-            await self.records.update(record.stream_id, leaving=node)
+        stream = self.committer.stream(record.stream_id)
+        if stream is None or record.joining is not None or node not in record.replicas:
+            return True
+        within = self._choice.spare(stream) is None and self._nodes.takes_more(node)
+        leaving = None if within else node
+        if record.leaving in (None, node) and record.leaving != leaving:
+            await self.records.update(record.stream_id, leaving=leaving)
             self.reconciler.wishes_changed(record.stream_id)
+        if within:
+            try:
+                await self._orders.relocate(node, record)
+            except LoomError as error:
+                logger.warning("stream %d: node %d: %s", record.stream_id, node, error)
         return True
 
     def is_needed(self, node: NodeId) -> bool:
@@ -361,6 +416,10 @@ class OrderedKeeper(ProtocolKeeper):
             if stream_id in streams and node in streams[stream_id].replicas
         )
 
+    def forgotten(self, node: NodeId) -> list[str]:
+        unknown = self._operator.unknown_streams(node)
+        return [f"stream {each}" for each in unknown if each not in self.records.streams]
+
     def unknown_streams(self, node: NodeId) -> list[StreamId]:
         return self._operator.unknown_streams(node)
 
@@ -384,18 +443,49 @@ class OrderedKeeper(ProtocolKeeper):
         if not alive:
             self._relief.node_silent(node)
         self._relief.node_full(node)
+        self._relief.node_given_up(node)
 
     # ---- news from nodes
 
     def has_data(self, request: pb.Register) -> bool:
         return bool(request.uncommit_reports)
 
+    def give_up(self, node: NodeRecord) -> NodeRecord:
+        return node.given_up() if self.records.on_node(node.node_id) else node
+
+    def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
+        answer.reads_packed = True
+
     def registered(self, node: NodeRecord, request: pb.Register) -> None:
-        self.committer.reconnected(node.node_id)
+        self.committer.reconnected(node.node_id, reads_packed=request.reads_packed)
         self.committer.take_report(node.node_id, request)
 
     def report_handler(self) -> TakeReport:
         return self.committer.take_report
+
+    # ---- requests
+
+    def requests(self) -> Mapping[str, Answer]:
+        return {"check_replica": self._check_replica, "hold_log": self._hold_log}
+
+    async def _hold_log(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
+        order, node = frame.hold_log, self._nodes.node_of(connection)
+        self.committer.hold(node, order.log_stream_id, order.seal_epoch, order.expected_tail)
+        return pb.Frame(done=pb.Done())
+
+    async def _check_replica(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
+        asked = frame.check_replica
+        stream = self.records.stream(asked.log_stream_id)
+        if asked.storage_node_id not in (*stream.replicas, stream.joining):
+            raise Unauthorized(
+                f"node {asked.storage_node_id} has no replica of stream {asked.log_stream_id}"
+            )
+        return pb.Frame(done=pb.Done())
+
+
+def _nobody(stream: StreamRecord) -> Unavailable:
+    nodes = " or ".join(map(str, stream.replicas))
+    return Unavailable(f"no replica of stream {stream.stream_id} is there: start node {nodes}")
 
 
 def _is_sealed(stream: StreamRounds) -> bool:

@@ -8,8 +8,8 @@ it when the volume is back.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.situation import Nodes
@@ -18,20 +18,29 @@ from loomlog.core.placement import Candidate, Load, choose_spare, why_not
 from loomlog.metadata.nodes import placement
 from loomlog.metadata.nodes.placement import LostNodes
 from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.losses import Losses
+from loomlog.net.timers import Timers
 from loomlog.types import NodeId, ReplicaState, StreamId
 
 
 class NodeChoice:
     """Knows which nodes have failed a stream, and finds the best node for another replica."""
 
-    def __init__(self, committer: Committer, lost: LostNodes) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(
+        self, committer: Committer, lost: LostNodes, changed: Callable[[StreamId], None]
+    ) -> None:
+        """`changed` is called when a node that failed a stream may be asked again."""
         self._catalog, self._records = committer.catalog, committer.records
         self._nodes, self._held = committer.nodes, committer.held
         self.connected = self._nodes.connected
         self.lost = lost.lost
         self.lost_in_s = lost.lost_in_s
-        self._unable: dict[tuple[StreamId, NodeId], float] = {}  # until when
+        self.losses = Losses(committer)
+        self._changed = changed
+        self._unable = Timers()  # by stream and node
+
+    def stop(self) -> None:
+        self._unable.stop()
 
     def of(self, stream: StreamRounds) -> Nodes:
         """Return the nodes as repair sees them, for one stream."""
@@ -45,14 +54,11 @@ class NodeChoice:
     # ---- nodes that failed
 
     def set_unable(self, stream_id: StreamId, node: NodeId) -> None:
-        self._unable[stream_id, node] = self._loop.time() + placement.UNABLE_S
+        again = partial(self._changed, stream_id)
+        self._unable.set((stream_id, node), placement.UNABLE_S, again)
 
     def unable(self, stream_id: StreamId, node: NodeId) -> bool:
-        until = self._unable.get((stream_id, node))
-        if until is not None and until <= self._loop.time():
-            del self._unable[stream_id, node]
-            until = None
-        return until is not None or self.lacks_volume(stream_id, node)
+        return (stream_id, node) in self._unable.running or self.lacks_volume(stream_id, node)
 
     def lacks_volume(self, stream_id: StreamId, node: NodeId) -> bool:
         """Return whether a node may have a replica on a volume that it was started without."""
@@ -66,9 +72,8 @@ class NodeChoice:
 
     def came_back(self, node: NodeId) -> None:
         """Forget what a node could not do before it was restarted."""
-        for stream_id, unable in list(self._unable):
-            if unable == node:
-                del self._unable[stream_id, node]
+        for stream_id in self._records.streams:
+            self._unable.cancel((stream_id, node))
 
     # ---- nodes for another replica
 
@@ -140,11 +145,17 @@ class _NodesOfStream:
         self.moving = choice.moving
         self.spare = choice.spare
 
+    def given_up(self, node: NodeId) -> bool:
+        return node in self._choice.losses.given_up_of(self._stream)
+
     def alive(self, node: NodeId) -> bool:
         return self._alive(node) and not self._unable(node)
 
     def lost(self, node: NodeId) -> bool:
         return self._choice.lost(node) or self._unable(node)
+
+    def has_lost(self, stream: StreamRounds) -> bool:
+        return self._choice.losses.of(stream) is not None
 
     def _unable(self, node: NodeId) -> bool:
         return self._stream.sealed and self._choice.unable(self._stream.stream_id, node)

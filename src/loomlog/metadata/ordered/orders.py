@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from loomlog.core.backoff import Backoff
 from loomlog.core.ordered.replica import START
 from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.errors import Conflict, LoomError, NotFound
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.catalog.records import LogRecord
@@ -94,6 +95,11 @@ class Orders:
         if stream is not None and node not in stream.reports:  # its own report may be on the way
             empty = Report(stream_id, 1, 0, 0, 0, START, 0, False)
             self._committer.report(node, empty)
+
+    async def relocate(self, node: NodeId, stream: StreamRecord) -> None:
+        """Have a node move its replica to another of its volumes."""
+        order = pb.RelocateLogStream(log_stream_id=stream.stream_id, stamp=stream.stamp)
+        await self._order(node, pb.Frame(relocate_log_stream=order))
 
     # ---- trim
 

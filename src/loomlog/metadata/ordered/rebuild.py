@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from loomlog.core.chained.chain import POSITION_MAX
 from loomlog.core.ordered.evidence import StreamEvidence, Witness
 from loomlog.core.ordered.rebuild import Elsewhere, commits_after, rebuild
 from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.errors import LoomError
+from loomlog.limits import POSITION_MAX
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import CountersRecord, LogRecord, decode, encode
 from loomlog.metadata.offline.collector import Collector, ReplicaAnswer

@@ -54,14 +54,19 @@ class StreamRecords(LogletRecords[StreamRecord]):
     def of_segment(self, log: LogRecord, loglet: LogId) -> list[StreamRecord]:
         return [stream for stream in self.of_log(log.log_id) if stream.loglet == loglet]
 
+    def sets_of(self, record: StreamRecord) -> list[tuple[NodeId, ...]]:
+        return [] if self._is_abandoned(record) else [record.replicas]
+
+    def _is_abandoned(self, record: StreamRecord) -> bool:
+        return record.taken_back or self.catalog.segment_of(record) is None
+
     def counts(self, stream: StreamRecord) -> bool:
         """Return whether an abandoned stream had entries of a segment that is still there."""
         return stream.entries_gone > 0 and self.catalog.segment_of(stream) is not None
 
     def entries_gone(self, log_id: LogId) -> int:
         """Return how many entries streams had that were removed from the segments of a log."""
-        abandoned = (s for s in self.abandoned.values() if s.log_id == log_id)
-        return sum(stream.entries_gone for stream in abandoned if self.counts(stream))
+        return sum(s.entries_gone for s in self._abandoned_of(log_id) if self.counts(s))
 
     def on_node(self, node: NodeId) -> list[StreamRecord]:
         """Return the streams with a replica on a node, or with one that is being made there."""
@@ -158,12 +163,15 @@ class StreamRecords(LogletRecords[StreamRecord]):
 
     def without_segment(self, log_id: LogId) -> list[StreamId]:
         """Return the abandoned streams of a log whose segments are gone."""
-        abandoned = (s for s in self.abandoned.values() if s.log_id == log_id)
+        abandoned = self._abandoned_of(log_id)
         return [s.stream_id for s in abandoned if self.catalog.segment_of(s) is None]
+
+    def _abandoned_of(self, log_id: LogId) -> list[StreamRecord]:
+        return [s for s in super().of_log(log_id) if s.stream_id in self.abandoned]
 
     def _show(self, record: StreamRecord) -> None:
         super()._show(record)
-        if record.taken_back or self.catalog.segment_of(record) is None:
+        if self._is_abandoned(record):
             self.abandoned[record.stream_id] = record
             return
         self.streams[record.stream_id] = record

@@ -5,13 +5,15 @@ Filling a spare takes longer the more data a stream has. An empty stream takes a
 the order of a log allows streams to come and go. The others are repaired meanwhile and run again;
 some seconds later the new one takes no more appends, and it is removed when all its entries are
 trimmed. A stream that lost data stays sealed, so that readers learn of the loss; then the new one
-is needed for good. So is one of a log whose other streams stay full.
+is needed for good, and the other one is removed when all its entries are trimmed. A log whose other
+streams stay full needs the new one for good, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 from loomlog.core.ordered.repair import concerns_all, stands_still, unneeded
@@ -19,7 +21,8 @@ from loomlog.core.ordered.rounds import LogRounds, StreamRounds
 from loomlog.errors import LoomError
 from loomlog.metadata.background import Background, Later, RetryLoop, StepResult
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.ordered.status import Losses, lacks_space
+from loomlog.metadata.ordered.losses import Losses
+from loomlog.metadata.ordered.status import lacks_space
 from loomlog.metadata.ordered.streams import OrderedStreams
 from loomlog.types import LogId, NodeId, StreamId
 
@@ -60,9 +63,16 @@ class Relief:
             self._work.wake(node)
 
     def node_joined(self, node: NodeId) -> None:
-        """Watch the logs of a node that came back without their data."""
+        """Watch the logs of a node that came back without their data, or is new to a lost one."""
         if self._has_lost_logs(node):
             self.node_silent(node)
+        self.node_given_up(node)
+
+    def node_given_up(self, node: NodeId) -> None:
+        """Watch the streams of a node that lost entries, until all of these are trimmed."""
+        for log in self._committer.logs.values():
+            if any(node in s.replicas for s in log.streams.values()) and self._lost_streams(log):
+                self._retirements.wake(log.log_id)
 
     async def _step(self, node: NodeId) -> StepResult:
         is_full = bool(self._nodes.restrictions(node).full_streams)
@@ -115,11 +125,20 @@ class Relief:
 
     # ---- streams that are not needed any more
 
+    def _lost_streams(self, log: LogRounds) -> list[StreamRounds]:
+        streams = (s for s in log.streams.values() if s.sealed and not s.removing)
+        return [stream for stream in streams if self._losses.of(stream) is not None]
+
     async def _retire_step(self, log_id: LogId) -> StepResult | Later:
         log = self._committer.logs.get(log_id)
         reliefs = [s for s in log.streams.values() if s.relief and s.wanted_running] if log else []
-        if log is None or not reliefs:
+        lost = self._lost_streams(log) if log else []
+        if log is None or not (reliefs or lost):
             return StepResult.IDLE
+        for stream in lost:
+            if stream.is_trimmed:  # no reader has to learn of the loss any more
+                with suppress(LoomError):  # no other stream takes appends now
+                    await self._streams.retire(stream.stream_id)
         streams, nodes = log.streams.values(), self._nodes
         found = [stream.stream_id for stream in unneeded(streams, nodes.alive, self._is_full)]
         now_s = asyncio.get_running_loop().time()

@@ -23,12 +23,11 @@ from loomlog.metadata.background import (
     Later,
     RetryLoop,
     StepResult,
-    Timers,
 )
-from loomlog.metadata.nodes.placement import UNABLE_S
 from loomlog.metadata.ordered.committer import Committer
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.repair_steps import RepairAttempt, RepairSteps, adopt_wishes
+from loomlog.net.timers import Timers
 from loomlog.types import NodeId, StreamId
 
 logger = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ class Reconciler:
             self.wake_waiting()
         else:
             delay_s = max(0.0, self._choice.lost_in_s(node))
-            self._timers.set(("node", node), delay_s, partial(self._wake_node, node))
+            self._timers.set(node, delay_s, partial(self._wake_node, node))
 
     def _wake_node(self, node: NodeId) -> None:
         for log in self._committer.logs.values():
@@ -160,6 +159,8 @@ class Reconciler:
         log = self._committer.log_of(stream.stream_id)
         if log is not None and (reason := self._committer.lost_rounds(log.log_id)):
             return repair.Wait(reason)  # any decision without them could be wrong
+        if stream.stream_id not in self._committer.records.streams:
+            return repair.Wait("its segment is trimmed, and its replicas are about to be removed")
         return repair.decide(stream, self._choice.of(stream))
 
     async def _step(self, stream_id: StreamId) -> StepResult | Later:
@@ -197,8 +198,6 @@ class Reconciler:
         except Exception:
             logger.exception("stream %d: %s failed", stream_id, action)
             self._work.trouble[stream_id] = UNEXPECTED
-        if not is_done:  # a node that was found unable is tried again later
-            self._timers.set(("stream", stream_id), UNABLE_S, partial(self.wake, stream_id))
         was_removed = isinstance(action, repair.Remove) and is_done
         if was_removed or (joining is not None and stream.joining is None):
             self.wake_waiting()  # others may move now

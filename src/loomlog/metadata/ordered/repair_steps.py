@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from loomlog.core.ordered import repair
@@ -47,6 +48,7 @@ class RepairSteps:
         orders: Orders,
         choice: NodeChoice,
         forget_if_removed: Callable[[NodeId], Awaitable[None]],
+        joined: Callable[[NodeId], None],
         *,
         request_timeout_s: float,
         sync_bytes_per_s: int,
@@ -57,6 +59,7 @@ class RepairSteps:
         self._orders = orders
         self._choice = choice
         self._forget_if_removed = forget_if_removed
+        self._joined = joined
         self._request_timeout_s = request_timeout_s
         self._sync_bytes_per_s = sync_bytes_per_s
         self._copies = asyncio.Semaphore(COPIES_MAX)
@@ -333,10 +336,12 @@ class RepairSteps:
     ) -> bool:
         before = stream.replicas
         gone = [node for node in before if node not in replicas]
-        # A replica that was moved is deleted. One that was away, or unregistered, keeps its data.
-        moved = len(replicas) == len(before)
+        new = {*replicas} - {*before}
+        # A replica that was moved is deleted. One that was away, or unregistered, keeps its data,
+        # and so does one that may have more than the newcomer.
+        moved = len(replicas) == len(before) and all(map(partial(_is_whole, stream), new))
         dropping = [node for node in gone if moved and node == stream.leaving]
-        held = {n: self._held.get(n, stream.stream_id) for n in {*replicas} - {*before}}
+        held = {n: self._held.get(n, stream.stream_id) for n in new}
         births = {node: replica.birth if replica else 0 for node, replica in held.items()}
         await self._records.swap_replicas(stream.stream_id, replicas, dropping, births)
         if log.streams.get(stream.stream_id) is not stream:
@@ -350,6 +355,7 @@ class RepairSteps:
             self._orders.trim_soon(node, stream.stream_id)
             # There may be no round for a long time, or never again.
             self._committer.tell(node, log, empty=True)
+            self._joined(node)
         for node in gone:
             if node in dropping:
                 self._orders.drop_soon(node, stream.stream_id)
@@ -368,6 +374,11 @@ class RepairSteps:
 
     async def _ask(self, node: NodeId, frame: pb.Frame) -> pb.Frame:
         return await self._nodes.request(node, frame, self._request_timeout_s)
+
+
+def _is_whole(stream: StreamRounds, node: NodeId) -> bool:
+    report = stream.reports.get(node)
+    return report is not None and report.state is ReplicaState.SEALED
 
 
 def adopt_wishes(stream: StreamRounds, records: StreamRecords) -> None:

@@ -1,4 +1,4 @@
-"""The status of the streams of `ordered` segments, and what they have lost for good."""
+"""The status of the streams of `ordered` segments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from loomlog.core.conditions import Condition, Kind, Shortage, under_replicated
-from loomlog.core.ordered.repair import Loss, Wait, find_loss
+from loomlog.core.ordered.repair import Loss, Wait
 from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.shortage import is_readable, shortage
 from loomlog.core.ordered.stream_record import StreamRecord
@@ -14,54 +14,11 @@ from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import ReplicaPlacement
 from loomlog.metadata.ordered.committer import Committer
+from loomlog.metadata.ordered.losses import Losses
 from loomlog.metadata.ordered.repair_loop import Reconciler
-from loomlog.types import Llsn, NodeId, ReplicaState, StreamId
+from loomlog.types import NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.translate import STATE_TO_WIRE
-
-
-class Losses:
-    """Finds streams that lost entries for good: no node has them or may come back with them."""
-
-    def __init__(self, committer: Committer) -> None:
-        self._committer = committer
-        self._nodes, self._held = committer.nodes, committer.held
-
-    def of(self, stream: StreamRounds) -> Loss | None:
-        """Return the loss of a stream; None while a node may still come back with the data, or has
-        data that it cannot serve now."""
-        for node in stream.replicas:
-            restrictions = self._nodes.restrictions(node)
-            is_missing = self._held.get(node, stream.stream_id) is None
-            if (
-                not self._nodes.connected(node)
-                or stream.stream_id in restrictions.unserved  # it has data that it cannot serve
-                or (is_missing and restrictions.volume_missing)
-            ):
-                return None
-        log = self._committer.log_of(stream.stream_id)
-        if log is not None and self._committer.lost_rounds(log.log_id):
-            return None
-        return find_loss(stream, self.without_commits(stream))
-
-    def without_commits(self, stream: StreamRounds) -> list[NodeId]:
-        """Return the replicas that lost commits which nobody can send them again."""
-        log = self._committer.log_of(stream.stream_id)
-        if log is None or not stream.sealed:
-            return []
-        return [node for node in stream.replicas if log.lost_commits(stream, node)]
-
-    def remains(self, stream: StreamRecord, loss: Loss) -> list[tuple[NodeId, Llsn]]:
-        """Return nodes that left the stream and have something of what is lost: from its first LLSN
-        on up to that one, exclusively."""
-        found = []
-        for node in self._nodes.all_reachable():
-            held = self._held.matching(node, stream.stream_id, stream.stamp)
-            if held is None or node in stream.replicas:
-                continue
-            if held.report.uncommitted_llsn_offset > loss.first:
-                found.append((node, held.report.uncommitted_llsn_offset))
-        return found
 
 
 def lacks_space(stream: StreamRounds, nodes: ConnectedNodes) -> str:
@@ -116,6 +73,7 @@ class StreamStatus:
             condition = "; ".join(filter(None, words))
         if stream.sealed and stream.wanted_running:
             condition = self._sealed(stream, condition, advice)
+        told = self._losses.told_to_readers(stream)
         return pb.LogStream(
             log_stream_id=stream_id,
             state=STATE_TO_WIRE[self.state(stream)],
@@ -129,8 +87,8 @@ class StreamStatus:
             protocol=segment.settings.protocol if segment else log.protocol,
             held=not (stream.wanted_running or stream.closed or stream.removing),
             removing=stream.removing,
-            lost_from=lost.first if lost else 0,
-            lost_after=lost.after if lost else 0,
+            lost_from=told.first if told else 0,
+            lost_after=told.after if told else 0,
             rolled_back=self._has_lost_rounds(stream_id),
         )
 
@@ -173,7 +131,9 @@ class StreamStatus:
     def _shortage(self, stream: StreamRounds) -> Shortage | None:
         held = (self._held.get(node, stream.stream_id) for node in stream.replicas)
         stored_bytes = max((replica.stored_bytes for replica in held if replica), default=None)
-        return shortage(stream, self._nodes.reachable, stored_bytes)
+        lost = self._losses.of(stream)
+        end = stream.committed_llsn_end if lost is None else lost.first
+        return shortage(stream, end, self._nodes.reachable, stored_bytes)
 
     def _stopped(self, log: LogRecord, streams: Sequence[StreamRounds]) -> list[Condition]:
         """Return the streams that should take appends and do not."""
@@ -191,7 +151,7 @@ class StreamStatus:
         """Return what else is not as it should be with a stream."""
         of = partial(Condition, log=log.name, stream=stream.stream_id)
         found, lost = [], self._losses.of(stream)
-        if lost is not None:
+        if lost is not None and not stream.is_trimmed:
             found.append(of(Kind.DATA_LOST, self._describe_loss(stream, lost)))
         elif (
             (stream.has_entries or not stream.heard)
@@ -220,7 +180,8 @@ class StreamStatus:
         """Return which replicas wait for their disks, and what is wrong with those."""
         words = []
         for node in stream.replicas:
-            report, complaints = stream.reports.get(node), self._nodes.complaints(node)
+            report = stream.reports.get(node)
+            complaints = self._nodes.complaints(node, stream.stream_id)
             is_damaged = report is not None and report.damaged
             if complaints and (is_damaged or self._nodes.takes_nothing(node)):
                 words.append(f"node {node} takes nothing: {complaints}")
@@ -228,7 +189,7 @@ class StreamStatus:
 
     def _describe_loss(self, stream: StreamRounds, lost: Loss) -> str:
         words = f"all that it had from LLSN {lost.first} on is lost"
-        text = f"{words}, no replica has it any more: the log continues in other streams"
+        text = f"{words}, no replica has it any more: appends go to other streams"
         if nodes := self._losses.without_commits(stream):
             text += (
                 f"; node {', '.join(map(str, nodes))} has entries of it, but lost their positions: "

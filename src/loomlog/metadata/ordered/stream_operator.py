@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from loomlog.core.ordered.outage import StreamCopies
 from loomlog.core.ordered.rounds import StreamRounds
+from loomlog.core.packed import HeldReplica
 from loomlog.errors import Busy, InvalidArgument, NotFound
 from loomlog.metadata.ordered.committer import Committer
-from loomlog.metadata.ordered.held_replicas import HeldReplica
 from loomlog.metadata.ordered.node_choice import NodeChoice
 from loomlog.metadata.ordered.orders import Orders
 from loomlog.metadata.ordered.repair_loop import Reconciler

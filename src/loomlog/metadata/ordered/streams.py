@@ -162,14 +162,14 @@ class OrderedStreams:
             )
 
     async def drop_trimmed(self, log_id: LogId) -> None:
-        """Remove the streams of segments that are trimmed as a whole, and those that are being
-        removed and have nothing left."""
+        """Remove the streams of segments that are trimmed as a whole, and those that are sealed,
+        are being removed, and have nothing left."""
         rounds = self._committer.logs.get(log_id)
         for stream_id in list(rounds.streams if rounds else ()):
             record = self._records.get(stream_id)
             if record is not None and self._catalog.segment_of(record) is None:
                 await self.take_back(record)
-            elif record is not None and record.removing:
+            elif record is not None and record.sealed:
                 self._reconciler.wishes_changed(stream_id)
         for stream_id in self._records.without_segment(log_id):
             await self._orders.remove(stream_id)

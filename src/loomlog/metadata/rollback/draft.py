@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, Generic, TypeVar
 
+from loomlog.core.transactions import DECISIONS_LOG
 from loomlog.metadata.catalog.records import (
     CountersRecord,
     LeaseRecord,
@@ -23,6 +24,8 @@ from loomlog.metadata.catalog.records import (
     log_key,
     node_key,
 )
+from loomlog.metadata.logs import decisions
+from loomlog.metadata.logs.decisions import DecisionNote
 from loomlog.metadata.offline.collector import Caller
 from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import Glsn, LogId, NodeId, StreamId
@@ -49,6 +52,8 @@ class Draft:
         self.changes: dict[str, MetadataRecord | None] = {}
         self.notes: list[str] = []
         self.reasons: list[str] = []
+        self.dropped: set[LogId] = set()  # loglets of segments that were trimmed as a whole
+        self.has_unknown = False  # nodes hold something of logs that are not known
 
     def make(
         self,
@@ -66,11 +71,19 @@ class Draft:
         for log in [log for log in logs.values() if not self._is_anywhere(log)]:
             del logs[log.log_id]
             self._drop(log, deleted)
+        self._raise_trims(logs)  # nodes have nothing of segments that were trimmed as a whole
+        self._enlist(logs)
         for protocol in self._protocols:
             protocol.bring(self, logs)
-        self._raise_trims(logs)
+        self._raise_trims(logs)  # some protocols know only now
         for protocol in self._protocols:
             self._look_at_unknown(protocol, logs, leave)
+        if self.has_unknown:
+            self.notes.append(
+                "if there were transactions or publications, and the copy is older than the first "
+                "one, then the log of decisions or a staging log is not known any more either: "
+                "entries that depend on it are lost, and only a newer copy of the metadata helps"
+            )
         self._end_leases()
         if self.keys("register/") or self.keys("lease/"):
             self.notes.append(
@@ -98,6 +111,8 @@ class Draft:
         for node, record in came.items():
             before = known.get(node)
             if before is not None and before.node_secret == record.node_secret:
+                # It may have crashed since.
+                self.changes[node_key(node)] = replace(before, life=before.life + 1)
                 continue
             after = record
             for protocol in self._protocols if before is not None else ():
@@ -130,6 +145,7 @@ class Draft:
     def _raise_trims(self, logs: Mapping[LogId, LogRecord]) -> None:
         """Trim logs as far as a node did: it was told to, and readers cannot get that any more."""
         trims: dict[LogId, Glsn] = {}
+        droppable = {each.protocol for each in self._protocols if each.can_drop_segments}
         for protocol in self._protocols:
             trims |= protocol.trims(self)
         for name in [log.name for log in logs.values()]:
@@ -145,11 +161,13 @@ class Draft:
             if trimmed == log:
                 continue
             words = f"log {name} was trimmed up to position {trimmed.trimmed} since"
-            if trimmed.segments == log.segments:
+            gone = set(log.segments).difference(trimmed.segments)
+            if all(segment.settings.protocol in droppable for segment in gone):
                 self.changes[log_key(name)] = trimmed
+                self.dropped.update(segment.loglet for segment in gone)
                 self.notes.append(f"{words}: so it is again")
-            else:  # the streams of whole segments would be left over when the rounds are rebuilt
-                self.notes.append(f"{words}: trim it again")
+            elif (again := f"{words}: trim it again") not in self.notes:
+                self.notes.append(again)
 
     def log(self, name: str) -> LogRecord:
         """Return the newest draft of a log."""
@@ -164,6 +182,7 @@ class Draft:
         """Stop at loglets that are not known: they may be segments of logs that are."""
         for loglet in protocol.unknown_loglets(self):
             which = f"segment {loglet} ({protocol.protocol})"
+            self.has_unknown = True
             if loglet in leave or not logs:
                 self.notes.append(
                     f"{which} is of a log that is not known any more: it stays on its nodes, and "
@@ -175,6 +194,12 @@ class Draft:
                     f"--leave {loglet}; if it is part of a log that was switched since, only a "
                     "newer copy of the metadata helps"
                 )
+
+    def _enlist(self, logs: Mapping[LogId, LogRecord]) -> None:
+        """Keep decisions for all logs: since the copy any of them may have had transactions."""
+        for log_id in logs if log_key(DECISIONS_LOG) in self._items else ():
+            if (key := f"{decisions.PREFIX}{log_id}") not in self._items:
+                self.changes[key] = DecisionNote()
 
     # ---- leases
 
@@ -201,6 +226,7 @@ class ProtocolDraft(ABC):
     """The records of one protocol after a rollback, from what the nodes hold."""
 
     protocol: ClassVar[str]
+    can_drop_segments: ClassVar[bool] = True  # the vmr removes what is left of them when it starts
 
     @abstractmethod
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
@@ -228,7 +254,8 @@ class ProtocolDraft(ABC):
 
     @abstractmethod
     def trims(self, draft: Draft) -> Mapping[LogId, Glsn]:
-        """Return up to which position a node has trimmed each loglet. Called after `bring`."""
+        """Return up to which position a node has trimmed each loglet, as far as that is known.
+        Called before and after `bring`."""
 
     def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
         """Return the record of a node that was replaced, with what it has lost."""

@@ -108,6 +108,11 @@ class Gate:
     # ---- checks
 
     @property
+    def was_caught_up(self) -> bool:
+        """Whether this metadata was restored from a copy and brought up to date with the nodes."""
+        return self._record.lease_epochs > 0
+
+    @property
     def condition(self) -> str:
         """Return why nothing may be changed, or ""."""
         if self.rolled_back is not None:
@@ -132,8 +137,14 @@ class Gate:
 
     async def wait(self) -> None:
         """Check as `check` does, but wait at the start of a run for nodes that are coming."""
-        await _moment(self._opened, WAIT_S - self._age_s())
+        await self.wait_for_nodes()
         self.check()
+
+    async def wait_for_nodes(self) -> None:
+        """Wait at the start of a run for nodes that are coming, and raise RolledBack if one of them
+        knows what this metadata lacks: what it says of logs may be old."""
+        await _moment(self._opened, WAIT_S - self._age_s())
+        self.check_not_shut()
 
     async def wait_for_command(self) -> None:
         """Wait as `wait` does, but fail at once for operators when no more nodes seem to come."""

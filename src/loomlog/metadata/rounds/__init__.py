@@ -9,7 +9,9 @@ metadata repositories the epoch was taken before, and opening is the takeover.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
+
+RECORD_FORMAT: Final = 1  # the newest that this release reads. 1: a round may leave out streams
 
 Done = Callable[[BaseException | None], None]
 Snapshot = Callable[[], Iterable[bytes]]
@@ -26,6 +28,14 @@ class RoundLog(Protocol):
     def is_doubtful(self) -> bool:
         """Whether the last record found may not be the last one that was durable: after it are
         remains, of one that never was or of one that is damaged."""
+
+    @property
+    def record_format(self) -> int:
+        """The newest format of records that all who may read them understand."""
+
+    def trust(self) -> None:
+        """Called when nodes have confirmed that no round is missing: doubt it no longer, nor at the
+        next start."""
 
     def read(self) -> list[bytes]:
         """Return the records found at the start, oldest first."""

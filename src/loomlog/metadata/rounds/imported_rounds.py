@@ -62,11 +62,17 @@ class _ImportedRounds:
 
     def __init__(self, round_log: RoundLog, records: list[bytes]) -> None:
         self._records = records
+        self._round_log = round_log
         self.epoch = round_log.epoch
         self.is_doubtful = round_log.is_doubtful
+        self.trust = round_log.trust
         self.begin = round_log.begin
         self.append = round_log.append
         self.close = round_log.close
+
+    @property
+    def record_format(self) -> int:
+        return self._round_log.record_format
 
     def read(self) -> list[bytes]:
         return self._records

@@ -19,8 +19,9 @@ from loomlog.core.quorum import member as rules
 from loomlog.core.quorum.leader import Append, Install, Message, Read, Seal
 from loomlog.core.quorum.member import Leader, MemberId, MemberState
 from loomlog.errors import Corrupt, InvalidArgument, LoomError, Unavailable
+from loomlog.metadata.rounds import RECORD_FORMAT
 from loomlog.metadata.rounds.member_disk import MemberDisk
-from loomlog.metadata.rounds.round_files import FILE_BYTES
+from loomlog.metadata.rounds.round_files import FILE_BYTES, SHORT_BYTES_MAX
 from loomlog.storage.files import Files, Step, Worker
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
@@ -96,7 +97,9 @@ class QuorumMember:
         """Return the requests that the service of the metadata repository hands over."""
 
         def route(connection: Connection, frame: Frame, payload: memoryview) -> None:
-            connection.require("metadata")
+            leader = self.leader
+            if getattr(frame, codec.kind(frame)).epoch == leader.epoch:  # else it is refused
+                connection.require("metadata", leader.member)
 
             def answer(reply: pb.Frame | LoomError, records: Sequence[bytes]) -> None:
                 if isinstance(reply, LoomError):
@@ -170,7 +173,10 @@ class QuorumMember:
             )
         state = rules.seal(self._state, leader_in(request.body))
         sealed = pb.RoundSealed(
-            file_epoch=state.file_epoch, last_index=state.last_index, lost=state.lost
+            file_epoch=state.file_epoch,
+            last_index=state.last_index,
+            lost=state.lost,
+            record_format=RECORD_FORMAT,
         )
         steps = self._disk.promise(state) if state.promised != self._state.promised else []
         self._run(steps, state, lambda: request.answer(pb.Frame(round_sealed=sealed), ()))
@@ -209,7 +215,8 @@ class QuorumMember:
             for answer, reply in answers:
                 answer(reply, ())
 
-        self._run(self._disk.append(epoch, records) if records else [], state, finished)
+        steps = self._disk.append(epoch, records) if records else []
+        self._run(steps, state, finished, is_short=sum(map(len, records)) <= SHORT_BYTES_MAX)
 
     def _read(self, request: _Request) -> None:
         rules.check_leader(self._state, request.body.epoch)
@@ -246,7 +253,14 @@ class QuorumMember:
 
     # ---- the disk
 
-    def _run(self, steps: list[Step], state: MemberState, finished: Callable[[], None]) -> None:
+    def _run(
+        self,
+        steps: list[Step],
+        state: MemberState,
+        finished: Callable[[], None],
+        *,
+        is_short: bool = False,
+    ) -> None:
         """Make a state durable; then it holds, and `finished` is called."""
         if not steps:
             self._enter(state)
@@ -263,7 +277,7 @@ class QuorumMember:
                 self._fail(error)
             self._next_job()
 
-        self._worker.run(steps, on_finished)
+        (self._worker.run_short if is_short else self._worker.run)(steps, on_finished)
 
     def _enter(self, state: MemberState) -> None:
         newer = state.promised.epoch > self._state.promised.epoch

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_S: Final = 2.0  # a member that leaves a message without an answer for longer is away
 CONNECT_AGAIN_S: Final = 0.05
+LONG_S: Final = 1.0  # for a takeover: most take some milliseconds
 
 Connect = Callable[[str, Handler], Awaitable[Connection]]
 
@@ -71,19 +72,24 @@ class QuorumRoundLog:
         local: QuorumMember,
         connect: Connect,
         *,
+        waits_for: Callable[[str], None] = lambda reason: None,
         file_bytes: int = FILE_BYTES,
     ) -> QuorumRoundLog:
         """Take over: seal a majority, learn what was decided, install it on a majority.
 
-        Once per epoch: if it fails, take a new one. It waits for a majority as long as it must.
-        NotLeader: there is a newer epoch. Unavailable: try again with a new epoch."""
+        Once per epoch: if it fails, take a new one. It waits for a majority as long as it must;
+        `waits_for` is called if that is long. NotLeader: there is a newer epoch. Unavailable: try
+        again with a new epoch. RoundsLost: that would not help either."""
         log = cls(leader, configuration, local, file_bytes)
         log._connect(addresses, local, connect)
+        look = log._loop.call_later(LONG_S, lambda: waits_for(log._core.why_not_open()))
         try:
             await log._opened
         except BaseException:
             log.close()
             raise
+        finally:
+            look.cancel()
         return log
 
     def _connect(
@@ -109,6 +115,13 @@ class QuorumRoundLog:
     @property
     def is_doubtful(self) -> bool:
         return False  # a majority has stored whatever was durable
+
+    @property
+    def record_format(self) -> int:
+        return self._core.record_format
+
+    def trust(self) -> None:
+        """Do nothing: it is never doubtful."""
 
     def read(self) -> list[bytes]:
         assert self._core.tail is not None
@@ -208,8 +221,8 @@ class QuorumRoundLog:
         match frame.WhichOneof("body"):
             case "round_sealed":
                 sealed = frame.round_sealed
-                answer = Sealed(sealed.file_epoch, sealed.last_index, sealed.lost)
-                self._core.sealed(member, answer)
+                knows = sealed.file_epoch, sealed.last_index
+                self._core.sealed(member, Sealed(*knows, sealed.lost, sealed.record_format))
             case "round_tail":
                 self._core.tail_read(member, records_in(frame.round_tail, payload))
             case "round_stored":

@@ -26,8 +26,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from loomlog.errors import Corrupt, LoomError, NotLeader, VersionMismatch
-from loomlog.limits import ALIGNMENT, MIB
-from loomlog.metadata.rounds import Done, Snapshot
+from loomlog.limits import ALIGNMENT, KIB, MIB
+from loomlog.metadata.rounds import RECORD_FORMAT, Done, Snapshot
 from loomlog.storage.files import File, Files, Step, Worker
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 FILE_BYTES: Final = 4 * MIB  # some 30,000 rounds; reading it takes milliseconds
 FORMAT: Final = 2
 RETRY_S: Final = 1.0  # after the disk failed
+SHORT_BYTES_MAX: Final = 16 * KIB  # of rounds: writing more takes longer than a sync
 
 _FILE_MAGIC: Final = b"loomrnds"
 _FILE: Final = struct.Struct("<8sIIQQQ")  # magic, CRC of the rest, format, number, epoch, size
@@ -165,7 +166,7 @@ def open_file(files: Files, directory: str, number: int) -> RoundFile:
         opened = _read_file_header(data, path, number)
         opened.file = file
         _scan(opened, data, path)
-        _clear_rest(opened, data)
+        _clear_rest(files, directory, opened, data)
         # What was read may not be stored, and after a sync that failed no other one stores it.
         file.write([data[: opened.end]], 0)
         file.sync()
@@ -203,13 +204,22 @@ def _numbers(first: int, last: int) -> str:
     return f"record {first} is" if first == last else f"records {first} to {last} are"
 
 
-def _clear_rest(opened: RoundFile, data: bytes) -> None:
-    """Write zeros after the last whole record, so that remains of a torn job are never read."""
+def _clear_rest(files: Files, directory: str, opened: RoundFile, data: bytes) -> None:
+    """Write zeros after the last whole record, so that remains of a torn job are never read. A mark
+    says so to later starts."""
     assert opened.file is not None
-    rest = data[opened.end :]
+    mark, rest = _mark(directory), data[opened.end :]
     if rest.count(0) != len(rest):
+        file = files.open(mark, create=True)
+        file.close()
+        files.sync_directory(mark.rpartition("/")[0])
         opened.file.write([bytes(len(rest))], opened.end)
-        opened.has_remains = True
+    opened.has_remains = files.exists(mark)
+
+
+def _mark(directory: str) -> str:
+    """Return the file that is there while the end of the rounds is doubtful."""
+    return f"{directory.rstrip('/')}.doubtful"
 
 
 # ---- bytes
@@ -337,6 +347,20 @@ class FileRoundLog:
     def is_doubtful(self) -> bool:
         return self._current.has_remains
 
+    @property
+    def record_format(self) -> int:
+        return RECORD_FORMAT
+
+    def trust(self) -> None:
+        self._current.has_remains = False
+        mark = _mark(self._directory)
+
+        def remove_mark() -> None:
+            with suppress(OSError):  # the next start doubts again
+                self._files.remove(mark)
+
+        self._worker.run([remove_mark], lambda error: None)
+
     def read(self) -> list[bytes]:
         return [record.content for record in self._current.records]
 
@@ -384,7 +408,8 @@ class FileRoundLog:
                 current.next_number += len(batch)
             self._finished(batch, error)
 
-        self._worker.run([lambda: file.write([data], at), file.sync], finished)
+        run = self._worker.run_short if len(data) <= SHORT_BYTES_MAX else self._worker.run
+        run([lambda: file.write([data], at), file.sync], finished)
 
     def _roll_job(self, batch: list[_QueuedRound], records: list[StoredRound]) -> None:
         old = self._current

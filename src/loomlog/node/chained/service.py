@@ -1,8 +1,8 @@
 """`chained` on a storage node: its replicas of chains.
 
-Any client may read and write: core/chained decides what an epoch allows. Only the metadata
-repository may seal, create, fill, trim and remove a replica, over the connection that this node
-made to it.
+Any client may read and write, as far as its permissions go: core/chained decides what an epoch
+allows, client_writes.py which blocks are stored. Only the metadata repository may seal, create,
+fill, trim and remove a replica, over the connection that this node made to it.
 
 A chain is always synced, whatever the node's --sync: a replica that loses what it acknowledged
 breaks the order of its log.
@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterator
-from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.chained.chain import POSITION_MAX, Replica
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import (
     Answer,
     Before,
@@ -38,16 +38,19 @@ from loomlog.core.chained.messages import (
     Stored,
     Trim,
     TrimmedTo,
+    Write,
 )
-from loomlog.core.chained.reconfigure import pull
-from loomlog.core.chained.replica import NOT_HERE
+from loomlog.core.chained.newcomer import pull
+from loomlog.core.chained.replica import FORGETFUL, NOT_HERE
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable
+from loomlog.limits import POSITION_MAX
+from loomlog.node.chained.client_writes import ClientWrites
 from loomlog.node.chained.volumes import ChainVolume, ChainVolumes
 from loomlog.node.long_poll import LongPolls
 from loomlog.node.protocol import NodeContext, NodeProtocol
-from loomlog.node.scrubber import ScrubNotes
+from loomlog.node.scrubber import ScrubNotes, restored
 from loomlog.node.volume import Volume
 from loomlog.node.workers import called_back
 from loomlog.storage.chained.write_once import Answered
@@ -64,8 +67,6 @@ from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
 
 logger = logging.getLogger(__name__)
 
-RESTORED_S: Final = 60.0  # for another replica to take the place of a damaged one
-LOOK_S: Final = 0.1
 WAIT_S_MAX: Final = 30.0  # the longest that a fetch waits for more blocks
 _LARGE: Final = (Read, Before, List, Fetch)  # their answers may be
 _CHANGED: Final = (Stored, SealedAt, Done)
@@ -79,12 +80,17 @@ class ChainedService(NodeProtocol):
         self._node_id = context.node_id
         self._link = context.link
         self._requests = context.requests
-        self._volumes = ChainVolumes(context.disks)
+        self._volumes = ChainVolumes(context.disks, self._link.register_again)
+        self._salvaged: list[ChainVolume] = []  # the last registration says so
         self._void: frozenset[Replica] | None = None  # None until the node has registered
+        self._life = 0  # of this node; 0 until it has registered
+        self._forgetful: set[Replica] = set()  # it crashed since their epoch began
         self._reported: set[Replica] = set()  # those reported as damaged
+        self._gone: set[Replica] = set()  # their tables are gone, and nothing took their places yet
         self._waiting: LongPolls[Replica, Answer] = LongPolls(
             limits.SUBSCRIPTIONS_PER_CONNECTION_MAX
         )
+        self._writes = ClientWrites(self._ask, self._volumes.end_of, self._link.request)
         self._creations = asyncio.Lock()
         self._links = Links(context.codec, OnlyAnswers())  # to nodes that were copied from
 
@@ -104,19 +110,29 @@ class ChainedService(NodeProtocol):
 
     def register(self, message: pb.Register) -> None:
         message.chain_replicas.extend(self.found())
+        salvaged = [item for item in self._volumes.by_shard() if item[1].is_unreported]
+        message.salvaged_chains.extend(shard for shard, _ in salvaged)
+        self._salvaged = [volume for _, volume in salvaged]
         log_ids = [replica.log_id for replica in self._volumes.replicas]
         message.highest_log_id = max([message.highest_log_id, *log_ids])
 
     def registered(self, answer: pb.Registered) -> None:
-        """Learn which replicas are older copies. What they lack may have been acknowledged, so they
-        are not served at all until they are sealed to be copied."""
-        self._void = frozenset(
-            Replica(self._node_id, ref.loglet_id, ref.chain, ref.birth) for ref in answer.void
-        )
+        """Learn which replicas are older copies, or salvaged. What they lack may have been
+        acknowledged, so they are not served at all until they are sealed to be copied. Blocks if
+        some were salvaged."""
+        self._life = answer.life
+        for volume in self._salvaged:
+            volume.note_reported()
+        if any(volume.is_unreported for _, volume in self._volumes.by_shard()):
+            self._link.register_again()  # salvaged meanwhile
+        self._void = frozenset(map(self._replica_of, answer.void))
+        self._forgetful = set(map(self._replica_of, answer.forgetful))
 
-    def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
-        if full:
-            message.loglet_bytes += self.stored_bytes
+    def _replica_of(self, ref: pb.ChainReplicaRef) -> Replica:
+        return Replica(self._node_id, ref.loglet_id, ref.chain, ref.birth)
+
+    def report(self, message: pb.GetReportResponse) -> None:
+        message.loglet_bytes += self.stored_bytes
 
     def conditions(self) -> list[Condition]:
         return [Condition(Kind.STORE_CLOSED, text) for text in self._volumes.problems]
@@ -141,6 +157,7 @@ class ChainedService(NodeProtocol):
                     part=replica.chain,
                     path=chains.path,
                     stored_bytes=sizes.get(replica),
+                    birth=replica.birth,
                 )
 
     @property
@@ -167,6 +184,12 @@ class ChainedService(NodeProtocol):
 
     async def scrub(self, notes: ScrubNotes) -> None:
         """Read all blocks. A replica with a damaged one is reported, and restored as a whole."""
+        if notes.scope is not None:
+            await self._volumes.look()
+        for replica in [r for r in self._gone if notes.want_loglet(r.log_id)]:
+            repaired = await restored(partial(self._is_back, replica))
+            where = f"chain {replica.chain} of segment {replica.log_id}"
+            notes.found(where, repaired=repaired, missing=True)
         for replica in filter(lambda r: notes.want_loglet(r.log_id), list(self._volumes.replicas)):
             position = 1
             while position:
@@ -180,6 +203,10 @@ class ChainedService(NodeProtocol):
                     case _:
                         position = 0
                         await self._note_damage(replica, answer, notes)
+
+    def _is_back(self, replica: Replica) -> bool:
+        """Return whether a replica that was gone is there again, or another took its place."""
+        return replica not in self._gone
 
     async def _fetch_own(self, replica: Replica, position: Glsn) -> Answer:
         while True:
@@ -204,11 +231,7 @@ class ChainedService(NodeProtocol):
             where = f"chain {replica.chain} of segment {replica.log_id}"
             notes.not_checked(f"{where} cannot be read now: {answer}")
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RESTORED_S):
-                while self._volumes.holding(replica) is not None:  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S)
-        is_restored = self._volumes.holding(replica) is None
+        is_restored = await restored(lambda: self._volumes.holding(replica) is None)
         where = f"a block of chain {replica.chain} of segment {replica.log_id}"
         notes.found(where, repaired=is_restored)
 
@@ -224,7 +247,22 @@ class ChainedService(NodeProtocol):
             raise Unauthorized(f"{name} of a replica is ordered by the metadata repository only")
         if self._void is None:
             raise Unavailable("this node has not registered yet: its data may be an older copy")
+        if message.kind == pb.ChainRequest.WRITE:
+            return self._write(connection, frame, payload)
         return self._serve(connection, frame, payload)
+
+    def _write(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Awaitable[Frame] | None:
+        replica, write = request_from_wire(frame.chain_request, self._node_id, payload)
+        assert isinstance(write, Write)
+        done = partial(_answer, connection, frame.id)
+        session, reach = connection.session, self._writes.reach.get(replica, 0)
+        if write.block.end <= reach and (session is None or not session.lesser):
+            self._ask(replica, write, done)
+            return None
+        later = self._writes.take(connection, replica, write, done)
+        return None if later is None else _later_frame(later)
 
     def _order(
         self, connection: Connection, frame: Frame, payload: memoryview
@@ -272,6 +310,10 @@ class ChainedService(NodeProtocol):
     def volume_changed(self, volume: Volume) -> None:
         """Report the replicas on a volume that does not work: others take their places."""
         chains = self._volumes.on(volume)
+        if volume.lacks(chains.path):
+            self._gone.update(chains.replicas)
+        else:  # it may be back
+            self._gone.difference_update(chains.replicas)
         chains.volume_changed()
         if chains.works:
             self._reported.difference_update(chains.replicas)
@@ -283,18 +325,31 @@ class ChainedService(NodeProtocol):
         volume = self._volumes.holding(replica)
         if self._void and isinstance(request, Seal) and request.salvage:
             self._void -= {replica}
-        if volume is not None and replica in (self._void or ()) and not isinstance(request, Remove):
+        if volume is not None and volume.is_unreported:
+            done(Refused("what is left of this replica was salvaged: wait until that is known"))
+        elif (
+            volume is not None and replica in (self._void or ()) and not isinstance(request, Remove)
+        ):
             done(NOT_HERE)
         elif volume is None:
             done(self._not_here(request))
+        elif self._has_forgotten(volume, replica) and not isinstance(request, Seal | Remove):
+            done(FORGETFUL)
         else:
             volume.ask(replica, request, partial(self._answered, volume, replica, request, done))
 
+    def _has_forgotten(self, volume: ChainVolume, replica: Replica) -> bool:
+        """Return whether the replica may have forgotten blocks. This node knows that if it has
+        crashed; if it has stopped since, the metadata repository knows it."""
+        return replica in self._forgetful or volume.has_forgotten(replica)
+
     def _not_here(self, request: Request) -> Answer:
         """Return the answer for a replica that was not found; it may be in a table that is not
-        open."""
+        open, or on a volume that is missing."""
         if problems := self._volumes.problems:
             return Refused(problems[0])
+        if missing := self._volumes.missing:
+            return Refused(f"volume {missing[0]} is missing, and this replica may be there")
         return Done() if isinstance(request, Remove) else NOT_HERE
 
     def _look(self, replica: Replica, request: Request, done: Answered) -> None:
@@ -312,6 +367,10 @@ class ChainedService(NodeProtocol):
         done: Answered,
         answer: Answer,
     ) -> None:
+        if isinstance(answer, SealedAt):
+            volume.was_sealed(replica)
+            self._forgetful.discard(replica)
+            answer = replace(answer, life=self._life)
         done(answer)
         if isinstance(answer, _CHANGED):
             if replica in self._waiting.by_key:
@@ -344,9 +403,13 @@ class ChainedService(NodeProtocol):
         return _frame(answer)
 
     async def _remove(self, replica: Replica) -> Frame:
-        """Remove the replica, after an earlier order to create it."""
+        """Remove the replica, after an earlier order to create it. Its chain does not need it."""
         async with self._creations:
-            return _frame(await called_back(partial(self._ask, replica, Remove())))
+            answer = await called_back(partial(self._ask, replica, Remove()))
+        if isinstance(answer, Done):
+            self._gone.discard(replica)
+            self._writes.forget(replica)
+        return _frame(answer)
 
     async def _pull(self, replica: Replica, request: Pull, address: str) -> Frame:
         """Copy from the source at this address; raises Busy if one of them is overloaded."""
@@ -363,7 +426,7 @@ class ChainedService(NodeProtocol):
             return await called_back(partial(self._ask, replica, ask.request))
         message, _ = request_to_wire(ask.target, ask.request)
         try:
-            connection = await self._links.connect(address)
+            connection = await self._links.connect(address, ("node", ask.target.node_id))
             reply, content = await connection.request(pb.Frame(chain_request=message))
         except Busy:
             raise
@@ -386,6 +449,10 @@ def is_nothing(answer: Answer) -> bool:
 def _frame(answer: Answer) -> Frame:
     message, _ = answer_to_wire(answer)
     return pb.Frame(chain_answer=message)
+
+
+async def _later_frame(answer: Awaitable[Answer]) -> Frame:
+    return _frame(await answer)
 
 
 def _answer(connection: Connection, request_id: int, answer: Answer) -> None:

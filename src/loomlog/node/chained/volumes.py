@@ -6,6 +6,9 @@ A node without chains has no table and no threads for one, and does not load Roc
 has failed, it is unknown what reached it: every request is refused until the table was opened
 again, which happens when the volume works again (volume.py). Until then no replica on it is fit
 (`Check`).
+
+What can be read of a damaged table is salvaged (storage/salvage.py). Its replicas are not served
+before the metadata repository knows that blocks may be missing: it treats them as older copies.
 """
 
 from __future__ import annotations
@@ -29,13 +32,14 @@ from loomlog.core.chained.messages import (
     Write,
 )
 from loomlog.core.chained.replica import Standing
-from loomlog.errors import InvalidArgument, Unavailable
+from loomlog.errors import Corrupt, InvalidArgument, Unavailable
 from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE, Volume
 from loomlog.node.workers import off_loop
+from loomlog.storage import set_aside
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.write_once import Answered, WriteOnceStore
-from loomlog.storage.files import Worker, closed_on_failure
+from loomlog.storage.files import DamagedRowsError, Files, Worker, closed_on_failure
 from loomlog.storage.identity import find_copies
 from loomlog.types import Glsn, LogId, NodeId
 
@@ -50,9 +54,12 @@ OpenTable: TypeAlias = Callable[[str], BlockTable]
 class ChainVolumes:
     """Opens the tables that are there when it is made; that blocks."""
 
-    def __init__(self, disks: Disks) -> None:
+    def __init__(self, disks: Disks, register_again: Callable[[], None] = lambda: None) -> None:
+        """`register_again` is called when a table is open that could not be opened before."""
         self._disks = disks
-        self._volumes = [ChainVolume(disks, volume, self._open_table) for volume in disks.volumes]
+        self._volumes = [
+            ChainVolume(disks, volume, self._open_table, register_again) for volume in disks.volumes
+        ]
         self._copied = find_copies(disks.files, [f"{path}/chains" for path in disks.paths])
         disks.own(self)
         for volume in self._volumes:
@@ -95,10 +102,14 @@ class ChainVolumes:
         return [volume.problem for volume in self._volumes if volume.problem]
 
     @property
+    def missing(self) -> list[str]:
+        """The volumes that this node was started without, which may have replicas."""
+        return sorted(self._disks.opened.missing.values())
+
+    @property
     def are_unserved(self) -> bool:
         """Whether there may be replicas here that cannot do their part for now."""
-        is_missing = bool(self._disks.opened.missing)
-        return is_missing or any(volume.is_unserved for volume in self._volumes)
+        return bool(self.missing) or any(volume.is_unserved for volume in self._volumes)
 
     @property
     def full_loglets(self) -> list[LogId]:
@@ -112,6 +123,12 @@ class ChainVolumes:
             if replica in volume.replicas:
                 return volume
         return None
+
+    def end_of(self, replica: Replica) -> Glsn:
+        """Return the first position behind the blocks of a replica and what was trimmed of it; 0 if
+        it is not known."""
+        volume = self.holding(replica)
+        return 0 if volume is None or volume.store is None else volume.store.end_of(replica)
 
     def on(self, volume: Volume) -> ChainVolume:
         return next(chains for chains in self._volumes if chains.volume is volume)
@@ -128,6 +145,11 @@ class ChainVolumes:
                 problem = error
         raise problem
 
+    async def look(self) -> None:
+        """Look at once whether tables are gone."""
+        for chains in self._volumes:
+            await chains.volume.look()
+
     def stop(self) -> None:
         for volume in self._volumes:
             volume.stop()
@@ -139,15 +161,22 @@ class ChainVolumes:
 
 class _Workers(NamedTuple):
     commits: Worker  # opens, too
-    quick: Worker  # the same, which may do on the loop what is quick
     look_ups: Worker
 
 
 class ChainVolume:
     """The chains on one volume."""
 
-    def __init__(self, disks: Disks, volume: Volume, open_table: OpenTable) -> None:
+    def __init__(
+        self,
+        disks: Disks,
+        volume: Volume,
+        open_table: OpenTable,
+        register_again: Callable[[], None],
+    ) -> None:
         self.volume = volume
+        self._register_again = register_again
+        self.is_unreported = False  # blocks may be missing, and the metadata repository not know
         self._disks = disks
         self.path = f"{volume.path}/chains"
         self._open_table = open_table
@@ -156,7 +185,11 @@ class ChainVolume:
         self.store: WriteOnceStore | None = None
         self._reclaimer: Reclaimer | None = None
         self.replicas: Mapping[Replica, Standing] = {}  # those that are here
+        # The node crashed, so they may have forgotten blocks. They serve nothing until they are
+        # sealed for an epoch that takes this into account. None: the table was not opened yet.
+        self._forgetful: set[Replica] | None = None
         self.problem = ""  # why they cannot be opened
+        self._damage: Corrupt | None = None  # that was met by a reader
         self._opening: asyncio.Task[None] | None = None
         self._open_again_s = 0.0  # not before, by the loop's clock
         self._open_later: asyncio.TimerHandle | None = None
@@ -178,11 +211,14 @@ class ChainVolume:
 
     def open(self) -> None:
         """Open the table if it is there. Blocks."""
+        set_aside.finish(self._disks.files, self.path)
         if self._disks.files.exists(self.path):
             try:
                 self._open(self._make_workers())
             except Exception as error:
                 self._cannot_open(error)
+                if isinstance(error, Corrupt):
+                    self._open_soon()
 
     async def make_ready(self) -> None:
         """Open or make the table; raises Unavailable if the disk has failed."""
@@ -205,12 +241,21 @@ class ChainVolume:
         """See WriteOnceStore.ask. The volume must hold the replica, or be ready for it."""
         store = self.store
         assert store is not None
-        if not self.volume.works and isinstance(request, _NEEDS_VOLUME):
+        if self.volume.error and isinstance(request, _NEEDS_VOLUME):
             done(Refused(self.volume.condition))
             return
         if store.failed is not None:
             self._open_soon()
         store.ask(replica, request, done)
+
+    def has_forgotten(self, replica: Replica) -> bool:
+        """Return whether the replica may have forgotten blocks in the crash before this start."""
+        return replica in (self._forgetful or ())
+
+    def was_sealed(self, replica: Replica) -> None:
+        """Called when the replica serves another epoch, which makes up for what it forgot."""
+        if self._forgetful:
+            self._forgetful.discard(replica)
 
     def is_damaged(self, replica: Replica) -> bool:
         """Return whether something of the replica could not be read."""
@@ -246,16 +291,41 @@ class ChainVolume:
             self._opening = loop.create_task(self._open_again())
 
     async def _open_again(self) -> None:
-        workers = self._make_workers()
+        workers, was_closed = self._make_workers(), bool(self.problem)
         if self._reclaimer is not None:
             self._reclaimer.stop()
         try:
             await off_loop(workers.look_ups, lambda: None)  # those under way hold the table
-            await off_loop(workers.commits, partial(self._open, workers))
+            await off_loop(workers.commits, partial(self._open_or_salvage, workers))
         except Exception as error:
             self._cannot_open(error)
         finally:
             self._opening = None
+        if self.is_unreported or (was_closed and not self.problem):
+            self.volume.look_soon()
+            self._register_again()
+
+    def _open_or_salvage(self, workers: _Workers) -> None:
+        damage, self._damage = self._damage, None
+        if damage is None:
+            try:
+                self._open(workers)
+            except Corrupt as error:
+                damage = error.with_traceback(None)  # its frames would keep the table locked
+        if damage is not None:
+            self.close()
+            self._disks.salvage(self.path, damage, _salvage)
+            self._open(workers)
+
+    def _met_damage(self, error: DamagedRowsError) -> None:
+        """Called when rows cannot be read: what can be is salvaged."""
+        if self._damage is None and self._disks.may_salvage(self.path):
+            self._damage = Corrupt(str(error))
+            self.problem = f"the chains at {self.path} are damaged: what can be read is salvaged"
+            if self.store is not None:
+                self.store.fail(error)
+            self._open_again_s = 0.0
+            self._open_soon()
 
     def _open(self, workers: _Workers) -> None:
         self.close()
@@ -267,17 +337,24 @@ class ChainVolume:
                 table,
                 workers.commits,
                 workers.look_ups,
-                quick=workers.quick,
                 on_failure=self.volume.failed,
             )
         self._reclaimer = Reclaimer(table, self._disks.worker)
+        self.is_unreported = set_aside.is_unreported(self._disks.files, self.path)
+        self.store.on_damage = self._met_damage
         self.replicas = self.store.replicas
+        if self._forgetful is None:
+            self._forgetful = set() if self._disks.generations.is_clean else set(self.replicas)
         self.problem = ""
+
+    def note_reported(self) -> None:
+        """Called when the metadata repository knows that blocks may be missing. Blocks."""
+        set_aside.note_reported(self._disks.files, self.path)
+        self.is_unreported = False
 
     def _make_workers(self) -> _Workers:
         if self._workers is None:
-            commits = self._disks.worker()
-            self._workers = _Workers(commits, self._disks.eager(commits), self._disks.worker())
+            self._workers = _Workers(self._disks.worker(), self._disks.worker())
         return self._workers
 
     def _cannot_open(self, error: Exception) -> None:
@@ -340,6 +417,12 @@ def _rocks_table(node_id: NodeId, path: str) -> BlockTable:
     from loomlog.storage.chained.rocks_table import RocksTable
 
     return RocksTable(path, node_id)
+
+
+def _salvage(files: Files, path: str) -> str:
+    from loomlog.storage.chained.rocks_table import salvage_table
+
+    return salvage_table(files, path)
 
 
 def _is_empty(table: BlockTable) -> bool:

@@ -43,6 +43,7 @@ from loomlog.core.copyset.messages import (
     Read,
     Refused,
     Release,
+    Restore,
     Seal,
     SealedAt,
     Store,
@@ -78,6 +79,8 @@ Content = TypeVar("Content", bound=Read | Digest)
 MetDamage: TypeAlias = Callable[[LogId, Sequence[tuple[Lsn, Lsn]]], None]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
+_NOTED: Final = (Store, Restore, FindBatch)  # by their batches
+_SHOWING: Final = (Release, Purge, Trim, Forget)  # they may change what readers see
 _NOT_JOINED: Final = Refused(
     Trouble.DISABLED, "this node has not yet registered with the metadata repository"
 )
@@ -94,22 +97,34 @@ class Copies:
         epochs: EpochStoreClient,
         now_us: Callable[[], int],
         spawn: Spawn,
+        register_again: Callable[[], None],
     ) -> None:
-        """`directory`: of the node, on the shard's volume."""
+        """`directory`: of the node, on the shard's volume. `register_again` is called when the
+        metadata repository must learn that copies are missing."""
         self._epochs = epochs
         self._spawn = spawn
         self._waiting: LongPolls[LogId, NodeAnswer] = LongPolls(WAITING_READS_MAX)
         changed = self._waiting.changed_everywhere
-        self.volume = LogsVolume(shard, directory, disks, now_us, changed)
+        self._register_again = register_again
+        self.volume = LogsVolume(shard, directory, disks, now_us, changed, self._miss_copies)
         older = None if self.volume.is_closed else frozenset(self.volume.logs)
         self.marks = Marks(asyncio.get_running_loop().time, now_us(), older)
         self._lost: Mapping[LogId, Epoch] | None = None  # None until the node has registered
+        self._life = 0
         self._sealed: set[LogId] = set()  # of those that may miss something
         self.met_damage: MetDamage = lambda log, ranges: None  # called when a read meets some
 
-    def joined(self, lost: Mapping[LogId, Epoch]) -> None:
-        """Learn up to which epochs copies of loglets may be lost."""
+    def joined(self, lost: Mapping[LogId, Epoch], life: int = 0) -> None:
+        """Learn up to which epochs copies of loglets may be lost, and the life of this node."""
         self._lost = lost
+        self._life = life
+
+    def _miss_copies(self) -> None:
+        """Called when any copy may be missing: show what is there, and take nothing before it is
+        known up to which epochs that matters."""
+        self._lost = None
+        self._sealed.clear()
+        self._register_again()
 
     def standing(self, log: LogId) -> LogStanding:
         store = self.volume.store
@@ -145,19 +160,18 @@ class Copies:
 
     def ask(self, request: NodeRequest, stamp: int, done: Answered) -> None:
         """Call `done` with the answer, on the loop. A batch must not change until then."""
-        if isinstance(request, Store):
+        if isinstance(request, _NOTED):
+            if isinstance(request, FindBatch):
+                self._find_batch(request, done)
+                return
             if len(request.record.batch):
-                self.marks.note(request.log, request.record.first, request.record.batch)
-        elif isinstance(request, FindBatch):
-            self._find_batch(request, done)
-            return
+                note = self.marks.note if isinstance(request, Store) else self.marks.note_restored
+                note(request.log, request.record)
         if (refusal := self._refusal(request, stamp)) is not None:
             done(refusal)
         elif isinstance(request, Read):
             self.ask_store(request, self._with_loss(request.log, done))
-        elif request.log not in (self._lost or ()):
-            self.ask_store(request, done)
-        elif request.log in self._sealed:
+        elif request.log not in (self._lost or ()) or request.log in self._sealed:
             is_reported = isinstance(request, Seal)
             self.ask_store(request, self._with_loss(request.log, done) if is_reported else done)
         else:
@@ -183,7 +197,7 @@ class Copies:
 
     def ask_store(self, request: NodeRequest, done: Answered) -> None:
         """Like `ask`, but ignore stamps and losses."""
-        if isinstance(request, Release | Purge | Trim | Forget):
+        if isinstance(request, _SHOWING):
             done = partial(self._changed, request, done)
         if (store := self.volume.store) is not None:
             store.ask(request, done)
@@ -200,15 +214,16 @@ class Copies:
 
     def _refusal(self, request: NodeRequest, stamp: int) -> NodeAnswer | None:
         """Return the answer to a request that must not reach the store, else None."""
-        shows = isinstance(request, Read) and self.volume.store is not None
-        if self._lost is None and not shows:
-            return _NOT_JOINED
+        if self._lost is None:
+            shows = isinstance(request, Read) and self.volume.store is not None
+            if not shows:
+                return _NOT_JOINED
         stored = self.standing(request.log).stamp
         if stored == stamp:
             return None
         if stored:
             return _other_log(request, stored, stamp)
-        if not isinstance(request, Read | Digest | Forget):
+        if not isinstance(request, (Read, Digest, Forget)):
             # Durable with what is asked next.
             self.ask_store(Begin(request.log, stamp), lambda answer: None)
         return None
@@ -224,8 +239,8 @@ class Copies:
 
     def _with_loss(self, log: LogId, done: Answered) -> Answered:
         def answered(answer: NodeAnswer) -> None:
-            if isinstance(answer, SealedAt | Delivered):
-                answer = replace(answer, lost_through=self._lost_through(log))
+            if isinstance(answer, (SealedAt, Delivered)):
+                answer = replace(answer, lost_through=self._lost_through(log), life=self._life)
             done(answer)
             if isinstance(answer, Delivered) and answer.damaged:
                 self.met_damage(log, answer.damaged)
@@ -343,7 +358,8 @@ class LogCatchUp:
         """Try to purge the next epoch; None: try again later."""
         if (epoch := self._epoch_to_purge(log)) is None:
             return False
-        if problem := await drive(purge(log, epoch, self._me), self._answer):
+        lng = self._copies.standing(log).released_in(epoch)
+        if problem := await drive(purge(log, epoch, self._me, lng), self._answer):
             logger.info("loglet %d, epoch %d: %s", log, epoch, problem)
             return None
         return True

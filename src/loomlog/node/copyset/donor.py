@@ -1,8 +1,10 @@
 """Makes the copies of shards again that are lost or drained, from the copies of a shard here.
 
 core/copyset/rebuild/ decides; this runs its scans over all logs of the shard, in the background and
-at a bounded rate, and starts again whenever other shards are rebuilt. What could not be restored is
-left for another scan, after a pause.
+at a bounded rate, and starts again whenever other shards are rebuilt. If the rate is bounded, it
+also sends little at once and pauses as long as that took: appends wait behind little, and the less
+a busy cluster can spare, the less it has to do. What could not be restored is left for another
+scan, after a pause.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +20,7 @@ from typing import Any, Final
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import GetState, NodeAnswer, Restore
+from loomlog.core.copyset.nodeset import node_of
 from loomlog.core.copyset.rebuild import events
 from loomlog.core.copyset.rebuild.donor import (
     DonorAnswer,
@@ -28,12 +31,12 @@ from loomlog.core.copyset.rebuild.donor import (
     scan,
 )
 from loomlog.core.copyset.rebuild.events import RebuildState, Shard, Status
-from loomlog.core.copyset.shards import node_of
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import LoomError, NotFound
+from loomlog.limits import KIB
+from loomlog.node.copyset.asker import Asker
 from loomlog.node.copyset.copies import Copies, LogCatchUp
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
-from loomlog.node.copyset.procedures import Asker
 from loomlog.node.workers import Throttle, finish
 from loomlog.types import LogId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
@@ -43,6 +46,7 @@ logger = logging.getLogger(__name__)
 ANSWER_S: Final = 10.0  # for what has to reach a disk that others use, too
 PAUSE: Final = Backoff(0.1, 30.0)  # before another scan for what was left
 LOGS_AT_ONCE: Final = 4
+PORTION_BYTES: Final = 128 * KIB  # restored at once, if the rate is bounded
 SCANS: Final = 2
 
 
@@ -52,7 +56,7 @@ class _Progress:
 
     version: int = 0
     scans: int = 0  # finished
-    left: int = 0  # by the last scan
+    left: int = 0  # by the last scan, if it has ended
     records: Counter[ShardId] = field(default_factory=Counter)
     size_bytes: Counter[ShardId] = field(default_factory=Counter)
     bytes_done: int = 0  # of the logs that the scan under way has passed
@@ -154,18 +158,19 @@ class Donor:
         await finish(store.flushed)
         logs = store.logs()
         progress.bytes_all, progress.bytes_done = sum(map(store.stored_bytes, logs)), 0
-        left, at_once = 0, asyncio.Semaphore(LOGS_AT_ONCE)
+        progress.left = 0
+        at_once = asyncio.Semaphore(LOGS_AT_ONCE)
 
-        async def scan_one(log: LogId) -> None:
-            nonlocal left
+        async def scan_one(log: LogId) -> int:
             async with at_once:
-                if progress is self._progress:
-                    left += await self._scan(log, state, progress)
-                    progress.bytes_done += store.stored_bytes(log)
+                if progress is not self._progress:
+                    return 0
+                left = await self._scan(log, state, progress)
+                progress.bytes_done += store.stored_bytes(log)
+                return left
 
-        await asyncio.gather(*map(scan_one, logs))
-        progress.left = left
-        return not left and progress is self._progress
+        progress.left = sum(await asyncio.gather(*map(scan_one, logs)))
+        return not progress.left and progress is self._progress
 
     async def _scan(self, log: LogId, state: RebuildState, progress: _Progress) -> int:
         """Scan one log; return how much is left."""
@@ -178,10 +183,8 @@ class Donor:
             return 1
         if not known.rebuilt:
             return 0
-        order, result = self._order(known, state), Scan()
+        order, result = self._order(known, state), Scan(progress.records, progress.size_bytes)
         await drive(scan(order, known.state, progress.scans + 1, result), self._answer)
-        progress.records += result.records
-        progress.size_bytes += result.size_bytes
         return result.left + bool(result.superseded)
 
     def _order(self, known: Known, state: RebuildState) -> RebuildOrder:
@@ -224,14 +227,39 @@ class Donor:
         return result.left + bool(result.superseded)
 
     async def _answer(self, asks: Sequence[DonorAsk]) -> Sequence[DonorAnswer]:
+        if not self._throttle.bytes_per_s:
+            return await self._ask(asks)
+        loop = asyncio.get_running_loop()
+        answers: list[DonorAnswer] = []
+        for portion in _portions(asks):
+            await self._throttle.take(sum(map(_size, portion)))
+            began_s = loop.time()
+            answers += await self._ask(portion)
+            self._throttle.rest(loop.time() - began_s)
+        return answers
+
+    async def _ask(self, asks: Sequence[DonorAsk]) -> Sequence[DonorAnswer]:
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[DonorAnswer]] = [loop.create_future() for _ in asks]
         for ask, answer in zip(asks, answers, strict=True):
-            if isinstance(ask.request, Restore):  # one by one: appends wait behind a burst
-                await self._throttle.take(len(ask.request.record.batch))
             self._asker.ask(ask.target, ask.request, partial(_came, answer))
         await asyncio.wait(answers, timeout=ANSWER_S)
         return [answer.result() if answer.done() else Lost() for answer in answers]
+
+
+def _portions(asks: Sequence[DonorAsk]) -> Iterator[Sequence[DonorAsk]]:
+    """Divide questions into portions that send little each."""
+    first, size = 0, 0
+    for index, ask in enumerate(asks):
+        if size and size + _size(ask) > PORTION_BYTES:
+            yield asks[first:index]
+            first, size = index, 0
+        size += _size(ask)
+    yield asks[first:]
+
+
+def _size(ask: DonorAsk) -> int:
+    return len(ask.request.record.batch) if isinstance(ask.request, Restore) else 0
 
 
 def _came(future: asyncio.Future[DonorAnswer], answer: NodeAnswer | None) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from loomlog.core.copyset.messages import EpochStoreRequest, GetState, LogState
+from loomlog.core.copyset.nodeset import node_of
+from loomlog.core.copyset.presumption import Presume
 from loomlog.core.copyset.record import Epoch
-from loomlog.errors import LoomError, NotLeader, Unavailable
+from loomlog.errors import InvalidArgument, LoomError, NotLeader, Unavailable
 from loomlog.types import LogId, NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import (
@@ -51,6 +53,7 @@ class EpochStoreClient:
         self._learned = learned
         self.stamps: dict[LogId, int] = {}  # of the creation of logs
         self.granted: dict[LogId, Epoch] = {}  # the highest epoch of each log
+        self._granted_in: dict[LogId, LogState] = {}  # as the metadata repository answered last
         self.gone: dict[LogId, frozenset[ShardId]] = {}  # of each log, if there are any
         self._known: dict[LogId, Known] = {}
         self._asking: dict[tuple[LogId, Request], asyncio.Task[Known]] = {}
@@ -59,6 +62,9 @@ class EpochStoreClient:
         """Return the state afterwards; None: it is not known whether anything happened."""
         try:
             return (await self.request(request)).state
+        except InvalidArgument:
+            # A metadata repository that is older than this node keeps no presumptions.
+            return await self.ask(GetState(request.log)) if isinstance(request, Presume) else None
         except LoomError as error:
             logger.debug("the epoch store of loglet %d: %s", request.log, error)
             return None
@@ -114,7 +120,20 @@ class EpochStoreClient:
         return await asyncio.shield(self._asking[key])
 
     def _note_granted(self, known: Known) -> None:
-        self.granted[known.log] = max(known.state.epoch, self.granted.get(known.log, 0))
+        log, state = known.log, known.state
+        self.granted[log] = max(state.epoch, self.granted.get(log, 0))
+        if log not in self._granted_in or self._granted_in[log].epoch <= state.epoch:
+            self._granted_in[log] = state
+
+    def is_sequencer(self, log: LogId, node: NodeId, epoch: Epoch) -> bool:
+        """Return whether the node is known to have taken the epoch or a later one."""
+        state = self._granted_in.get(log)
+        return state is not None and node in state.sequencers_since(epoch)
+
+    def is_holder(self, log: LogId, node: NodeId) -> bool:
+        """Return whether the node is known to be in a nodeset of the log."""
+        state = self._granted_in.get(log)
+        return state is not None and node in map(node_of, state.all_shards)
 
     def note(self, known: Known) -> None:
         """Take in a state that the metadata repository sent."""
@@ -131,6 +150,7 @@ class EpochStoreClient:
 
     def forget(self, log: LogId) -> None:
         """Called when the log is deleted."""
+        self._granted_in.pop(log, None)
         for memory in (self._known, self.stamps, self.granted, self.gone):
             memory.pop(log, None)
 

@@ -5,9 +5,11 @@
 A shard without copies has no LogsDB and no threads for one. It is opened at the start of the node
 if it is there, otherwise with the first request; requests wait for that. If it cannot be opened, or
 a commit failed, everything is refused until the volume works again (volume.py); then it is opened
-again. A LogsDB whose directory vanished is not made again: the node does not know then what it had,
-and says so when it is restarted. If two volumes have copies of one LogsDB, neither is opened until
-an operator has moved one away.
+again. A LogsDB whose directory vanished is not made again before what it had is reported as lost:
+when the node is restarted, or when a scrub meets it and others can make the copies again. If two
+volumes have copies of one LogsDB, neither is opened until an operator has moved one away. What can
+be read of a damaged LogsDB is salvaged (storage/salvage.py); then copies may be missing, as if an
+older LogsDB were back.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from typing import Final, NamedTuple
 from loomlog import limits
 from loomlog.core.conditions import Condition, Kind
 from loomlog.core.copyset.messages import Refused
-from loomlog.core.copyset.nodeset import Trouble
+from loomlog.core.copyset.nodeset import Trouble, index_of
 from loomlog.core.copyset.procedures import Mending
 from loomlog.core.copyset.record import Epoch, Lsn, lsn_words
-from loomlog.core.copyset.shards import index_of
-from loomlog.errors import InvalidArgument
+from loomlog.errors import Corrupt, InvalidArgument
 from loomlog.node.disks import Disks
 from loomlog.node.volume import ADVICE, Volume
 from loomlog.node.workers import off_loop
-from loomlog.storage.files import Worker
+from loomlog.storage import set_aside
+from loomlog.storage.files import DamagedRowsError, Files, Worker
 from loomlog.storage.group_commit import LOOK_UPS_MAX
 from loomlog.storage.identity import find_copies
 from loomlog.storage.logsdb.store import Answered, LogsStore
@@ -68,9 +70,10 @@ class LogsVolume:
         disks: Disks,
         now_us: Callable[[], int],
         store_failed: Callable[[], None],
+        salvaged: Callable[[], None],
     ) -> None:
         """`directory`: of the node, on the shard's volume. `store_failed` is called before another
-        store takes the place of a failed one."""
+        store takes the place of a failed one, `salvaged` when one lacks copies, or all are gone."""
         self.path = f"{directory}/logs"
         self._shard = shard
         self._made = f"{_MADE}{index_of(shard)}"
@@ -78,25 +81,33 @@ class LogsVolume:
         self._volume = disks.volume_of(self.path)
         self._now_us = now_us
         self._store_failed = store_failed
+        self._salvaged = salvaged
         self._workers: _Workers | None = None
         self._table: LogsTable | None = None
         self.store: LogsStore | None = None  # None: it is not open, or cannot be
         self.version = 0
         self._refusal: Refused | None = None
+        self.closing = 0  # its number, if nothing was taken since; 0: copies are taken
+        self._closings = 0
         self._problem = ""  # why it cannot be opened
         self._lost: set[tuple[LogId, Lsn]] = set()  # damaged copies that no other shard has
+        self._damage: Corrupt | None = None  # that was met by a reader
+        self._is_given_up = False  # and that is not reported yet
         self._opening: asyncio.Task[None] | None = None
         self._open_again: asyncio.TimerHandle | None = None
         self._tending: asyncio.TimerHandle | None = None
         self._stored_bytes = 0
         self._count_again_at = 0.0
         self._waiting: list[tuple[Callable[[LogsStore], None], Answered]] = []
+        set_aside.finish(disks.files, self.path)
         is_there, was_there = (
             disks.files.exists(self.path),
             self._made in disks.opened.identity.marks,
         )
         # It was made once, and is gone; or this volume took the place of another one.
         self.is_lost = not is_there and (was_there or disks.opened.has_replaced(directory))
+        # Copies are missing, and the metadata repository may not know.
+        self.is_unreported = self.is_lost or set_aside.is_unreported(disks.files, self.path)
         self._was_used = was_there and is_there
         disks.own(self)
         if is_there:
@@ -104,6 +115,15 @@ class LogsVolume:
 
     def is_on(self, volume: Volume) -> bool:
         return volume is self._volume
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its directory vanished under this process."""
+        return self._volume.lacks(self.path)
+
+    async def look(self) -> None:
+        """Look at once whether it is gone."""
+        await self._volume.look()
 
     @property
     def is_closed(self) -> bool:
@@ -180,11 +200,16 @@ class LogsVolume:
     def volume_changed(self) -> None:
         """Called when the volume failed, works again, or is nearly full."""
         store = self.store
+        if self._is_given_up:
+            return
         if store is not None:
             store.is_full = self._volume.is_spent
         if self.path in self._volume.vanished:
             if self._volume.works:
-                self._problem = f"the copies at {self.path} are gone: restart this node"
+                self._problem = (
+                    f"the copies at {self.path} are gone: bring them back, or they are made again "
+                    "by a scrub, or when this node is restarted"
+                )
             if store is not None:
                 store.fail(OSError(errno.ENOENT, "its directory is gone or was replaced"))
         elif self._volume.works and (
@@ -212,6 +237,23 @@ class LogsVolume:
             await asyncio.shield(self._opening)
         return self.store
 
+    async def start_over(self) -> None:
+        """Give up what was in a LogsDB that is gone. Nothing is stored before that is reported, or
+        a crash would hide the loss."""
+        self._is_given_up = True
+        workers, store, self.store = self._make_workers(), self.store, None
+        self._refusal = Refused(Trouble.DISABLED, "its copies are lost, which is not reported yet")
+        if store is not None:
+            self._store_failed()
+            store.stop()
+        for worker in workers:
+            await off_loop(worker, lambda: None)  # what is under way holds the table
+        await off_loop(workers.commits, self.close)
+        self._volume.give_up(self.path)
+        self._was_used, self._problem, self._lost = False, "", set()
+        self.is_unreported = True
+        self._salvaged()
+
     def stop(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
@@ -219,6 +261,7 @@ class LogsVolume:
             if timer is not None:
                 timer.cancel()
         if self.store is not None:
+            self.store.settle()
             self.store.stop()
 
     def close(self) -> None:
@@ -234,6 +277,8 @@ class LogsVolume:
             self._open_table()
         except Exception as error:
             self._cannot_open(error)
+            if isinstance(error, Corrupt):
+                self._open_soon()
         else:
             self._begin(workers)
 
@@ -249,7 +294,10 @@ class LogsVolume:
         try:
             for worker in (workers.look_ups, workers.upkeep):
                 await off_loop(worker, lambda: None)  # what is under way holds the table
-            await off_loop(workers.commits, self._open_table)
+            if await off_loop(workers.commits, self._open_or_salvage):
+                self.is_unreported = True
+                self._volume.look_soon()
+                self._salvaged()
             self._begin(workers)
         except Exception as error:
             self._cannot_open(error)
@@ -258,6 +306,36 @@ class LogsVolume:
         waiting, self._waiting = self._waiting, []
         for work, refused in waiting:
             self.when_open(work, refused)
+
+    def _open_or_salvage(self) -> bool:
+        """Open it, and return whether it had to be salvaged."""
+        damage, self._damage = self._damage, None
+        if damage is None:
+            try:
+                self._open_table()
+            except Corrupt as error:
+                damage = error.with_traceback(None)  # its frames would keep the table locked
+        if damage is not None:
+            self.close()
+            self._disks.salvage(self.path, damage, _salvage, index_of(self._shard))
+            self._open_table()
+        return damage is not None
+
+    def _met_damage(self, error: DamagedRowsError) -> None:
+        """Called when rows cannot be read: what can be is salvaged."""
+        if self._damage is None and self._disks.may_salvage(self.path):
+            self._damage = Corrupt(str(error))
+            self._problem = f"the copies at {self.path} are damaged: what can be read is salvaged"
+            if self.store is not None:
+                self.store.fail(error)
+            self._open_soon()
+
+    def note_reported(self) -> None:
+        """Called when the metadata repository knows that copies are missing. Blocks."""
+        self.is_unreported, self.closing = False, 0
+        set_aside.note_reported(self._disks.files, self.path)
+        if self._is_given_up:
+            self._is_given_up, self._refusal = False, None
 
     def _open_table(self) -> None:
         self.close()
@@ -293,12 +371,15 @@ class LogsVolume:
     def _begin(self, workers: _Workers) -> None:
         assert self._table is not None
         self._problem, self._refusal = "", None
+        if not self.is_unreported:
+            self.closing = 0
         self.store = LogsStore(
             self._shard,
             self._table,
             *workers,
             on_failure=self._volume.failed,
         )
+        self.store.on_damage = self._met_damage
         self.store.is_full = self._volume.is_spent
         self.store.version = self.version
         self._tend()
@@ -320,6 +401,15 @@ class LogsVolume:
         later = asyncio.get_running_loop().call_later
         self._open_again = later(limits.REOPEN_S, self.volume_changed)
         self._refusal = Refused(Trouble.DISABLED, f"its copies cannot be opened: {error}")
+        if not self.closing:
+            self._closings += 1
+            self.closing = self._closings
+
+
+def _salvage(files: Files, path: str) -> str:
+    from loomlog.storage.logsdb.salvage import salvage_logs
+
+    return salvage_logs(files, path)
 
 
 def note_lost(node: Volumes, lost: Iterable[pb.LostCopies]) -> defaultdict[int, dict[LogId, Epoch]]:

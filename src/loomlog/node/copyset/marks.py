@@ -1,5 +1,5 @@
-"""Marks of the batches that a node was asked to store, by producer. They identify a repeated append
-when the sequencer that took it first is gone.
+"""Marks of the batches that a node was asked to store or to restore, by producer. They identify a
+repeated append when the sequencer that took it first is gone.
 
 Marks are in memory only, and bounded in number and age. So a node also knows whether "not seen"
 means anything: it does not shortly after a start with copies of the log that were not searched, nor
@@ -8,16 +8,17 @@ for a producer that was silent until others took its place.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from loomlog.batch import read_header
+from loomlog.batch import producer_in
 from loomlog.core.copyset.messages import FoundBatch
-from loomlog.core.copyset.record import Lsn
+from loomlog.core.copyset.record import Lsn, Record
 from loomlog.limits import APPEND_TIMEOUT_S, APPENDS_IN_FLIGHT_MAX
 from loomlog.storage.logsdb.recent import RecentBatches
-from loomlog.types import Buffer, LogId
+from loomlog.types import LogId
 
 KEPT_OF_PRODUCER: Final = 4 * APPENDS_IN_FLIGHT_MAX  # some are stored more than once
 PRODUCERS_MAX: Final = 1000  # of a log
@@ -41,13 +42,22 @@ class Marks:
         self._searched: set[LogId] = set()  # of the older ones
         self._logs: dict[LogId, _LogMarks] = {}
 
-    def note(self, log: LogId, lsn: Lsn, batch: Buffer) -> None:
-        """Note a batch, which was checked before."""
-        header = read_header(batch)
-        if header.producer_id:
+    def note(self, log: LogId, record: Record) -> None:
+        """Note a record whose batch was checked before."""
+        producer_id, sequence = producer_in(record.batch)
+        if producer_id:
             marks = self._of(log)
             marks.noted_at = self._now()
-            marks.note(header.producer_id, header.sequence, lsn)
+            marks.newest_us = max(marks.newest_us, record.timestamp_us)
+            marks.note(producer_id, sequence, record.first)
+
+    def note_restored(self, log: LogId, record: Record) -> None:
+        """Note a restored copy: it stands for others, which may be gone with their marks. If it is
+        too old to matter it would only take the place of others. This node's clock may be ahead of
+        those that stamp records, so it is too old only if the log got a much newer one, too."""
+        now_us = self.began_us + int((self._now() - self._began) * 1_000_000)
+        if record.timestamp_us >= min(now_us, self._of(log).newest_us) - MATTERS_US:
+            self.note(log, record)
 
     def find(self, log: LogId, producer_id: int, sequence: int) -> FoundBatch:
         known = self._logs.get(log)
@@ -78,38 +88,59 @@ class Marks:
             self._searched.add(log)
 
     def _of(self, log: LogId) -> _LogMarks:
-        if log not in self._logs:
-            self._logs[log] = _LogMarks(self._now())
-        return self._logs[log]
+        marks = self._logs.get(log)
+        if marks is None:
+            marks = self._logs[log] = _LogMarks(self._now())
+        return marks
 
 
 class _LogMarks:
     def __init__(self, noted_at: float) -> None:
         self.noted_at = noted_at
-        self._by_producer: OrderedDict[int, deque[tuple[int, Lsn]]] = OrderedDict()
+        self.newest_us = 0  # the highest timestamp of a record
+        self._by_producer: OrderedDict[int, _ProducerMarks] = OrderedDict()
         self._producers_forgotten = False
 
     def note(self, producer_id: int, sequence: int, lsn: Lsn) -> None:
-        marks = self._by_producer.get(producer_id)
-        if marks is None:
-            marks = self._by_producer[producer_id] = deque(maxlen=KEPT_OF_PRODUCER)
+        self.note_older(producer_id, sequence, lsn)
         self._by_producer.move_to_end(producer_id)
-        if (sequence, lsn) not in marks:
-            marks.append((sequence, lsn))
         if len(self._by_producer) > PRODUCERS_MAX:
             self._by_producer.popitem(last=False)
             self._producers_forgotten = True
 
     def note_older(self, producer_id: int, sequence: int, lsn: Lsn) -> None:
-        """Note a batch that is older than all that are noted."""
-        marks = self._by_producer.setdefault(producer_id, deque(maxlen=KEPT_OF_PRODUCER))
-        if len(marks) < KEPT_OF_PRODUCER and (sequence, lsn) not in marks:
-            marks.appendleft((sequence, lsn))
+        """Note a batch, which no producer has to be forgotten for."""
+        marks = self._by_producer.get(producer_id)
+        if marks is None:
+            marks = self._by_producer[producer_id] = _ProducerMarks()
+        marks.note(sequence, lsn)
 
     def find(self, producer_id: int, sequence: int) -> tuple[tuple[Lsn, ...], bool]:
         """Return where the batch was to be stored, and whether these are all places."""
         marks = self._by_producer.get(producer_id)
-        if marks is None:
-            return (), not self._producers_forgotten
-        lsns = tuple(lsn for known, lsn in marks if known == sequence)
-        return lsns, len(marks) < KEPT_OF_PRODUCER or any(known < sequence for known, _ in marks)
+        return marks.find(sequence) if marks else ((), not self._producers_forgotten)
+
+
+class _ProducerMarks:
+    """The marks with the highest sequence numbers. They are noted in any order: recoveries and
+    donors bring older ones later."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, Lsn]] = []  # a heap
+        self._highest = -1  # sequence number of all marks
+        self._forgotten = -1  # the highest sequence number of a mark that is not here
+
+    def note(self, sequence: int, lsn: Lsn) -> None:
+        mark = sequence, lsn
+        if sequence > self._highest:  # mostly; else every mark is looked at
+            self._highest = sequence
+        elif mark in self._marks:
+            return
+        if len(self._marks) < KEPT_OF_PRODUCER:
+            heapq.heappush(self._marks, mark)
+        else:
+            self._forgotten = max(self._forgotten, heapq.heappushpop(self._marks, mark)[0])
+
+    def find(self, sequence: int) -> tuple[tuple[Lsn, ...], bool]:
+        lsns = tuple(sorted(lsn for known, lsn in self._marks if known == sequence))
+        return lsns, sequence > self._forgotten

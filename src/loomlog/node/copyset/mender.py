@@ -14,16 +14,19 @@ from functools import partial
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.copyset.comparison import Comparison, compare
+from loomlog.core.copyset.comparison import Comparison, compare, compare_all
+from loomlog.core.copyset.coverage import lost_epochs
+from loomlog.core.copyset.messages import GetState
+from loomlog.core.copyset.nodeset import node_of, shard_name
 from loomlog.core.copyset.procedures import Mending, mend
-from loomlog.core.copyset.record import LSN_MAX, Lsn, Record, lsn_words
-from loomlog.core.copyset.shards import node_of, shard_name
-from loomlog.errors import LoomError
-from loomlog.node.copyset.copies import Copies, Spawn, looked_up
-from loomlog.node.copyset.epoch_store import EpochStoreClient
-from loomlog.node.copyset.procedures import Asker
-from loomlog.node.scrubber import ScrubNotes
+from loomlog.core.copyset.record import LSN_MAX, Epoch, Lsn, Record, lsn_words
+from loomlog.errors import LoomError, NotFound
+from loomlog.node.copyset.asker import Asker
+from loomlog.node.copyset.copies import Copies, LogCatchUp, Spawn, looked_up
+from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
+from loomlog.node.scrubber import ScrubNotes, restored
 from loomlog.types import LogId, ShardId
+from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +41,36 @@ class Mender:
     """Mends one copy after the other."""
 
     def __init__(
-        self, me: ShardId, copies: Copies, epochs: EpochStoreClient, asker: Asker, spawn: Spawn
+        self,
+        me: ShardId,
+        copies: Copies,
+        catch_up: LogCatchUp,
+        epochs: EpochStoreClient,
+        asker: Asker,
+        spawn: Spawn,
     ) -> None:
-        self._me = me
+        self.me = me
         self._epochs = epochs
         self._copies = copies
+        self._catch_up = catch_up
         self._asker = asker
         self._spawn = spawn
         self._waiting: dict[tuple[LogId, Lsn], None] = {}
         self._not_before_s: dict[tuple[LogId, Lsn], float] = {}  # by the loop's clock
         self._one_by_one = asyncio.Lock()
+        self._checking: dict[
+            tuple[LogId, frozenset[ShardId], frozenset[Epoch]], asyncio.Future[pb.CopysetChecked]
+        ] = {}
         copies.met_damage = self.met
 
     async def scrub(self, notes: ScrubNotes) -> None:
         """Read all copies of the shard, mend those that are damaged, and compare them with those
         of other shards."""
+        if notes.scope is not None:
+            await self._copies.volume.look()
+        if self._copies.volume.is_gone:
+            await self._restore_all(notes)
+            return
         if self._copies.volume.is_closed:
             notes.not_checked(f"the copies at {self._copies.volume.path} cannot be opened")
         for log in filter(notes.want_loglet, self._copies.volume.logs):
@@ -67,25 +85,96 @@ class Mender:
                     await self._compare(log, lsn, checked.next_lsn - 1, notes)
                 lsn = checked.next_lsn
 
+    async def _restore_all(self, notes: ScrubNotes) -> None:
+        """Have other nodes make all copies again, if these were not the last ones of something:
+        those may be brought back."""
+        logs = self._copies.volume.logs
+        if not any(map(notes.want_loglet, logs)):
+            return
+        repaired = False
+        try:
+            if not any([await self._may_be_last(log) for log in logs]):
+                await self._copies.volume.start_over()
+                repaired = await restored(lambda: not any(map(self._copies.may_miss, logs)))
+        except LoomError as error:
+            logger.warning("the copies at %s: %s", self._copies.volume.path, error)
+        notes.found(f"all of {self._copies.volume.path}", repaired=repaired, missing=True)
+
+    async def _may_be_last(self, log: LogId) -> bool:
+        """Return whether a record may have all its copies here, and where they cannot be read."""
+        known = await self._epochs.get(log, 0.0)
+        there = {n for n, node in known.nodes.items() if node.alive}
+        away = {s for s in known.state.all_shards if node_of(s) not in there}
+        gone = {self.me, *away, *known.rebuilt, *known.gone}
+        return any(metadata.can_hold_a_copyset(gone) for metadata in known.state.history)
+
     async def _compare(self, log: LogId, first: Lsn, last: Lsn, notes: ScrubNotes) -> None:
         """Let other shards have what they lack of the records in [first, last]."""
         for attempt in range(COMPARE_AGAIN_MAX):
-            known = await self._epochs.get(log, KNOWN_S if not attempt else 0.0)
-            there = {n for n, node in known.nodes.items() if node.alive and not node.draining}
-            shards = [s for s in known.state.all_shards if node_of(s) in there]
-            others = frozenset(shards).difference(known.rebuilt)
-            version = self._copies.volume.version
-            comparison = Comparison(log, self._me, known.state, others, version)
-            result = await self._asker.run(compare(comparison, first, last))
-            for shard, lsn, restored in result.missing:
+            try:
+                known = await self._epochs.get(log, KNOWN_S if not attempt else 0.0)
+            except LoomError as error:
+                notes.not_checked(f"loglet {log} could not be compared: {error}")
+                return
+            result = await self._asker.run(compare(self._comparison(known), first, last))
+            for shard, lsn, is_restored in result.missing:
                 where = f"the copy of {lsn_words(lsn)} of loglet {log} on shard {shard_name(shard)}"
-                notes.found(where, repaired=restored, missing=True)
+                notes.found(where, repaired=is_restored, missing=True)
             left = result.behind | result.silent
             if notes.scope is None or not left:
                 return  # the next pass continues
             await asyncio.sleep(COMPARE_AGAIN_S)
         names = ", ".join(map(shard_name, sorted(left)))
         notes.not_checked(f"loglet {log} could not be compared with shard {names}: try again")
+
+    def _comparison(self, known: Known) -> Comparison:
+        there = {n for n, node in known.nodes.items() if node.alive and not node.draining}
+        shards = [s for s in known.state.all_shards if node_of(s) in there]
+        others = frozenset(shards).difference(known.rebuilt)
+        return Comparison(known.log, self.me, known.state, others, self._copies.volume.version)
+
+    # ---- nodes that crashed
+
+    async def check(
+        self, log: LogId, suspects: frozenset[ShardId], epochs: frozenset[Epoch]
+    ) -> pb.CopysetChecked:
+        """Let shards whose nodes crashed have what they lack of the records here, or, without any,
+        find epochs with entries that no shard has. Who asks again waits for the same work."""
+        key = log, suspects, epochs
+        if key not in self._checking:
+            self._checking[key] = asyncio.get_running_loop().create_future()
+            self._spawn(self._check_once(key))
+        return await asyncio.shield(self._checking[key])
+
+    async def _check_once(self, key: tuple[LogId, frozenset[ShardId], frozenset[Epoch]]) -> None:
+        checked = pb.CopysetChecked(left=1)
+        try:
+            checked = await self._check(*key)
+        except LoomError as error:
+            logger.debug("loglet %d is not checked: %s", key[0], error)
+        finally:
+            self._checking.pop(key).set_result(checked)
+
+    async def _check(
+        self, log: LogId, suspects: frozenset[ShardId], epochs: frozenset[Epoch]
+    ) -> pb.CopysetChecked:
+        try:
+            known = await self._epochs.request(GetState(log))
+        except NotFound:
+            return pb.CopysetChecked()  # it was deleted
+        self._catch_up.recovered(log, known.state.last_clean)
+        if not suspects:
+            asked = epochs or {end.epoch for end in known.state.ends}  # an older vmr names none
+            steps = lost_epochs(log, known.state, asked, known.rebuilt)
+            lost = await self._asker.run_gently(steps)
+            return pb.CopysetChecked(left=int(lost is None), lost=lost or ())
+        others = suspects.intersection(known.state.all_shards).difference(known.rebuilt)
+        comparison = self._comparison(known)._replace(others=others - {self.me})
+        compared = await self._asker.run_gently(compare_all(comparison))
+        for shard, lsn, is_restored in compared.missing:
+            what = f"the copy of {lsn_words(lsn)} of loglet {log} on shard {shard_name(shard)}"
+            logger.warning("%s was forgotten: %s", what, "made again" if is_restored else "missing")
+        return pb.CopysetChecked(left=compared.left)
 
     def met(self, log: LogId, ranges: Sequence[tuple[Lsn, Lsn]]) -> None:
         """Mend copies that a read has met, soon."""
@@ -118,7 +207,7 @@ class Mender:
         with suppress(LoomError):
             await self._epochs.get(log, KNOWN_S)  # so that the addresses of the others are known
         async with self._one_by_one:
-            result = await self._asker.run(mend(log, head, self._me))
+            result = await self._asker.run(mend(log, head, self.me))
         self._copies.volume.note_mending(log, head.first, result)
         if result is Mending.MENDED:
             self._not_before_s.pop(key, None)

@@ -34,16 +34,16 @@ from loomlog.core.copyset.messages import (
     Release,
     Store,
 )
-from loomlog.core.copyset.nodeset import Exclusions, Shuffler
+from loomlog.core.copyset.nodeset import Exclusions, Shuffler, node_of
 from loomlog.core.copyset.procedures import fence
 from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import EpochSequencer, SequencerState, Stamps
-from loomlog.core.copyset.shards import node_of
-from loomlog.errors import AppendUnknown, Busy, LoomError, Unavailable
+from loomlog.errors import AppendUnknown, Busy, Conflict, LoomError, NotYetWritten, Unavailable
+from loomlog.node.appends import ProducerTable
+from loomlog.node.copyset.asker import Asker
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
-from loomlog.node.copyset.procedures import RETRY, Asker, recover
-from loomlog.node.ordered.appends import ProducerTable
+from loomlog.node.copyset.recovery import RETRY, recover
 from loomlog.node.workers import insist
 from loomlog.types import NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -65,12 +65,14 @@ class OpenAppend:
     batch: bytearray | memoryview
     repeated: bool = False  # an earlier attempt may have been taken
     epoch: Epoch = 0  # that it may be placed in; if repeated, the first one; 0: any
+    expected: Lsn | None = None  # nothing may stand behind it; None: anything may
 
     @classmethod
     def of(cls, connection: Connection, frame: Frame, payload: memoryview) -> OpenAppend:
         """Return the append in a frame; raises Corrupt."""
         header, order = batch.check(payload), frame.copyset_append
-        return cls(connection, frame.id, header, payload, order.repeated, order.epoch)
+        expected = order.expected_tail if order.HasField("expected_tail") else None
+        return cls(connection, frame.id, header, payload, order.repeated, order.epoch, expected)
 
     def fits(self, epoch: Epoch) -> bool:
         """Return whether the append may be taken in this epoch. The client may have repeated it:
@@ -169,6 +171,11 @@ class RunningSequencer:
     def is_over(self) -> bool:
         return self._core.state is SequencerState.OVER
 
+    @property
+    def is_recovered(self) -> bool:
+        """Whether all earlier epochs are recovered, or this one ended before that."""
+        return self._recovered.done()
+
     async def recovered(self) -> bool:
         """Wait until all earlier epochs are recovered; False: this one ended before that."""
         return await asyncio.shield(self._recovered)
@@ -202,7 +209,9 @@ class RunningSequencer:
         lsn, header, now_s = self._core.next_lsn, append.header, self._loop.time()
         append.place(self._stream, self._core.epoch, lsn)
         stamp_us = self._stamps.stamp(self._context.now_us(), header.max_timestamp_us, now_s)
-        effects = self._core.append(append.batch, header.count, append, stamp_us, now_s)
+        effects = self._core.append(
+            append.batch, header.count, append, stamp_us, now_s, append.expected
+        )
         if not (effects and isinstance(effects[0], Reject)):
             self._producers.note(producer_id, sequence, lsn)
             self._underway[lsn] = append
@@ -259,13 +268,10 @@ class RunningSequencer:
 
     def _do(self, effects: list[SequencerEffect]) -> None:
         for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect.shard, effect.request)
+                continue
             match effect:
-                case Send(shard, Release() as release):
-                    self._context.asker.release(shard, release)
-                case Send(shard, (Store() | Amend()) as request):
-                    record = request.record
-                    answered = partial(self._answered, shard, record.first, record.wave)
-                    self._context.asker.ask(shard, request, answered)
                 case Acknowledge(OpenAppend() as append, lsn):
                     del self._underway[lsn]
                     append.succeeded(lsn)
@@ -290,6 +296,14 @@ class RunningSequencer:
                     self._end()
         self._schedule()
 
+    def _send(self, shard: ShardId, request: Store | Amend | Release) -> None:
+        if isinstance(request, Release):
+            self._context.asker.release(shard, request)
+        else:
+            record = request.record
+            answered = partial(self._answered, shard, record.first, record.wave)
+            self._context.asker.ask(shard, request, answered)
+
     def _reject(self, append: OpenAppend, why: Rejection) -> None:
         match why:
             case Rejection.BUSY:
@@ -303,6 +317,10 @@ class RunningSequencer:
                 away = self._context.exclusions.are_down(self._shards)
                 names = ", ".join(f"node {node}" for node in sorted(set(map(node_of, away))))
                 append.failed(Unavailable(f"loglet {self._log}: {why}: start {names}"))
+            case Rejection.CONFLICT:
+                append.failed(Conflict(f"loglet {self._log}: {why}, {append.expected}"))
+            case Rejection.BEYOND:
+                append.failed(NotYetWritten(f"loglet {self._log}: {why}: {append.expected}"))
             case _:
                 self._again(append)
 
@@ -371,7 +389,7 @@ class RunningSequencer:
         if isinstance(ending, Preempted):
             self._do(self._core.preempted(ending.seal))
         elif isinstance(ending, Recovered):
-            last_clean = ending.state.last_clean
-            self._do(self._core.recovered_up_to(last_clean, self._loop.time()))
+            state = ending.state
+            self._do(self._core.recovered_up_to(state.last_clean, self._loop.time(), state.tail))
             if not self._recovered.done():
                 self._recovered.set_result(True)

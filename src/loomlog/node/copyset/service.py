@@ -1,8 +1,8 @@
 """`copyset` on a storage node: its shards with copies of logs, and the sequencers that run there.
 
 Any peer may send requests to the copies. core/copyset/storage.py decides what a request may do,
-once it is certain that its epoch was granted. Only the metadata repository may trim and forget,
-over the connection that this node made to it.
+once it is certain that its epoch was granted, and with TLS that the peer is the node that took it.
+Only the metadata repository may trim and forget, over the connection that this node made to it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from loomlog.core.copyset.messages import (
     NodeAnswer,
     NodeRequest,
     Read,
+    Reassign,
     Release,
+    Restore,
+    Store,
 )
-from loomlog.core.copyset.nodeset import Exclusions
-from loomlog.core.copyset.record import Epoch, Lsn, make
-from loomlog.core.copyset.recovery import Recovered
-from loomlog.core.copyset.shards import shard_name
+from loomlog.core.copyset.nodeset import Exclusions, shard_name
+from loomlog.core.copyset.record import Epoch, Lsn
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import NotFound, Sealed, Unauthorized, Unavailable
+from loomlog.node.copyset.asker import Asker
 from loomlog.node.copyset.copies import bounded, looked_up
 from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.mender import Mender
-from loomlog.node.copyset.peers import PeerNodes
-from loomlog.node.copyset.procedures import Asker, recover
+from loomlog.node.copyset.recovery import ClosedLogs
 from loomlog.node.copyset.sequencer import OpenAppend, SequencerContext
 from loomlog.node.copyset.sequencers import LocalSequencers
 from loomlog.node.copyset.shards import LocalShards, Shard
@@ -61,6 +62,7 @@ Result = TypeVar("Result")
 TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
 FINISH_S: Final = 2.0  # for the metadata repository to note where epochs end, when a node stops
 WAIT_S_MAX: Final = 30.0  # the longest that a read waits for more records
+_OF_HOLDERS: Final = (Store, Restore, Reassign)
 _ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
 
 
@@ -69,23 +71,34 @@ class CopysetService(NodeProtocol):
 
     def __init__(self, context: NodeContext) -> None:
         self._me = context.node_id
+        self._link = context.link
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        # Of closed logs. One that is not here any more ends: its log was deleted.
-        self._recoveries: dict[tuple[LogId, Epoch], asyncio.Task[bool]] = {}
         self._reported_tails: dict[LogId, Lsn] = {}
-        self._peers = PeerNodes(context.codec, lambda node: self._sequencers.connected(node))
         self._epochs = EpochStoreClient(
             context.link.request, lambda known: self._sequencers.learned(known)
         )
-        self._shards = LocalShards(self._me, context.disks, self._epochs, _now_us, self._spawn)
-        self._asker = Asker(self._me, self._shards, self._peers, self._epochs)
+        self._shards = LocalShards(
+            self._me,
+            context.disks,
+            self._epochs,
+            _now_us,
+            self._spawn,
+            context.link.register_again,
+        )
+        self._asker = Asker(
+            self._me,
+            self._shards,
+            self._epochs,
+            context.codec,
+            lambda node: self._sequencers.connected(node),
+        )
         self._donors = [
             Donor(shard.id, shard.copies, shard.catch_up, self._asker, self._epochs, self._spawn)
             for shard in self._shards
         ]
         self._menders = [
-            Mender(shard.id, shard.copies, self._epochs, self._asker, self._spawn)
+            Mender(shard.id, shard.copies, shard.catch_up, self._epochs, self._asker, self._spawn)
             for shard in self._shards
         ]
         self._restoring: asyncio.Task[None] | None = None
@@ -99,7 +112,8 @@ class CopysetService(NodeProtocol):
             now_us=_now_us,
             spawn=self._spawn,
         )
-        self._sequencers = LocalSequencers(sequencers, self._peers)
+        self._sequencers = LocalSequencers(sequencers)
+        self._recoveries = ClosedLogs(self._asker, sequencers.exclusions, _now_us, self._spawn)
 
     def routes(self) -> dict[str, Route]:
         return {
@@ -115,9 +129,11 @@ class CopysetService(NodeProtocol):
             "recover_copyset": self._order_recovery,
             "find_copyset_tail": self._order_tail,
             "find_copyset_landmarks": self._landmarks,
+            "measure_copyset": self._measure,
             "copyset_rebuild": self._order_rebuild,
             "copyset_restored": self._order_restored,
             "fill_copyset": self._order_fill,
+            "check_copyset": self._order_check,
         }
 
     def connection_closed(self, connection: Connection) -> None:
@@ -140,7 +156,7 @@ class CopysetService(NodeProtocol):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._epochs.stop()
-        self._peers.close()
+        self._asker.close()
         for shard in self._shards:
             shard.copies.stop()
 
@@ -148,24 +164,28 @@ class CopysetService(NodeProtocol):
 
     def register(self, message: pb.Register) -> None:
         self._reported_tails = {}
-        message.lost_shards.extend(shard.index for shard in self._shards if shard.reports_loss)
+        message.lost_shards.extend(self._shards.report_losses())
+        message.closings.extend(
+            pb.ShardClosing(shard=shard.index, number=shard.volume.closing)
+            for shard in self._shards
+            if shard.volume.closing
+        )
         message.highest_log_id = max([message.highest_log_id, *self._shards.logs()])
 
     def registered(self, answer: pb.Registered) -> None:
-        self._shards.joined(answer.lost)
+        self._shards.joined(answer.lost, answer.life)
         for donor in self._donors:
             donor.learn(answer.rebuild, registered=True)
 
-    def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
-        if full:
-            message.loglet_bytes += self.stored_bytes
-            message.rebuild.extend(filter(None, (donor.report() for donor in self._donors)))
-            before, self._reported_tails = self._reported_tails, self.tails()
-            message.tails.extend(
-                pb.LogletTail(loglet_id=log, tail=tail)
-                for log, tail in self._reported_tails.items()
-                if before.get(log) != tail
-            )
+    def report(self, message: pb.GetReportResponse) -> None:
+        message.loglet_bytes += self.stored_bytes
+        message.rebuild.extend(filter(None, (donor.report() for donor in self._donors)))
+        before, self._reported_tails = self._reported_tails, self.tails()
+        message.tails.extend(
+            pb.LogletTail(loglet_id=log, tail=tail)
+            for log, tail in self._reported_tails.items()
+            if before.get(log) != tail
+        )
 
     def tails(self) -> dict[LogId, Lsn]:
         """Return how far each log is known to reach: as far as it is released here, or given away
@@ -225,6 +245,10 @@ class CopysetService(NodeProtocol):
 
     def _append(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         append = OpenAppend.of(connection, frame, payload)
+        rolled_back = self._link.rolled_back
+        if rolled_back is not None and not append.repeated:
+            append.failed(rolled_back)
+            return
         self._sequencers.slot(frame.copyset_append.loglet_id).append(append)
 
     async def _find_tail(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
@@ -246,16 +270,16 @@ class CopysetService(NodeProtocol):
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
         """Handle a request of any peer."""
-        kind = frame.copyset_request.kind
-        if kind in _ORDERS:
-            name = pb.CopysetRequest.Kind.Name(kind)
+        message = frame.copyset_request
+        if message.kind in _ORDERS:
+            name = pb.CopysetRequest.Kind.Name(message.kind)
             raise Unauthorized(f"{name} of a log is ordered by the metadata repository only")
-        request = request_from_wire(frame.copyset_request, payload)
-        shard, epoch = self._shards.get(frame.copyset_request.shard), claimed_epoch(request)
-        if epoch and not shard.copies.is_granted(request.log, epoch):
-            return self._when_granted(
-                connection, shard, request, frame.copyset_request.stamp, epoch
-            )
+        request = request_from_wire(message, payload)
+        shard, epoch = self._shards.get(message.shard), claimed_epoch(request)
+        if epoch and not (
+            shard.copies.is_granted(request.log, epoch) and self._may(connection, request, epoch)
+        ):
+            return self._when_granted(connection, shard, request, message.stamp, epoch)
         self._serve(connection, frame, shard, request)
         return None
 
@@ -263,21 +287,41 @@ class CopysetService(NodeProtocol):
         self, connection: Connection, shard: Shard, request: NodeRequest, stamp: int, epoch: Epoch
     ) -> Frame:
         """Answer once the metadata repository has confirmed the epoch."""
-        await self._verify(shard, request.log, epoch)
+        await self._verify(connection, shard, request, epoch)
         answer = await called_back(partial(_ask, connection, shard, request, stamp))
         if isinstance(request, Release):
             shard.catch_up.released(request, answer)
         message, _ = answer_to_wire(answer)
         return pb.Frame(copyset_answer=message)
 
-    async def _verify(self, shard: Shard, log: LogId, epoch: Epoch) -> None:
-        """Return if the epoch was granted; raise Unavailable if not, or if that is not known. Any
-        peer can send a request of any epoch, so the metadata repository is asked about one that is
-        not known here: once for each epoch of a log, and for each forged one."""
+    def _may(self, connection: Connection, request: NodeRequest, epoch: Epoch) -> bool:
+        """Return whether the peer is known to be one that may send this; anybody is, without TLS.
+        A node that has a copy may store it where it is missing."""
+        if not connection.is_encrypted:
+            return True
+        log, node = request.log, connection.principal.number
+        return self._epochs.is_sequencer(log, node, epoch) or (
+            isinstance(request, _OF_HOLDERS) and self._epochs.is_holder(log, node)
+        )
+
+    async def _verify(
+        self, connection: Connection, shard: Shard, request: NodeRequest, epoch: Epoch
+    ) -> None:
+        """Return if the epoch was granted, to this peer; raise Unavailable if not, or if that is
+        not known, and Unauthorized if the peer is another node. Any peer can send a request of any
+        epoch, so the metadata repository is asked about one that is not known here: once for each
+        epoch of a log, and for each forged one."""
+        log = request.log
         for _ in range(2):  # an answer that was on its way before may be too old
             await self._epochs.ask_granted(log)
-            if shard.copies.is_granted(log, epoch):
+            is_granted = shard.copies.is_granted(log, epoch)
+            if is_granted and self._may(connection, request, epoch):
                 return
+        if is_granted:
+            raise Unauthorized(
+                f"{connection.principal} may not change what others have of epoch {epoch} of "
+                f"loglet {log}: another node took it"
+            )
         raise Unavailable(
             f"epoch {epoch} of loglet {log} was never granted: the newest one is "
             f"{self._epochs.granted.get(log, 0)}"
@@ -323,6 +367,18 @@ class CopysetService(NodeProtocol):
         )
         return pb.Frame(copyset_landmarks=found)
 
+    async def _measure(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.measure_copyset
+        shard = self._shards.get(order.shard)
+        store = await shard.volume.opened()
+        if store is None:
+            raise _not_open(shard)
+        settled = max(store.standing(order.loglet_id).released, order.clean)
+        found = await looked_up(
+            partial(store.measure, order.loglet_id, order.first, order.last, settled)
+        )
+        return pb.Frame(measured=pb.Measured(through=found.through, size=found.size))
+
     # ---- orders of the metadata repository
 
     async def _order_recovery(
@@ -343,7 +399,7 @@ class CopysetService(NodeProtocol):
         )
         self._epochs.note(known)
         if state.closed:
-            is_recovered = await self._recovered(known)
+            is_recovered = await self._recoveries.recover(known)
         else:
             sequencer = self._sequencers.slot(known.log).begin(known)
             is_recovered = sequencer is not None and await sequencer.recovered()
@@ -363,6 +419,17 @@ class CopysetService(NodeProtocol):
         left = await donor.fill(order.loglet_id)
         return pb.Frame(copyset_filled=pb.CopysetFilled(left=left))
 
+    async def _order_check(
+        self, connection: Connection, frame: Frame, payload: memoryview
+    ) -> Frame:
+        order = frame.check_copyset
+        mender = next((each for each in self._menders if each.me == order.shard), None)
+        if mender is None:
+            raise NotFound(f"node {self._me} has no shard {shard_name(order.shard)}")
+        suspects, epochs = frozenset(order.suspects), frozenset(order.epochs)
+        checked = await mender.check(order.loglet_id, suspects, epochs)
+        return pb.Frame(copyset_checked=checked)
+
     async def _order_restored(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
@@ -374,38 +441,10 @@ class CopysetService(NodeProtocol):
         await asyncio.shield(self._restoring)
         return pb.Frame(done=pb.Done())
 
-    async def _recovered(self, known: Known) -> bool:
-        """Recover once: callers that ask again wait for the same recovery of an epoch."""
-        key = (known.log, known.state.epoch)
-        if key not in self._recoveries:
-            self._recoveries[key] = self._spawn(self._recover(known, key))
-        return await asyncio.shield(self._recoveries[key])
-
-    async def _recover(self, known: Known, key: tuple[LogId, Epoch]) -> bool:
-        log, epoch = key
-        try:
-            ending = await recover(
-                log,
-                epoch,
-                self._asker,
-                _now_us,
-                lambda: key not in self._recoveries,
-                lambda: self._sequencers.exclusions.down,
-            )
-        finally:
-            self._recoveries.pop(key, None)
-        if not isinstance(ending, Recovered):
-            return False
-        for shard in known.state.all_shards:
-            self._asker.release(shard, Release(log, make(epoch, 0)))
-        return True
-
     def _forget(self, shard: Shard, log: LogId) -> None:
         """Called when the log is deleted."""
         self._sequencers.forget(log)
-        for key in [key for key in self._recoveries if key[0] == log]:
-            del self._recoveries[key]
-        for part in (self._epochs, shard.copies, shard.catch_up):
+        for part in (self._recoveries, self._epochs, shard.copies, shard.catch_up):
             part.forget(log)
 
     # ---- parts
@@ -431,7 +470,7 @@ def _ask(
     connection: Connection, shard: Shard, request: NodeRequest, stamp: int, done: Answered
 ) -> None:
     """Ask at once, or in its turn if the answer may be large."""
-    if not isinstance(request, Read | Digest):
+    if not isinstance(request, (Read, Digest)):
         shard.copies.ask(request, stamp, done)
         return
 

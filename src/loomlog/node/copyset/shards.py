@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from loomlog.core.copyset.messages import NodeRequest, Refused, Release
-from loomlog.core.copyset.nodeset import Trouble
+from loomlog.core.copyset.nodeset import Trouble, index_of, shard_name, shard_of
 from loomlog.core.copyset.record import Epoch, Lsn, offset_of
-from loomlog.core.copyset.shards import index_of, shard_name, shard_of
 from loomlog.errors import Unavailable
 from loomlog.node.copyset.copies import Copies, LogCatchUp, Spawn
 from loomlog.node.copyset.epoch_store import EpochStoreClient
@@ -34,13 +33,14 @@ class Shard:
         epochs: EpochStoreClient,
         now_us: Callable[[], int],
         spawn: Spawn,
+        register_again: Callable[[], None],
     ) -> None:
         self.id = shard
         self.index = index_of(shard)
-        self.copies = Copies(shard, path, disks, epochs, now_us, spawn)
+        self.copies = Copies(shard, path, disks, epochs, now_us, spawn, register_again)
         self.catch_up = LogCatchUp(shard, self.copies, epochs, spawn)
         self.volume = self.copies.volume
-        self.reports_loss = self.volume.is_lost  # which was not reported yet
+        self.reports_loss = False  # the last registration says that copies are missing
 
     def condition(self) -> pb.ShardCondition:
         return pb.ShardCondition(
@@ -61,12 +61,14 @@ class LocalShards:
         epochs: EpochStoreClient,
         now_us: Callable[[], int],
         spawn: Spawn,
+        register_again: Callable[[], None] = lambda: None,
     ) -> None:
         self._node = node
+        self._register_again = register_again
         self._disks = disks
         self._epochs = epochs
         self._by_index = {
-            index: Shard(shard_of(node, index), path, disks, epochs, now_us, spawn)
+            index: Shard(shard_of(node, index), path, disks, epochs, now_us, spawn, register_again)
             for path, index in disks.opened.shards.items()
         }
 
@@ -103,12 +105,23 @@ class LocalShards:
 
     # ---- reports to the metadata repository
 
-    def joined(self, lost: Iterable[pb.LostCopies]) -> None:
-        """Learn up to which epochs copies of loglets may be lost. Blocking."""
+    def report_losses(self) -> list[int]:
+        """Return the shards whose copies are missing, for a registration."""
+        for shard in self:
+            shard.reports_loss = shard.volume.is_unreported
+        return [shard.index for shard in self if shard.reports_loss]
+
+    def joined(self, lost: Iterable[pb.LostCopies], life: int) -> None:
+        """Learn up to which epochs copies of loglets may be lost, and the life of this node.
+        Blocking."""
         known = note_lost(self._disks.opened, lost)
         for shard in self:
-            shard.copies.joined(known.get(shard.index, {}))
-            shard.reports_loss = False
+            if shard.reports_loss:
+                shard.volume.note_reported()
+            if shard.volume.is_unreported:  # since this node asked to be registered
+                self._register_again()
+            else:
+                shard.copies.joined(known.get(shard.index, {}), life)
 
     async def restored(self, restored: Iterable[pb.LostCopies]) -> None:
         """Note that lost copies are here again. Blocks now and then."""

@@ -95,7 +95,9 @@ class OutgoingCopy:
             )
 
     async def _copy(self) -> None:
-        connection = await connect(self._address, self._codec, OnlyAnswers())
+        connection = await connect(
+            self._address, self._codec, OnlyAnswers(), wanted=("node", self._node)
+        )
         try:
             next_llsn = await self._begin(connection)
             self._copied_llsn = next_llsn - 1

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from loomlog import limits
 from loomlog.errors import (
+    AppendUnknown,
     Busy,
     Corrupt,
     InvalidArgument,
@@ -97,6 +98,15 @@ class ReplicaReader:
         if commit is None:
             raise Trimmed(f"stream {self._driver.stream_id}: LLSN {llsn} was trimmed")
         return commit.glsn + llsn - commit.llsn
+
+    async def appended(self, first_llsn: Llsn) -> Frame:
+        """Return the answer to an append that is committed; raises AppendUnknown if its entries
+        were trimmed."""
+        try:
+            first_glsn = await self.position_of(first_llsn)
+        except Trimmed as error:
+            raise AppendUnknown(f"{error}; it was appended, where is not known any more") from None
+        return pb.Frame(appended=pb.Appended(first_glsn=first_glsn, first_llsn=first_llsn))
 
     async def chunk(self, first: Llsn, bytes_max: int) -> Chunk:
         """Return batches from the one with this LLSN on, repaired if necessary."""
@@ -195,6 +205,11 @@ class ReplicaReader:
         first = await self.first_llsn(first_glsn)
         llsn = await self._from_disk(lambda: self._store.find_time(timestamp_us, first))
         return await self.position_of(llsn) if llsn is not None else 0
+
+    async def size(self, first_glsn: Glsn, last_glsn: Glsn) -> int:
+        """Return the bytes of the batches that begin at positions of this range."""
+        first, end = await self.first_llsn(first_glsn), await self.first_llsn(last_glsn + 1)
+        return await self._from_disk(lambda: self._store.size(first, end))
 
     async def first_llsn(self, glsn: Glsn) -> Llsn:
         """Return the LLSN where a subscription from this position begins."""
@@ -327,8 +342,15 @@ class Held(NamedTuple):
 class ReadRequests:
     """Requests of clients and other nodes for entries."""
 
-    def __init__(self, holding: Callable[[StreamId], Held], service: Service) -> None:
-        """`holding` returns a replica, or raises NotFound."""
+    def __init__(
+        self,
+        holding: Callable[[StreamId], Held],
+        service: Service,
+        check_replica: Callable[[Connection, StreamId], Awaitable[None]],
+    ) -> None:
+        """`holding` returns a replica, or raises NotFound, or Unavailable if its volume failed.
+        `check_replica` raises unless a peer has a replica of a stream."""
+        self._check_replica = check_replica
         self._holding = holding
         self._service = service
         self._subscriptions: dict[Connection, dict[int, StreamSubscription]] = {}
@@ -364,6 +386,7 @@ class ReadRequests:
         order = frame.fetch_batches
         async with connection.turns:
             try:
+                await self._check_replica(connection, order.log_stream_id)
                 batches = await reader.stored(order.first_llsn, order.last_llsn)
             except Exception as error:
                 self._service.answer_error(connection, frame, "fetch_batches", error)
@@ -372,7 +395,10 @@ class ReadRequests:
             connection.send(answer, [batches])
 
     def _read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        held = self._holding(frame.read.log_stream_id)  # as above
+        try:
+            held = self._holding(frame.read.log_stream_id)  # as above
+        except NotFound as error:  # to a client that would say that the stream has no such position
+            raise Unavailable(str(error)) from None
         self._service.spawn(self._answer_read(connection, frame, held))
 
     async def _answer_read(self, connection: Connection, frame: Frame, held: Held) -> None:
@@ -402,6 +428,15 @@ class ReadRequests:
         high = held.driver.core.context.high_watermark
         position = await held.reader.find_time(order.timestamp_us, max(order.first_glsn, 1))
         return pb.Frame(found_time=pb.FoundTime(position=position, high_watermark=high))
+
+    async def measure(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        order = frame.measure_stream
+        held = self._holding(order.log_stream_id)
+        through = min(order.last, held.driver.core.context.high_watermark)
+        size = 0
+        if order.first <= through:
+            size = await held.reader.size(max(order.first, 1), through)
+        return pb.Frame(measured=pb.Measured(through=through, size=size))
 
     # ---- subscriptions
 

@@ -16,11 +16,11 @@ from loomlog.errors import Corrupt, LoomError, NotFound, Trimmed
 from loomlog.net.endpoints import connect
 from loomlog.node.disks import Disks
 from loomlog.node.ordered.replica import ReplicaDriver
-from loomlog.node.scrubber import ScrubNotes
+from loomlog.node.scrubber import ScrubNotes, restored
 from loomlog.node.workers import finish, off_loop
 from loomlog.storage.files import Worker
 from loomlog.storage.ordered.data_file import Broken, Examined
-from loomlog.types import Llsn
+from loomlog.types import Llsn, ReplicaState
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
 from loomlog.wire.link import OnlyAnswers
@@ -105,7 +105,7 @@ class Repairer:
         return True
 
     async def _fetch(self, broken: Broken, address: str) -> memoryview:
-        connection = await connect(address, self._codec, OnlyAnswers())
+        connection = await connect(address, self._codec, OnlyAnswers(), wanted=("node", 0))
         try:
             question = pb.FetchBatches(
                 log_stream_id=self._driver.stream_id,
@@ -137,26 +137,40 @@ class Scrub:
 
     async def run(self) -> None:
         try:
-            await self._check_files()
-            await self._check_all()
+            if missing := await self._find_missing():
+                await self._restore(missing)
+            else:
+                await self._check_all()
         except LoomError as error:
             self._notes.not_checked(f"stream {self._driver.stream_id}: {error}")
 
-    async def _check_files(self) -> None:
-        """Look for deleted files: this process can still read them, but no later one."""
+    async def _find_missing(self) -> str:
+        """Look for deleted files: this process can still read them, but no later one. Return a
+        path; "" if all are there."""
         store, missing = self._driver.store, list[str]()
         volume = self._disks.volume_of(store.path)
         if self._notes.scope is not None:
             await volume.look()
-        problem = volume.problem_of(store.path)
-        is_gone = store.path in volume.vanished
-        if not problem:
+        if volume.lacks(store.path):
+            missing.append(store.path)
+        elif volume.works:
             await finish(partial(store.find_missing, missing))
-            problem = f"{missing[0]} is gone" if missing else ""
-        if problem and not self._driver.closed:  # else the replica was removed in the meantime
-            if is_gone or missing:  # else the volume failed, and may work again
-                self._driver.damage(problem)
-            raise LoomError(problem)
+        else:  # it may work again
+            raise LoomError(volume.condition)
+        return missing[0] if missing and not self._driver.closed else ""
+
+    async def _restore(self, missing: str) -> None:
+        """Have the replica filled again, as a whole, or another node take its place."""
+        driver = self._driver
+
+        def is_restored() -> bool:
+            is_filled = not driver.core.damaged and driver.core.state is not ReplicaState.SEALING
+            return driver.closed or is_filled
+
+        driver.damage(f"{missing} is gone")
+        repaired = bool(self._peers) and await restored(is_restored)
+        where = f"{missing} of stream {driver.stream_id}"
+        self._notes.found(where, repaired=repaired, missing=True)
 
     async def _check_all(self) -> None:
         llsn, last = self._driver.store.first_kept, self._driver.core.last_committed_llsn

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from loomlog import batch, limits
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.errors import Busy, Corrupt, LoomError, Sealed, Trimmed, Unavailable
-from loomlog.node.ordered.appends import ProducerTable, WaitingAppend, WaitingAppends
+from loomlog.node.appends import ProducerTable, WaitingAppend, WaitingAppends
 from loomlog.node.ordered.replication import Backups
+from loomlog.node.ordered.space import StreamSpace
 from loomlog.node.volume import Volume
 from loomlog.node.workers import finish
 from loomlog.storage.files import Finished, UnsyncedError
@@ -57,16 +58,13 @@ class ReplicaDriver:
     ) -> None:
         """`on_full` is called when the first append is refused for lack of space."""
         self.store = store
-        self._volume = volume
-        self._on_full = on_full
-        self._has_refused = False  # an append for lack of space
-        self._full_backups: dict[Connection, str] = {}  # why no append may begin
-        self._primary: Connection | None = None  # that asked to replicate, while it is backup
+        self.space = StreamSpace(store.meta.stream_id, node_id, volume, on_full)
         self.core = Replica(store.meta.stream_id, node_id, store.meta.epoch, _context_of(store))
         self._backups = backups
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._outbox: list[memoryview] = []  # batches that arrived in this turn of the loop
+        self._outbox: list[memoryview] = []  # batches that arrived in this turn of the loop,
+        self._outbox_headers: list[batch.Header] = []  # and their headers
         self._outbox_first: Llsn = 0
         self._waiting = WaitingAppends()
         self.producers = _producers_of(store)
@@ -77,6 +75,8 @@ class ReplicaDriver:
         self._trimming = asyncio.Lock()  # a trim and a wipe take turns
         self._renewing = False
         self.ran_in = -1  # the last epoch in which it was unsealed
+        self.renewals = 0  # how often its files may have changed other than by growing
+        self.when_sealed: Callable[[], Awaitable[None]] | None = None  # once it is, as a whole
         self.incoming: IncomingCopy | None = None  # a seal ends it
         self._watchers: dict[object, Callable[[], None]] = {}
         self.closed = False
@@ -91,28 +91,49 @@ class ReplicaDriver:
 
     # ---- appends (primary)
 
-    def append(self, connection: Connection, frame: pb.Frame, payload: memoryview) -> Llsn | None:
-        """Take a batch; it is answered when it is committed. Return None, or the first LLSN of the
-        committed batch that this one repeats, which the caller has to answer."""
+    def append(
+        self,
+        connection: Connection,
+        frame: pb.Frame,
+        payload: memoryview,
+        refusal: LoomError | None = None,
+    ) -> Llsn | None:
+        """Take a batch, unless there is a reason to refuse it; it is answered when it is committed.
+        Return None, or the first LLSN of the committed batch that this one repeats, which the
+        caller has to answer."""
         header = batch.check(payload)
         self._check_epoch(frame.append.seal_epoch)
         repeated = self.producers.find(header.producer_id, header.sequence)
         if repeated:
             return self._repeat(repeated, connection, frame.id)
+        if refusal is not None:
+            raise refusal
         if self._waiting.bytes > limits.STREAM_UNCOMMITTED_BYTES_MAX:
             raise Busy(f"stream {self.stream_id} has too much under way: try again in a moment")
-        if self._volume.nearly_full or self._full_backups:
-            self._refuse_for_space()
-        first = self.core.reserve(header.count)
+        if self.space.volume.nearly_full or self.space.full_backups:
+            self.space.refuse()
+        first = self.core.reserve(header.count, _expected_tail(frame.append))
         self.producers.note(header.producer_id, header.sequence, first)
-        batch.assign_llsn(payload, self.stream_id, self.core.epoch, first)
+        place = self.stream_id, self.core.epoch, first
+        batch.assign_llsn(payload, *place)
         last = first + header.count - 1
         self._waiting.add(WaitingAppend(first, last, connection, frame.id, header.size))
         if not self._outbox:
             self._outbox_first = first
             self._loop.call_soon(self._flush)
         self._outbox.append(payload)
+        self._outbox_headers.append(batch.with_llsn(header, *place))
         return None
+
+    def is_new(self, frame: pb.Frame, payload: memoryview) -> bool:
+        """Return whether a conditional batch is not here yet. Raise if it cannot be taken now."""
+        header = batch.check(payload)
+        self._check_epoch(frame.append.seal_epoch)
+        if self.producers.find(header.producer_id, header.sequence):
+            return False
+        self.core.check_running()
+        self.core.check_expected(frame.append.expected_tail)
+        return True
 
     def _check_epoch(self, epoch: int) -> None:
         """Refuse other epochs: a client must know in which epoch it appended, to resolve it."""
@@ -122,50 +143,10 @@ class ReplicaDriver:
                 f"append is for {epoch}: refresh the metadata"
             )
 
-    # ---- space
-
-    def _refuse_for_space(self) -> None:
-        if not self._has_refused:
-            self._has_refused = True
-            self._on_full()
-        raise Busy(f"stream {self.stream_id} takes no appends: {self._lacks_space}")
-
-    @property
-    def refuses_for_space(self) -> str:
-        """The reason why appends are refused; "" if none was tried, or there is room again."""
-        self._has_refused = self._has_refused and bool(self._lacks_space)
-        return self._lacks_space if self._has_refused else ""
-
-    @property
-    def _lacks_space(self) -> str:
-        """The reason why no append may begin; "" if they may."""
-        if self._volume.nearly_full:
-            return f"node {self.core.node_id}: {self._volume.condition}"
-        return next(iter(self._full_backups.values()), "")
-
     def require_primary(self, connection: Connection) -> None:
         """Raise Unauthorized unless this is the certificate of the stream's primary."""
-        connection.require("node", self.core.replicas[0] if self.core.replicas else 0)
-
-    def serve_primary(self, connection: Connection) -> None:
-        """Tell this primary from now on when no append may begin."""
-        self._primary = connection
-        if self._volume.nearly_full:
-            self.volume_changed()
-
-    def volume_changed(self) -> None:
-        """Called when the volume is nearly full, or not any more. What the primary has under way is
-        still taken: there is a reserve for it."""
-        if self._primary is not None and not self._primary.closed:
-            reason = self._lacks_space if self._volume.nearly_full else ""
-            paused = pb.ReplicationPaused(log_stream_id=self.stream_id, reason=reason)
-            self._primary.send(pb.Frame(replication_paused=paused))
-
-    def backup_paused(self, connection: Connection, reason: str) -> None:
-        """Called when a backup is nearly full, or not any more."""
-        self._full_backups.pop(connection, None)
-        if reason:
-            self._full_backups[connection] = reason
+        if connection.is_encrypted:
+            connection.require("node", self.core.replicas[0] if self.core.replicas else 0)
 
     def _repeat(self, first_llsn: Llsn, connection: Connection, request_id: int) -> Llsn | None:
         """Return where a repeated append is if it is committed; else answer this request later
@@ -192,16 +173,23 @@ class ReplicaDriver:
         if not self._outbox:
             return
         batches, self._outbox = self._outbox, []
+        headers, self._outbox_headers = self._outbox_headers, []
         last = self.core.next_llsn - 1
         message = pb.Replicate(log_stream_id=self.stream_id, seal_epoch=self.core.epoch)
         for connection in self._connections:
             if connection.closed:
                 self.fail(f"replication failed: the backup at {connection.peer} is gone")
             connection.send(pb.Frame(replicate=message), batches)
-        self._write(batches, self._outbox_first, last)
+        self._write(batches, headers, self._outbox_first, last)
 
-    def _write(self, batches: Sequence[memoryview], first: Llsn, last: Llsn) -> None:
-        self.store.append(batches, first, last, partial(self._written, last))
+    def _write(
+        self,
+        batches: Sequence[memoryview],
+        headers: Sequence[batch.Header],
+        first: Llsn,
+        last: Llsn,
+    ) -> None:
+        self.store.append(batches, first, last, partial(self._written, last), headers)
 
     def _written(self, last: Llsn, error: BaseException | None) -> None:
         if error is not None:
@@ -216,16 +204,16 @@ class ReplicaDriver:
         batches = batch.split(payload)
         if not batches:
             raise Corrupt(f"stream {self.stream_id}: nothing was replicated")
-        first, last = batches[0][0].first_llsn, batches[-1][0].last_llsn
-        expected = first
-        for header, _ in batches:
+        headers = [header for header, _ in batches]
+        first = expected = headers[0].first_llsn
+        for header in headers:
             if header.first_llsn != expected or header.stream_id != self.stream_id:
                 raise Corrupt(f"stream {self.stream_id}: replicated batches do not follow")
-            expected = header.last_llsn + 1
-        self.core.accept(epoch, first, last)
-        for header, _ in batches:
+            expected += header.count
+        self.core.accept(epoch, first, expected - 1)
+        for header in headers:
             self.producers.note(header.producer_id, header.sequence, header.first_llsn)
-        self._write([view for _, view in batches], first, last)
+        self._write([view for _, view in batches], headers, first, expected - 1)
 
     # ---- commits
 
@@ -244,6 +232,8 @@ class ReplicaDriver:
         self.store.commit(commit, stored)
         if commit.length:
             self._waiting.answer(commit)
+        if self.core.is_precondition_broken:
+            self.fail("entries of another stream got the positions that a conditional batch needs")
         self._wake_watchers()
 
     def _stored(
@@ -291,6 +281,11 @@ class ReplicaDriver:
         return self.store.error is not None and not self.closed
 
     @property
+    def is_gone(self) -> bool:
+        """Whether its directory is gone, or was replaced, and was not made again since."""
+        return self.space.volume.lacks(self.store.path)
+
+    @property
     def should_be_filled(self) -> bool:
         """Whether a sync failed: a copy from a peer is better than what is stored."""
         return isinstance(self.store.error, UnsyncedError) and bool(self.peers())
@@ -307,6 +302,8 @@ class ReplicaDriver:
         async with self.sealing:
             if epoch != self.core.epoch or self.core.state is not ReplicaState.SEALED:
                 await self._seal(epoch, last_committed_llsn)
+            if self.when_sealed is not None and self.core.state is ReplicaState.SEALED:
+                await self.when_sealed()
         return pb.SealResponse(
             state=STATE_TO_WIRE[self.core.state],
             last_committed_llsn=self.core.last_committed_llsn,
@@ -326,6 +323,9 @@ class ReplicaDriver:
             self._waiting.doubt()
         self._on_change(self.stream_id)
         self._wake_watchers()
+        if self.is_gone:  # nothing is there that could come back in an older epoch
+            self.store.meta = replace(self.store.meta, epoch=epoch)
+            return
         if self.store.error is not None:  # it can drop nothing; the vmr has it filled or replaced
             raise LoomError(f"stream {self.stream_id}: the disk failed: {self.store.error}")
         if self.store.last_llsn > keep and not self.core.damaged:
@@ -344,15 +344,14 @@ class ReplicaDriver:
         async with self.sealing:
             nodes = tuple(replica.storage_node_id for replica in replicas)
             self._addresses = {r.storage_node_id: r.address for r in replicas}
-            backups = [replica.address for replica in replicas[1:]]
             if nodes[0] == self.core.node_id:
                 self._connections = await self._backups.open(
-                    self.stream_id, epoch, self.core.next_llsn, backups
+                    self.stream_id, epoch, self.core.next_llsn, replicas[1:]
                 )
-                for connection in set(self._full_backups).difference(self._connections):
-                    del self._full_backups[connection]
+                self.space.keep_backups(self._connections)
             self.core.unseal(epoch, nodes)
             self.ran_in = epoch
+            self.renewals += 1
         self._on_change(self.stream_id)
         logger.info("stream %d runs in epoch %d on nodes %s", self.stream_id, epoch, nodes)
 
@@ -396,15 +395,23 @@ class ReplicaDriver:
         """Drop everything; the next entry will be `first_llsn`."""
         logger.warning("stream %d is wiped, to begin at LLSN %d", self.stream_id, first_llsn)
         await self._renew(partial(self.store.restart, first_llsn, high_watermark, trimmed_glsn))
+        if self.is_gone:
+            await self.space.volume.trust(self.store.path)
 
     async def recover(self) -> None:
         """Continue with what is stored after a disk failure, as a restart of the node would."""
         await self._renew(self.store.reopen)
         self.core.ask_again()
 
+    async def relocate(self, work: Callable[[Finished], None], volume: Volume) -> None:
+        """Continue on another volume. The replica must be sealed, as a whole."""
+        await self._renew(work)
+        self.space.volume = volume
+
     async def _renew(self, work: Callable[[Finished], None]) -> None:
         async with self._trimming:
             self._renewing = True
+            self.renewals += 1
             try:
                 await self.done(work)
                 self.core.recovered(_context_of(self.store), damaged=self.store.context.damaged)
@@ -444,6 +451,10 @@ class ReplicaDriver:
         except Exception as error:
             self.disk_failed(str(error))
             raise LoomError(f"stream {self.stream_id}: the disk failed: {error}") from error
+
+
+def _expected_tail(append: pb.Append) -> Glsn | None:
+    return append.expected_tail if append.HasField("expected_tail") else None
 
 
 def _producers_of(store: StreamStore) -> ProducerTable:

@@ -29,13 +29,14 @@ class Backups:
         self._streams: dict[str, set[StreamId]] = {}  # that run over the connection
 
     async def open(
-        self, stream_id: StreamId, epoch: int, next_llsn: Llsn, addresses: Sequence[str]
+        self, stream_id: StreamId, epoch: int, next_llsn: Llsn, backups: Sequence[pb.Replica]
     ) -> list[Connection]:
         """Return connections to all backups, which agree to take the stream's entries from
         `next_llsn` on."""
         connections = []
-        for address in addresses:
-            connection = await self._links.connect(address)
+        for backup in backups:
+            address = backup.address
+            connection = await self._links.connect(address, ("node", backup.storage_node_id))
             question = pb.OpenReplication(
                 log_stream_id=stream_id, seal_epoch=epoch, next_llsn=next_llsn
             )

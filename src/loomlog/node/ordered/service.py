@@ -7,22 +7,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Final
 
 from loomlog import limits
 from loomlog.core.backoff import Backoff
 from loomlog.core.conditions import Condition, Kind
+from loomlog.core.packed import LEAST
 from loomlog.errors import (
     AlreadyExists,
-    AppendUnknown,
     Conflict,
     InvalidArgument,
     LoomError,
     NotFound,
-    Trimmed,
+    Unavailable,
 )
+from loomlog.net.timers import Timers
 from loomlog.node.ordered.copy_destination import CopyDestination
 from loomlog.node.ordered.copy_source import OutgoingCopy
+from loomlog.node.ordered.holds import append_held
+from loomlog.node.ordered.mover import ReplicaMover
 from loomlog.node.ordered.reader import Held, ReadRequests, ReplicaReader
 from loomlog.node.ordered.repairer import Repairer, Scrub
 from loomlog.node.ordered.replica import ReplicaDriver
@@ -33,10 +37,10 @@ from loomlog.node.scrubber import ScrubNotes
 from loomlog.node.volume import Volume
 from loomlog.node.workers import insist
 from loomlog.storage.ordered.stream_store import StreamStore
-from loomlog.types import Glsn, Llsn, LogId, StreamId
+from loomlog.types import LogId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame, Route
-from loomlog.wire.translate import commit_from_wire, commit_to_wire, report_to_wire
+from loomlog.wire.translate import commit_to_wire, commits_from_wire, pack_reports, report_to_wire
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +58,14 @@ class OrderedService(NodeProtocol):
         self._backups = Backups(context.codec, self._replication_failed, self._backup_paused)
         self._copies: dict[tuple[StreamId, str], OutgoingCopy] = {}  # to an address
         self._recoveries: set[asyncio.Task[None]] = set()
+        self._timers = Timers()  # by volume: for replicas that could not be opened
         self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
         self._unreported: dict[StreamId, None] = {}  # an ordered set of those that changed
+        self._packs_reports = False  # the metadata repository reads them
         self.held: dict[StreamId, Held] = {}
-        self._reads = ReadRequests(self.holding, context.requests)
+        self._reads = ReadRequests(self.holding, context.requests, self.check_replica)
         self._stores = StreamStores(context.disks)
+        self._mover = ReplicaMover(self._stores, context.disks)
         for store in self._stores.open.values():
             self._adopt(store)
 
@@ -87,8 +94,11 @@ class OrderedService(NodeProtocol):
 
     async def stop(self) -> None:
         self._reads.stop()
+        for held in self.held.values():
+            await self._mover.end(held.driver)
         for recovery in self._recoveries:
             recovery.cancel()
+        self._timers.stop()
         for copy in self._copies.values():
             await copy.stop()
         for held in self.held.values():
@@ -97,6 +107,8 @@ class OrderedService(NodeProtocol):
     def holding(self, stream_id: StreamId) -> Held:
         held = self.held.get(stream_id)
         if held is None:
+            if reason := self._stores.why_unopened(stream_id):
+                raise Unavailable(f"node {self._node_id} does not serve its replica now: {reason}")
             raise NotFound(
                 f"node {self._node_id} has no replica of stream {stream_id}: refresh the metadata"
             )
@@ -121,7 +133,7 @@ class OrderedService(NodeProtocol):
             self._backups,
             self._disks.volume_of(store.path),
             self._changed,
-            lambda: self._link.report(full=True),
+            self._link.report,
         )
         repairer = Repairer(driver, self._disks.reader, self._codec)
         reader = ReplicaReader(driver, self._disks.reader, repairer)
@@ -130,6 +142,7 @@ class OrderedService(NodeProtocol):
 
     async def _let_go(self, stream_id: StreamId) -> None:
         """Stop serving a replica that leaves."""
+        await self._mover.end(self.held[stream_id].driver)
         self.held.pop(stream_id).driver.close()
         for copy in self._copies_of(stream_id):
             await copy.stop()
@@ -146,23 +159,27 @@ class OrderedService(NodeProtocol):
     def _backup_paused(self, stream_id: StreamId, backup: Connection, reason: str) -> None:
         held = self.held.get(stream_id)
         if held is not None:
-            held.driver.backup_paused(backup, reason)
+            held.driver.space.backup_paused(backup, reason)
 
     def volume_changed(self, volume: Volume) -> None:
         """Called when a volume failed, lost directories, works again, or its space changed."""
         for held in list(self.held.values()):
             if self._disks.volume_of(held.driver.store.path) is volume:
                 self._look_at(held.driver, volume)
-        if volume.works:
+        self._open_soon(volume)
+
+    def _open_soon(self, volume: Volume) -> None:
+        if volume.works and self._stores.unopened_on(volume):
             self._spawn(self._open_rest(volume))
 
     async def _open_rest(self, volume: Volume) -> None:
         async with self._coming_and_going:
             for store in await self._stores.open_rest(volume):
                 self._changed(self._adopt(store))
+        self._timers.set(volume, limits.REOPEN_S, partial(self._open_soon, volume))
 
     def _look_at(self, driver: ReplicaDriver, volume: Volume) -> None:
-        driver.volume_changed()
+        driver.space.volume_changed()
         path = driver.store.path
         if path in volume.vanished:
             driver.damage(volume.problem_of(path))
@@ -193,25 +210,28 @@ class OrderedService(NodeProtocol):
 
     def register(self, message: pb.Register) -> None:
         message.uncommit_reports.extend(_report(held.driver) for held in self.held.values())
+        message.reads_packed = True
         log_id, stream_id = self._stores.highest_ids
         message.highest_log_id = max(message.highest_log_id, log_id)
         message.highest_stream_id = max(message.highest_stream_id, stream_id)
 
     def registered(self, answer: pb.Registered) -> None:
+        self._packs_reports = answer.reads_packed
         for stream_id in self.held:
             self._changed(stream_id)  # what changed while the node registered
 
     def _changed(self, stream_id: StreamId) -> None:
         """Report the replica soon."""
         self._unreported[stream_id] = None
-        self._link.report_soon()
+        self._link.report_soon(self.report)
 
-    def report(self, message: pb.GetReportResponse, *, full: bool) -> None:
+    def report(self, message: pb.GetReportResponse) -> None:
+        """Add the replicas that changed."""
         changed, self._unreported = self._unreported, {}
-        held = self.held
-        message.uncommit_reports.extend(
-            _report(held[stream_id].driver) for stream_id in changed if stream_id in held
-        )
+        found = filter(None, map(self.held.get, changed))
+        message.uncommit_reports.extend(_report(held.driver) for held in found)
+        if self._packs_reports and len(changed) >= LEAST:
+            pack_reports(message)
 
     def conditions(self) -> list[Condition]:
         return [*self._stores.conditions, *self._vanished()]
@@ -221,18 +241,18 @@ class OrderedService(NodeProtocol):
         message.full_streams.extend(
             pb.FullStream(log_stream_id=stream_id, reason=reason)
             for stream_id, held in self.held.items()
-            if (reason := held.driver.refuses_for_space)
+            if (reason := held.driver.space.refuses)
         )
 
     def _vanished(self) -> Iterator[Condition]:
         for held in self.held.values():
             path = held.driver.store.path
             volume = self._disks.volume_of(path)
-            if path in volume.vanished and volume.path not in volume.vanished:
+            if volume.lacks(path):
                 yield Condition(
                     Kind.DATA_REFUSED,
                     volume.problem_of(path),
-                    "bring it back, or restart this node",
+                    "it is filled again from another replica; if none has all of it, bring it back",
                     stream=held.driver.stream_id,
                 )
 
@@ -269,8 +289,11 @@ class OrderedService(NodeProtocol):
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
         held = self.holding(frame.append.log_stream_id)
-        repeated = held.driver.append(connection, frame, payload)
-        return None if repeated is None else _answer_repeated(held.reader, repeated)
+        if frame.append.HasField("expected_tail") and held.driver.is_new(frame, payload):
+            self._spawn(append_held(self._link, self.holding, connection, frame, payload))
+            return None
+        repeated = held.driver.append(connection, frame, payload, self._link.rolled_back)
+        return None if repeated is None else held.reader.appended(repeated)
 
     async def _resolve_append(
         self, connection: Connection, frame: Frame, payload: memoryview
@@ -282,7 +305,7 @@ class OrderedService(NodeProtocol):
         if first_llsn:
             answer.appended = True
             answer.first_llsn = first_llsn
-            answer.first_glsn = await _position_of(held.reader, first_llsn)
+            answer.first_glsn = (await held.reader.appended(first_llsn)).appended.first_glsn
         return pb.Frame(append_resolved=answer)
 
     # ---- requests of other replicas
@@ -306,11 +329,20 @@ class OrderedService(NodeProtocol):
         driver = self.holding(order.log_stream_id).driver
         driver.core.check_primary(order.seal_epoch, order.next_llsn)
         driver.require_primary(connection)
-        driver.serve_primary(connection)
+        driver.space.serve_primary(connection)
         return pb.Frame(done=pb.Done())
+
+    async def check_replica(self, connection: Connection, stream_id: StreamId) -> None:
+        """Raise Unauthorized unless the peer is a node with a replica of the stream; anybody is,
+        without TLS. Unavailable: the metadata repository cannot be asked."""
+        if connection.is_encrypted:
+            node = connection.principal.number
+            question = pb.CheckReplica(log_stream_id=stream_id, storage_node_id=node)
+            await self._link.request(pb.Frame(check_replica=question))
 
     async def _sync_start(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.sync_start
+        await self.check_replica(connection, order.log_stream_id)
         destination = self.stamped(order.log_stream_id, order.stamp).destination
         return pb.Frame(sync_started=await destination.start(connection, order))
 
@@ -323,21 +355,23 @@ class OrderedService(NodeProtocol):
     def orders(self) -> dict[str, Route]:
         return {
             "find_time": self._reads.find_time,
+            "measure_stream": self._reads.measure,
             "commit": self._commit,
             "add_log_stream": self._add,
             "seal": self._seal,
             "unseal": self._unseal,
             "trim_log_stream": self._trim,
             "remove_log_stream": self._remove,
+            "relocate_log_stream": self._relocate,
             "synchronise": self._synchronise,
             "list_commits": self._list_commits,
         }
 
     def _commit(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        for result in frame.commit.commit_results:
-            held = self.held.get(result.log_stream_id)
+        for stream_id, commit in commits_from_wire(frame.commit):
+            held = self.held.get(stream_id)
             if held is not None:
-                held.driver.commit(commit_from_wire(result))
+                held.driver.commit(commit)
 
     async def _add(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.add_log_stream
@@ -413,6 +447,12 @@ class OrderedService(NodeProtocol):
             logger.info("stream %d left this node", order.log_stream_id)
         return pb.Frame(done=pb.Done())
 
+    async def _relocate(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
+        """Begin to move a replica to another volume."""
+        order = frame.relocate_log_stream
+        self._mover.begin(self.stamped(order.log_stream_id, order.stamp).driver)
+        return pb.Frame(done=pb.Done())
+
     def _check_birth(self, store: StreamStore, birth: int) -> None:
         """Refuse to remove a replica that another attempt made."""
         if birth and birth != store.meta.birth:
@@ -453,18 +493,6 @@ class OrderedService(NodeProtocol):
             more=len(commits) == count_max,
         )
         return pb.Frame(commit_list=answer)
-
-
-async def _answer_repeated(reader: ReplicaReader, first_llsn: Llsn) -> Frame:
-    first_glsn = await _position_of(reader, first_llsn)
-    return pb.Frame(appended=pb.Appended(first_glsn=first_glsn, first_llsn=first_llsn))
-
-
-async def _position_of(reader: ReplicaReader, llsn: Llsn) -> Glsn:
-    try:
-        return await reader.position_of(llsn)
-    except Trimmed as error:
-        raise AppendUnknown(f"{error}; it was appended, where is not known any more") from None
 
 
 def _report(driver: ReplicaDriver) -> pb.LogStreamUncommitReport:

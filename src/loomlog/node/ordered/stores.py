@@ -10,14 +10,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from loomlog.core.conditions import Condition, Kind
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, Unavailable
 from loomlog.node.disks import Disks
 from loomlog.node.volume import Volume, is_of_volume
-from loomlog.node.workers import finish
+from loomlog.node.workers import finish, off_loop
+from loomlog.storage.files import Finished, Worker
 from loomlog.storage.ordered.data_file import Broken
 from loomlog.storage.ordered.journal import Channel, Journal
+from loomlog.storage.ordered.relocation import copy_early, drop_copy, finish_moves
 from loomlog.storage.ordered.replica_paths import ReplicaPaths, StreamMeta, set_aside
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.types import LogId, StreamId
@@ -34,7 +37,9 @@ class StreamStores:
         self._journals: dict[str, Journal] = {}  # by the node's path on the volume
         self.open: dict[StreamId, StreamStore] = {}
         self._unopened: dict[StreamId, str] = {}  # because their volume did not work
+        self._mover: Worker | None = None  # copies between volumes
         disks.own(self)
+        finish_moves(disks.files, disks.paths)
         stamp = disks.opened.cluster_stamp
         self._paths = ReplicaPaths(disks.files, disks.paths, stamp, disks.settings.node_id)
         for stream_id, path in list(self._paths.streams.items()):
@@ -83,13 +88,24 @@ class StreamStores:
         else:
             self._add(store)
 
+    def why_unopened(self, stream_id: StreamId) -> str:
+        """Return why a replica could not be opened, if it may be later; "" otherwise."""
+        path = self._unopened.get(stream_id)
+        if path is None:
+            return ""
+        return self._disks.volume_of(path).condition or f"{path} could not be opened"
+
+    def unopened_on(self, volume: Volume) -> list[StreamId]:
+        """Return the replicas that could not be opened because the volume did not work."""
+        unopened = self._unopened.items()
+        return [stream for stream, path in unopened if self._disks.volume_of(path) is volume]
+
     async def open_rest(self, volume: Volume) -> list[StreamStore]:
         """Recover the replicas that could not be opened while their volume did not work."""
         stores: list[StreamStore] = []
-        for stream_id, path in list(self._unopened.items()):
-            if self._disks.volume_of(path) is volume:
-                with suppress(LoomError):  # the node stops
-                    stores += await self._open_in_order(stream_id, path)
+        for stream_id in self.unopened_on(volume):
+            with suppress(LoomError):  # the node stops
+                stores += await self._open_in_order(stream_id, self._unopened[stream_id])
         return stores
 
     async def _open_in_order(self, stream_id: StreamId, path: str) -> list[StreamStore]:
@@ -108,7 +124,7 @@ class StreamStores:
         for error in errors:
             logger.error("stream %d cannot be opened at %s: %s", stream_id, path, error)
             if isinstance(error, OSError) and is_of_volume(error):
-                return []  # tried again when the volume works again
+                return []  # tried again later
             self._paths.is_damaged(stream_id, f"it cannot be opened ({error})")
         del self._unopened[stream_id]
         for store in stores:
@@ -141,8 +157,49 @@ class StreamStores:
             raise
         finally:
             self._paths.found.were_set_aside(aside)
+            for old in aside:
+                self._disks.volume_of(old).look_soon()
         self._add(made[0])
         return made[0]
+
+    def place_elsewhere(self, store: StreamStore) -> str:
+        """Return a path for a replica on another volume of this node; raises Unavailable."""
+        own = store.path.rpartition("/")[0]
+        paths = [path for path in self._disks.usable_paths() if path != own]
+        if not paths:
+            raise Unavailable(f"{self._disks.volume_of(store.path).name} is the only usable volume")
+        stored = {stream_id: store.stored_bytes for stream_id, store in self.open.items()}
+        return self._paths.place_again(store.meta.stream_id, stored, paths)
+
+    async def copy_early(self, store: StreamStore, path: str) -> set[str]:
+        """Copy what does not change any more, while the replica is in use; return the names."""
+        self._mover = self._mover or self._disks.worker()
+        copied: set[str] = set()
+        for name in store.finished_files:
+            copied |= await off_loop(
+                self._mover, partial(copy_early, self._disks.files, store.path, path, [name])
+            )
+        return copied
+
+    def drop_copy(self, path: str) -> None:
+        """Remove what is left of a copy that was not finished."""
+        if self._mover is not None:
+            self._mover.run([partial(drop_copy, self._disks.files, path)], lambda error: None)
+
+    def relocate(self, store: StreamStore, path: str, early: set[str], done: Finished) -> None:
+        """Let a replica that is not written to continue at a path on another volume."""
+        old = store.path
+
+        def moved(error: BaseException | None) -> None:
+            if error is None:
+                self._paths.streams[store.meta.stream_id] = path
+                self._disks.volume_of(old).forget(old)
+            done(error)
+
+        def watch() -> None:
+            self._disks.volume_of(path).watch(path)
+
+        store.relocate(path, self._journal(path), early, watch, moved)
 
     async def delete(self, store: StreamStore) -> None:
         """Remove a replica's files, after what is under way for it; a power loss does not bring
@@ -172,7 +229,7 @@ class StreamStores:
         if store.context.damaged:
             logger.error("stream %d is damaged at %s", store.meta.stream_id, store.path)
         elif text := _describe(store):
-            logger.error("%s", text)
+            logger.log(logging.WARNING if store.lacks_commits else logging.ERROR, "%s", text)
 
     def _journal(self, stream_path: str) -> Journal:
         volume = self._disks.volume_of(stream_path)
@@ -197,8 +254,8 @@ def _describe(store: StreamStore) -> str:
     if store.lacks_commits:
         return (
             f"stream {stream_id} at {store.path}: its commits behind LLSN "
-            f"{context.uncommitted_begin - 1} are damaged; they come again from the vmr or from "
-            "another replica, if one of them has them"
+            f"{context.uncommitted_begin - 1} are not whole (after a power loss, or damaged); they "
+            "come again from the vmr or from another replica, if one of them has them"
         )
     if context.damaged:
         return (

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StringType
 
 from loomlog.client.blocking import connect_sync
 from loomlog.client.publish.stager import Staged
-from loomlog.errors import AlreadyExists, Trimmed
+from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Trimmed
 from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
 from loomlog.spark.writers import TaskStaged, all_staged, require_writable
 
@@ -61,13 +61,21 @@ class LogOutput:
         return f"log {self.name}"
 
     def _make(self, cluster: BlockingCluster, log: str) -> None:
-        status = cluster.status()
-        if all(info.name != log for info in status.logs):
-            alive = sum(node.alive for node in status.nodes)
+        try:
+            cluster.log(log).describe()
+        except NotFound:
+            self._create(cluster, log)
+
+    def _create(self, cluster: BlockingCluster, log: str) -> None:
+        for replicas in range(_REPLICAS, 0, -1):
             try:
-                cluster.create_log(log, streams=self.streams, replicas=min(_REPLICAS, alive))
+                cluster.create_log(log, streams=self.streams, replicas=replicas)
+                return
             except AlreadyExists:
-                pass  # another site was faster
+                return  # another site was faster
+            except InvalidArgument:  # the cluster has fewer nodes
+                if replicas == 1:
+                    raise
 
 
 def as_records(frame: DataFrame) -> DataFrame:

@@ -14,7 +14,8 @@ from loomlog.errors import Fenced, LoomError
 from loomlog.spark.pipelines.store import register_name
 
 if TYPE_CHECKING:
-    from loomlog.client.blocking import BlockingCluster, BlockingLease
+    from loomlog.client.blocking import BlockingCluster
+    from loomlog.client.blocking.kv import BlockingLease
 
 _RENEWALS: Final = 3  # within the time that the lease lasts
 

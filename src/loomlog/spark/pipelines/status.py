@@ -136,7 +136,7 @@ def _time(log: BlockingLog, position: Glsn) -> datetime | None:
         return None  # trimmed meanwhile
 
 
-# ---- in the text format of Prometheus, for its collector of text files
+# ---- for Prometheus
 
 _Figure = Callable[[PipelineStatus], float | None]
 
@@ -152,9 +152,9 @@ _FIGURES: Final[tuple[tuple[str, str, str, _Figure], ...]] = (
 )
 
 
-def metrics_text(statuses: Iterable[PipelineStatus]) -> str:
+def metrics_of(statuses: Iterable[PipelineStatus]) -> list[Metric]:
     found = list(statuses)
-    return text(
+    return [
         Metric(
             f"pipeline_{name}",
             kind,
@@ -166,11 +166,12 @@ def metrics_text(statuses: Iterable[PipelineStatus]) -> str:
             ],
         )
         for name, kind, meaning, figure in _FIGURES
-    )
+    ]
 
 
 def write_metrics(path: Path, statuses: Iterable[PipelineStatus]) -> None:
-    """Replace the file in one step: a reader sees the old figures or the new ones."""
+    """Replace the file, which Prometheus' collector of text files reads, in one step: a reader
+    sees the old figures or the new ones."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(metrics_text(statuses))
+    draft.write_text(text(metrics_of(statuses)))
     draft.replace(path)

@@ -20,7 +20,8 @@ from loomlog.spark.pipelines.units import Counters, Progress, Unit, UnitRange, U
 from loomlog.types import Glsn
 
 if TYPE_CHECKING:
-    from loomlog.client.blocking import BlockingCluster, BlockingLease
+    from loomlog.client.blocking import BlockingCluster
+    from loomlog.client.blocking.kv import BlockingLease
 
 
 PREFIX: Final = "pipeline/"

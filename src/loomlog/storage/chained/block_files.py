@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from loomlog.core.chained.chain import POSITION_MAX, Block, Replica
+from loomlog.core.chained.chain import Block, Replica
 from loomlog.core.chained.replica import Standing
 from loomlog.errors import Corrupt
-from loomlog.limits import KIB, MIB
+from loomlog.limits import KIB, MIB, POSITION_MAX
 from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.files import File, Files
 from loomlog.types import Glsn

@@ -87,6 +87,9 @@ class MemoryBlocks:
     def latest_us(self, extent: Extent) -> int:
         return self.load(extent).latest_us
 
+    def size_of(self, extent: Extent) -> int:
+        return len(self.load(extent).batch)
+
     def put(self, block: Block) -> None:
         self.lasts.insert(bisect_left(self.lasts, block.last), block.last)
         self.by_last[block.last] = block

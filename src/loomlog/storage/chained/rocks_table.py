@@ -1,8 +1,9 @@
 """A BlockTable in RocksDB: positions of chains come in any order, and holes matter.
 
     block:     "B" replica last(8) count(4)  →  batch, then version(1) producer(8) sequence(8)
-    extent:    "E" replica last(8) count(4)  →  latest timestamp(8, signed): to walk over
-                                                blocks, or find old ones, no batch is read
+    extent:    "E" replica last(8) count(4)  →  latest timestamp(8, signed) size(4): to walk over
+                                                blocks, find old ones or measure them, no batch
+                                                is read
     standing:  "S" replica                   →  version(1) epoch(8) trimmed(8) written(8)
     file:      "F" replica number(8)         →  version(1) highest(8) size(8): see block_files.py
     replica:   log(4) chain(4) birth(8)
@@ -26,17 +27,18 @@ from struct import Struct
 from threading import Lock
 from typing import Final
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import WriteBatch
 
-from loomlog.core.chained.chain import POSITION_MAX, Block, Extent, Replica
+from loomlog.core.chained.chain import FOREVER_US, Block, Extent, Replica
 from loomlog.core.chained.replica import Change, Gone, Put, Standing
 from loomlog.errors import Corrupt, VersionMismatch
-from loomlog.storage import rocks
+from loomlog.limits import POSITION_MAX
+from loomlog.storage import rocks, salvage
 from loomlog.storage.chained import block_files
 from loomlog.storage.chained.block_files import BlockFiles, Content, Contents, FilePlace, needless
 from loomlog.storage.chained.block_table import TrimmedMeanwhileError
 from loomlog.storage.disk import RealFiles
-from loomlog.storage.files import File, closed_on_failure
+from loomlog.storage.files import File, Files, closed_on_failure
 from loomlog.types import Buffer, Glsn, NodeId
 
 VERSION: Final = 5
@@ -47,7 +49,7 @@ _PLACE: Final = Struct(">QI")
 _KEY: Final = Struct(">cIIQQI")  # both of them
 _BLOCK: Final = Struct(">BQQ")
 _PLACE_IN_FILE: Final = Struct(">QQII")
-_LATEST: Final = Struct(">q")
+_ABOUT: Final = Struct(">qI")
 _STANDING: Final = Struct(">BQQQ")
 _FILE_KEY: Final = Struct(">cIIQQ")
 _FILE: Final = Struct(">BQQ")
@@ -104,7 +106,7 @@ class RocksReplica:
 
     def load(self, extent: Extent) -> Block:
         place = _PLACE.pack(extent.last, extent.count)
-        value = self._cursor.get(_prefix(_BLOCKS, self._replica) + place)
+        value = self._cursor.get_content(_prefix(_BLOCKS, self._replica) + place)
         if value is None:
             raise Corrupt(f"the block at {extent.first} is not where it was found: check the disk")
         batch, written_by = memoryview(value)[: -_BLOCK.size], value[-_BLOCK.size :]
@@ -116,11 +118,17 @@ class RocksReplica:
         return Block(extent.first, extent.count, producer_id, sequence, batch)
 
     def latest_us(self, extent: Extent) -> int:
+        return self._about(extent)[0]
+
+    def size_of(self, extent: Extent) -> int:
+        return self._about(extent)[1]
+
+    def _about(self, extent: Extent) -> tuple[int, int]:
         value = self._cursor.get(self._prefix + _PLACE.pack(extent.last, extent.count))
-        if value is None or len(value) != _LATEST.size:
+        if value is None or len(value) != _ABOUT.size:
             raise Corrupt(f"the block at {extent.first} has no time: check the disk")
-        latest_us: int = _LATEST.unpack(value)[0]
-        return latest_us
+        latest_us, size = _ABOUT.unpack(value)
+        return latest_us, size
 
     def _read(self, place: FilePlace) -> memoryview:
         try:
@@ -148,7 +156,7 @@ class RocksTable:
 
     def __init__(self, path: str, node_id: NodeId) -> None:
         rocks.prepare(path)
-        self._db = Rdict(path, rocks.options())
+        self._db = rocks.open_database(path, rocks.options)
         self._node_id = node_id
         with closed_on_failure(self._db):
             self._files = self._open_files(path)
@@ -241,7 +249,7 @@ def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, ver
     # The batch comes first: copies of what is not aligned are slow.
     written_by = _BLOCK.pack(version, block.producer_id, block.sequence)
     batch.put(key, b"".join((content, written_by)))
-    batch.put(_EXTENTS + key[1:], _LATEST.pack(block.latest_us))
+    batch.put(_EXTENTS + key[1:], _ABOUT.pack(block.latest_us, len(block.batch)))
 
 
 def _file_key(replica: Replica, number: int) -> bytes:
@@ -279,3 +287,40 @@ def _check_version(version: int) -> None:
         raise VersionMismatch(
             f"blocks of format version {version}, this software reads {VERSION}; upgrade it"
         )
+
+
+# ---- what is left of a damaged one
+
+
+def salvage_table(files: Files, path: str) -> str:
+    """Salvage the table at `path`; return where the damaged one is now. Blocking."""
+    return salvage.salvage(files, path, rocks.options, put_in_order)
+
+
+def put_in_order(database: salvage.Database) -> None:
+    """Make the rows that follow from blocks: extents, files, and that there is a replica. Blocks
+    never change, so what is left of them is true."""
+    db, batch = database.main, WriteBatch(raw_mode=True)
+    look = rocks.Cursor(db)
+    replicas: set[bytes] = set()
+    files: dict[bytes, Content] = {}
+    for key, value in rocks.Cursor(db).rows(_BLOCKS):
+        replicas.add(key[1:_PREFIX_BYTES])
+        content, (version, _, _) = value[: -_BLOCK.size], _BLOCK.unpack(value[-_BLOCK.size :])
+        batch_bytes = len(content)
+        if version == VERSION_IN_FILE:
+            place = FilePlace._make(_PLACE_IN_FILE.unpack(content))
+            batch_bytes = place.size
+            file = _FILES + key[1:_PREFIX_BYTES] + place.number.to_bytes(8, "big")
+            highest, size = files.get(file, Content())
+            last: int = _PLACE.unpack_from(key, _PREFIX_BYTES)[0]
+            files[file] = Content(max(highest, last), max(size, place.offset + place.size))
+        if look.get(_EXTENTS + key[1:]) is None:
+            batch.put(_EXTENTS + key[1:], _ABOUT.pack(FOREVER_US, batch_bytes))
+    replicas.update(key[1:_PREFIX_BYTES] for key, _ in rocks.Cursor(db).rows(_EXTENTS))
+    for replica in replicas:
+        if look.get(_STANDINGS + replica) is None:
+            batch.put(_STANDINGS + replica, _STANDING.pack(VERSION, *Standing()))
+    for file, contents in files.items():
+        batch.put(file, _FILE.pack(VERSION, *contents))
+    db.write(batch)

@@ -37,7 +37,7 @@ from loomlog.core.chained.replica import (
 )
 from loomlog.core.requests import Lost
 from loomlog.errors import Busy, Corrupt
-from loomlog.limits import KIB, MIB
+from loomlog.limits import MIB
 from loomlog.storage.chained.block_table import BlockTable, MemoryBlocks, TrimmedMeanwhileError
 from loomlog.storage.files import Worker
 from loomlog.storage.group_commit import GroupCommit
@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 Answered: TypeAlias = Callable[[Answer], None]
 
-QUICK_BYTES_MAX: Final = 16 * KIB  # of blocks: what takes longer than a sync is not quick
 MEASURE_BYTES: Final = MIB  # of blocks: how far the estimate of the table's size may be off
 
 _CHANGING: Final = (Write, Copy, Seal, Trim, Create, Remove)
@@ -65,14 +64,11 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         commits: Worker,
         look_ups: Worker,
         *,
-        quick: Worker | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
         sync: bool = True,
     ) -> None:
-        """`quick`: for small commits, instead of `commits`; it may do them on the loop."""
         super().__init__(commits, look_ups, on_failure)
         self._table = table
-        self._quick = quick or commits
         self._sync = sync
         self.replicas = table.replicas()  # those that are here
         self._changed: Mapping[Replica, Standing | None] = {}  # by the commit that was just made
@@ -110,13 +106,14 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         of_each = in_table / max(1, sum(positions.values()))
         return {each: in_files[each] + round(positions[each] * of_each) for each in self.replicas}
 
+    def end_of(self, replica: Replica) -> Glsn:
+        """Return the first position behind all blocks of a replica, and behind its trim."""
+        return max(self._ends.get(replica, 0), self.replicas[replica].trimmed + 1)
+
     def _positions(self, replica: Replica) -> int:
-        return max(self._ends.get(replica, 0) - 1 - self.replicas[replica].trimmed, 0)
+        return self.end_of(replica) - 1 - self.replicas[replica].trimmed
 
     # ---- commits
-
-    def _worker_for(self, size: int) -> Worker:
-        return self._quick if size <= QUICK_BYTES_MAX else self._commits
 
     def _commit(self, requests: Sequence[tuple[Replica, Request]], size: int) -> list[Answer]:
         commit = _BlockCommit(self._table, self.replicas, self._ends)
@@ -168,7 +165,7 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         """Remember it; only what fails its checksum is known to be gone for good."""
         refused = self._disk_failed(error)
         if replica not in self.damaged:
-            logger.error("blocks of %s cannot be read: %s", replica, error)
+            logger.error("blocks of %s cannot be read: %s", replica, str(error))
         if isinstance(error, Corrupt):
             self.damaged[replica] = DAMAGED
         else:
@@ -283,6 +280,10 @@ class _WithAdded:
     def latest_us(self, extent: Extent) -> int:
         added = self._added.by_last.get(extent.last)
         return added.latest_us if added is not None else self._stored.latest_us(extent)
+
+    def size_of(self, extent: Extent) -> int:
+        added = self._added.by_last.get(extent.last)
+        return len(added.batch) if added is not None else self._stored.size_of(extent)
 
 
 def _some(*extents: Extent | None) -> list[Extent]:

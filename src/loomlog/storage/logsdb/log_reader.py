@@ -51,7 +51,9 @@ class LogRows:
         if not head.size:
             return b""
         if head.is_in_a_row:
-            return self._cursor.get(rows.place_key(rows.BATCHES, self._log, head.record.first))
+            return self._cursor.get_content(
+                rows.place_key(rows.BATCHES, self._log, head.record.first)
+            )
         return self._read_file(head)
 
     @cached_property
@@ -141,6 +143,9 @@ class LogReader:
         except Corrupt:
             self._note_damage(self._log, head.first)
             raise
+
+    def size_of(self, head: Record) -> int:
+        return self._found[head.first][1].size
 
     def is_batch_of(self, head: Record, batch: Buffer) -> bool:
         return rows.is_batch_of(self._found[head.first][1], batch)

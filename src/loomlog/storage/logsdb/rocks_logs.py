@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Final
 
@@ -59,15 +58,22 @@ _COLLECT_NONE: Final = {"blob_garbage_collection_age_cutoff": "0.0"}
 _NO_ENTRY: Final = LogEntry()
 
 
-def _options() -> Options:
-    options = rocks.options()
-    options.set_max_open_files(_FILES_OPEN_MAX)
-    options.set_blob_gc_age_cutoff(0.0)
-    return options
+def options() -> Options:
+    made = rocks.options()
+    made.set_max_open_files(_FILES_OPEN_MAX)
+    made.set_blob_gc_age_cutoff(0.0)
+    return made
 
 
-def _family_name(partition: PartitionId) -> str:
-    return f"partition-{partition:010d}"
+_FAMILY: Final = "partition-"
+
+
+def family_name(partition: PartitionId) -> str:
+    return f"{_FAMILY}{partition:010d}"
+
+
+def partition_of_family(name: str) -> PartitionId:
+    return int(name.removeprefix(_FAMILY))
 
 
 @dataclass
@@ -101,8 +107,8 @@ class RocksLogs:
         rocks.prepare(path, was_used=was_used)
         self._settings = settings or PartitionSettings()
         self._committing = Lock()  # nobody looks while what was written is not synced yet
-        names = _families(path)
-        self._db = _open(path, names)
+        names = rocks.families(path, options())
+        self._db = rocks.open_database(path, options, names)
         self._files = BatchFiles(RealFiles(), path)
         self._entries: dict[LogId, LogEntry] = {}
         self._uses: dict[PartitionId, _Use] = {}
@@ -248,7 +254,7 @@ class RocksLogs:
 
     def _begin(self, partition: PartitionId, start_us: int) -> None:
         tables = self._partitions.tables
-        table = self._db.create_column_family(_family_name(partition), _options())
+        table = self._db.create_column_family(family_name(partition), options())
         self._db.put(rows.partition_key(partition), rows.pack_partition(start_us))
         self._db.flush_wal(True)
         starts_us = {**self._partitions.beginnings.starts_us, partition: start_us}
@@ -275,7 +281,7 @@ class RocksLogs:
         starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}
         del starts_us[partition], tables[partition]
         self._set_partitions(starts_us, tables)
-        self._db.drop_column_family(_family_name(partition))
+        self._db.drop_column_family(family_name(partition))
         self._files.remove_folder(partition)
 
     def _compact(self, partition: PartitionId) -> None:
@@ -312,7 +318,7 @@ class RocksLogs:
             rows.partition_of(key): rows.unpack_partition(value)
             for key, value in self._rows(rows.PARTITIONS)
         }
-        listed = {_family_name(partition): partition for partition in starts_us}
+        listed = {family_name(partition): partition for partition in starts_us}
         if missing := listed.keys() - set(names):
             raise Corrupt(f"{', '.join(sorted(missing))} is missing: restore the volume")
         tables = {partition: self._db.get_column_family(name) for name, partition in listed.items()}
@@ -335,7 +341,7 @@ class RocksLogs:
             share = rows.unpack_share(value)
             partition = rows.place_of(key)
             if partition not in self._uses:
-                raise Corrupt(f"{_family_name(partition)} is not listed: restore the volume")
+                raise Corrupt(f"{family_name(partition)} is not listed: restore the volume")
             shares[rows.log_of(key)][partition] = share
             self._uses[partition].count(None, share)
         for key, value in self._rows(rows.STANDINGS):
@@ -351,24 +357,8 @@ class RocksLogs:
         self, starts_us: dict[PartitionId, int], tables: dict[PartitionId, Rdict]
     ) -> None:
         self._handles = {
-            partition: self._db.get_column_family_handle(_family_name(partition))
+            partition: self._db.get_column_family_handle(family_name(partition))
             for partition in tables
         }
         self._uses = {partition: self._uses.get(partition, _Use()) for partition in tables}
         self._partitions = Partitions(Beginnings(starts_us), tables)
-
-
-def _open(path: str, names: list[str]) -> Rdict:
-    try:
-        return Rdict(path, _options(), {name: _options() for name in names})
-    except Exception as error:  # RocksDB's have no type of their own
-        if "Corruption" not in str(error):
-            raise OSError(f"{path} cannot be opened: {error}") from error
-        raise Corrupt(f"{path} is damaged, restore the volume: {error}") from error
-
-
-def _families(path: str) -> list[str]:
-    """Return the names of all column families except the default one."""
-    if not Path(path, "CURRENT").exists():
-        return []
-    return [name for name in Rdict.list_cf(path, _options()) if name != "default"]

@@ -56,6 +56,7 @@ from loomlog.core.copyset.messages import (
     Store,
     Trim,
 )
+from loomlog.core.copyset.nodeset import SHARD_BITS, SHARD_MAX
 from loomlog.core.copyset.record import (
     EPOCH_MAX,
     LSN_MAX,
@@ -66,8 +67,8 @@ from loomlog.core.copyset.record import (
     Record,
     epoch_of,
     lsn_words,
+    offset_of,
 )
-from loomlog.core.copyset.shards import SHARD_BITS, SHARD_MAX
 from loomlog.core.copyset.storage import EpochLng, LogStanding
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.limits import BATCH_BYTES_MAX, KIB, MIB
@@ -361,11 +362,13 @@ def _corrupt(what: str, value: bytes) -> Corrupt:
 
 def nonsense(request: NodeRequest) -> str | None:
     """Return what is wrong with a request that changes something; None if nothing is."""
-    match request:
-        case Store(_, record) | Amend(_, record) | Restore(_, record) | Reassign(_, record) if (
-            not _is_record(record)
-        ):
+    if isinstance(request, _OF_RECORDS):
+        record = request.record
+        if not _is_record(record):
             return f"no record can be at {lsn_words(record.first)}, or none of this kind"
+        if not isinstance(request, Restore):
+            return None
+    match request:
         case Seal(_, epoch, wave) if not (0 <= epoch <= EPOCH_MAX and 0 <= wave <= _NUMBER_MAX):
             return f"no attempt {wave} can seal epoch {epoch}"
         case Clean(_, _, end) | Purge(_, end) | Restore(_, _, end) if not _is_end(end):
@@ -375,17 +378,22 @@ def nonsense(request: NodeRequest) -> str | None:
     return None
 
 
+_OF_RECORDS: Final = (Store, Amend, Restore, Reassign)
+
+
 def _is_record(record: Record) -> bool:
+    first, count, _, timestamp_us, copyset, wave, lng, recovered, batch = record
+    last = first + count - 1
     return (
-        0 < record.first <= record.last <= LSN_MAX
-        and record.offset > 0
-        and epoch_of(record.last) == record.epoch
-        and abs(record.timestamp_us) <= _TIME_MAX_US
-        and 0 <= record.wave <= _NUMBER_MAX
-        and 0 <= record.lng <= OFFSET_MAX
-        and 0 <= record.recovered <= EPOCH_MAX
-        and all(0 <= shard <= SHARD_MAX for shard in record.copyset)
-        and len(record.batch) <= BATCH_BYTES_MAX
+        0 < first <= last <= LSN_MAX
+        and offset_of(first) > 0
+        and epoch_of(last) == epoch_of(first)
+        and abs(timestamp_us) <= _TIME_MAX_US
+        and 0 <= wave <= _NUMBER_MAX
+        and 0 <= lng <= OFFSET_MAX
+        and 0 <= recovered <= EPOCH_MAX
+        and (not copyset or 0 <= min(copyset) <= max(copyset) <= SHARD_MAX)
+        and len(batch) <= BATCH_BYTES_MAX
     )
 
 
@@ -396,4 +404,5 @@ def _is_end(end: EpochEnd) -> bool:
         and 0 <= end.last <= OFFSET_MAX
         and 0 <= end.seal <= EPOCH_MAX
         and 0 <= end.wave <= _NUMBER_MAX
+        and all(0 <= first <= last <= OFFSET_MAX for first, last in end.found)
     )

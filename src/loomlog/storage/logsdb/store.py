@@ -3,6 +3,9 @@ upkeep: compactions, which nobody waits for.
 
 What may be asked and what it means is core/copyset/storage.py's matter. A record that cannot be
 read fails only the requests for it.
+
+A release may be forgotten, so readers see it at once, and the next commit takes it along. An append
+to a log is one commit then, not two.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from loomlog.core.copyset.landmarks import Ages
+from loomlog.core.copyset.landmarks import Ages, is_counted
 from loomlog.core.copyset.messages import (
     Amend,
     Begin,
     Clean,
+    Done,
     EpochEnd,
     Forget,
     Mend,
@@ -46,8 +50,10 @@ from loomlog.core.copyset.storage import (
     Put,
     Rewrite,
     decide,
+    epoch_to_purge,
     look_up,
 )
+from loomlog.core.sizes import Measured
 from loomlog.errors import Corrupt, LoomError
 from loomlog.storage.files import Finished, Worker
 from loomlog.storage.group_commit import GroupCommit
@@ -61,21 +67,12 @@ logger = logging.getLogger(__name__)
 Answered: TypeAlias = Callable[[NodeAnswer], None]
 Found = TypeVar("Found")
 
-_CHANGING = (
-    Begin
-    | Store
-    | Amend
-    | Release
-    | Seal
-    | Clean
-    | Purge
-    | Restore
-    | Reassign
-    | Mend
-    | Trim
-    | Forget
+_CHANGING: Final = (
+    *(Store, Release, Amend, Begin, Seal, Clean, Purge),
+    *(Restore, Reassign, Mend, Trim, Forget),
 )
 
+MEASURED_AT_ONCE: Final = 4096  # records: others look things up, too
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
 )
@@ -116,27 +113,69 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         self._sync = sync
         self._tending = False
         self._compacting = False
+        self._released: dict[LogId, LogStanding] = {}  # with releases that no commit has yet
 
     def logs(self) -> list[LogId]:
         return self._table.logs()
 
     def standing(self, log: LogId) -> LogStanding:
-        """Return the standing as of the last commit."""
-        return self._table.standing(log)
+        """Return the standing as of the last commit, with all releases."""
+        return self._released.get(log) or self._table.standing(log)
 
     def stored_bytes(self, log: LogId) -> int:
         return self._table.stored_bytes(log)
 
     def ask(self, request: NodeRequest, done: Answered) -> None:
         """Call `done` with the answer, on the loop. A batch must not change until then."""
-        if not isinstance(request, _CHANGING):
-            self._look(request.log, lambda log: look_up(request, log.standing, log, self._me), done)
+        if isinstance(request, Release) and self.failed is None and self._release(request):
+            done(Done())
+        elif not isinstance(request, _CHANGING):
+            self._look(request.log, self._question(request), done)
         elif self.failed is not None:
             done(self.failed)
         elif (reason := nonsense(request)) is not None:
             done(Refused(Trouble.DISABLED, reason))
         elif not self._enqueue(request, _bytes_of(request), done):
             done(_BUSY)
+
+    def _question(self, request: NodeRequest) -> Callable[[StoredLog], NodeAnswer]:
+        shown = self._released.get(request.log)
+
+        def question(log: StoredLog) -> NodeAnswer:
+            standing = log.standing
+            if shown is not None and shown.stamp == standing.stamp:
+                standing = standing._replace(released=max(shown.released, standing.released))
+            return look_up(request, standing, log, self._me)
+
+        return question
+
+    def _release(self, release: Release) -> bool:
+        """Show a release to readers, unless what is here of older epochs has to be looked at."""
+        log, lsn = release.log, release.lsn
+        standing = self.standing(log)
+        if epoch_to_purge(lsn, standing) is not None or not 0 <= lsn <= LSN_MAX:
+            return False
+        if lsn > standing.released:
+            self._released[log] = standing._replace(released=lsn)
+            self._add(release, partial(self._release_committed, log, lsn))
+        return True
+
+    def _release_committed(self, log: LogId, lsn: Lsn, _: NodeAnswer) -> None:
+        """Forget a release that was committed, even if the log was forgotten in that commit."""
+        if (shown := self._released.get(log)) is not None and shown.released <= lsn:
+            del self._released[log]
+
+    def _note(self) -> None:
+        for log, shown in list(self._released.items()):
+            standing = self._table.standing(log)
+            if standing.released >= shown.released:
+                del self._released[log]
+            else:
+                self._released[log] = standing._replace(released=shown.released)
+
+    def settle(self) -> None:
+        """Commit releases that wait for a commit: the node stops, or little is appended."""
+        self._hurry()
 
     def recent(
         self,
@@ -188,6 +227,18 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
 
         self._look(log, find, done)
 
+    def measure(
+        self,
+        log: LogId,
+        first: Lsn,
+        last: Lsn,
+        settled: Lsn,
+        done: Callable[[Measured | Refused], None],
+    ) -> None:
+        """Measure the records of [first, last] that are counted here (`is_counted`), up to
+        `settled`: those above it may come to nothing."""
+        self._look(log, lambda stored: _measured(stored, self._me, first, last, settled), done)
+
     def _commit(self, requests: Sequence[NodeRequest], size: int) -> list[NodeAnswer]:
         commit = _LogsCommit(
             self._table, self._me, is_full=self.is_full, newest_version=self._newest_version
@@ -219,6 +270,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
 
     def tend(self, now_us: int) -> None:
         """Called every few seconds to create and drop partitions."""
+        self.settle()
         if self._tending or self.failed is not None:
             return
         self._tending = True
@@ -256,8 +308,21 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         self._compacting = False
 
 
+_WITH_BATCHES: Final = (Store, Restore, Mend)
+
+
 def _bytes_of(request: NodeRequest) -> int:
-    return len(request.record.batch) if isinstance(request, Store | Restore | Mend) else 0
+    return len(request.record.batch) if isinstance(request, _WITH_BATCHES) else 0
+
+
+def _measured(stored: StoredLog, me: ShardId, first: Lsn, last: Lsn, settled: Lsn) -> Measured:
+    size = 0
+    heads = stored.scan(first, last)
+    for head in islice(heads, MEASURED_AT_ONCE):
+        if first <= head.first <= settled and is_counted(head, me):
+            size += stored.size_of(head)
+    behind = next(heads, None)
+    return Measured(last if behind is None else behind.first - 1, size)
 
 
 def _disk_failed(error: BaseException) -> Refused:

@@ -44,6 +44,9 @@ class StoredLog(Records, Protocol):
     def scan_back(self, last: Lsn) -> Iterator[Record]:
         """Yield the heads of all copies that begin at `last` or before, the last one first."""
 
+    def size_of(self, head: Record) -> int:
+        """Return the bytes of the batch of a copy that a scan found."""
+
 
 class LogsTable(Protocol):
     """All logs on one volume."""
@@ -108,6 +111,9 @@ class MemoryLog:
 
     def load(self, head: Record) -> Record:
         return self.by_first[head.first]
+
+    def size_of(self, head: Record) -> int:
+        return len(self.by_first[head.first].batch)
 
     def is_batch_of(self, head: Record, batch: Buffer) -> bool:
         return bytes(self.by_first[head.first].batch) == bytes(batch)

@@ -4,10 +4,6 @@ The file may be longer than its data, and what follows the data may be stale bat
 life of the file. So a batch counts only if its checksums, its stream and the expected LLSN fit and
 its epoch is not below that of the batch before: stale batches have other LLSNs, or an older epoch.
 
-Where the data stops to count, a scan tells a torn end from damage. It is damage if the file was
-closed with this LLSN in it, or a batch that counts follows, and the LLSN is committed. Such a batch
-stays in its place as broken. What is not committed must not count as stored if it is not whole.
-
 The loop adds to a data file; readers in other threads look things up meanwhile. Nothing is ever
 removed under a reader but by `cut`, which only takes entries that are not committed.
 """
@@ -18,20 +14,18 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from loomlog.batch import HEADER_BYTES, MAGIC, Header, read_header
+from loomlog.batch import HEADER_BYTES, Header, read_header
 from loomlog.errors import Corrupt, InvalidArgument, Trimmed
-from loomlog.limits import ALIGNMENT, APPENDS_IN_FLIGHT_MAX, KIB, MIB
-from loomlog.storage.files import File, Read, from_disk
+from loomlog.limits import APPENDS_IN_FLIGHT_MAX, KIB
+from loomlog.storage.files import FileWindow, Read, from_disk
 from loomlog.storage.ordered.data_index import DataIndex
 from loomlog.storage.ordered.journal import Channel, ChannelFile
-from loomlog.types import Llsn, StreamId
+from loomlog.types import Llsn, ProducerMark, StreamId
 
-_SCAN_BYTES = 4 * MIB
 _SEEK_BYTES = 64 * KIB
 _CURSORS_MAX = 256  # places where readers will continue
 _NEVER_US = -(1 << 63)
@@ -61,15 +55,6 @@ class Examined(NamedTuple):
     next_llsn: Llsn  # everything below is sound, from where it was asked
     size: int  # bytes looked at
     broken: Broken | None
-
-
-class ProducerMark(NamedTuple):
-    """A stored batch: what it was numbered by its producer and where it stands."""
-
-    producer_id: int
-    sequence: int
-    first_llsn: Llsn
-    count: int  # type: ignore[assignment]  # the batch header's word
 
 
 class Producers:
@@ -133,7 +118,7 @@ class DataFile(ChannelFile):
         self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
         self.dropped = False  # trimmed; the file may already be written again
         self.producers = Producers()
-        self._is_followed = False  # by bytes that are not zeros, when it was scanned
+        self.is_followed = False  # by bytes that are not zeros, when it was scanned
         self._is_end_known = True  # False: the headers of the last batches are lost
         self.producers_from: Llsn = 0  # the headers of some batches before this one are lost
         self._interval = index_interval_bytes
@@ -156,13 +141,25 @@ class DataFile(ChannelFile):
         offset = self.end
         if not self._offsets or offset - self._offsets[-1] >= self._interval:
             self._begin_piece(_NEVER_US)
-        self._times_us[-1] = max(self._times_us[-1], header.max_timestamp_us)
-        self.latest_us = max(self.latest_us, header.max_timestamp_us)
+        latest_us = header.max_timestamp_us
+        if latest_us > self._times_us[-1]:
+            self._times_us[-1] = latest_us
+        if latest_us > self.latest_us:
+            self.latest_us = latest_us
         self.producers.note(header)
         self.end = offset + header.size
-        self.next_llsn = header.last_llsn + 1
+        self.next_llsn = header.first_llsn + header.count
         self.last_epoch = header.epoch
         return offset
+
+    def skip(self, end: int, next_llsn: Llsn, *, is_end_known: bool) -> None:
+        """Take in batches whose headers are lost. `is_end_known`: they end exactly there."""
+        self._begin_piece(_UNKNOWN_US)
+        self.latest_us = _UNKNOWN_US
+        self._is_end_known = is_end_known
+        self.end, self.next_llsn = end, next_llsn
+        self.producers_from = next_llsn
+        self._begin_piece(_NEVER_US)
 
     def _begin_piece(self, latest_us: int) -> None:
         """Begin a piece of the index at the end of the data."""
@@ -204,139 +201,6 @@ class DataFile(ChannelFile):
 
     # ---- reading --------------------------------------------------------------------------
 
-    def scan(
-        self,
-        previous_epoch: int,
-        stop_llsn: Llsn | None = None,
-        committed_llsn: Llsn = 0,
-        *,
-        is_last: bool = False,
-        closed: DataIndex | None = None,
-    ) -> list[Broken]:
-        """Take in every batch that counts, from the start up to `stop_llsn`; return the broken ones
-        in the middle. Nothing is in the middle above `committed_llsn`. `is_last`: the next file
-        does not follow on this one. `closed`: what it had when it was closed. Blocking."""
-        self.last_epoch = previous_epoch
-        broken: list[Broken] = []
-        window = _FileWindow(self.file, from_disk, _SCAN_BYTES, self.file.size())
-        while self.next_llsn != stop_llsn:
-            header: Header | None = None
-            try:
-                header = read_header(window.at(self.end, HEADER_BYTES))
-                self._check_order(header)
-                _check_body(header, window.at(self.end, header.size))
-            except Corrupt as error:
-                following = None if is_last else stop_llsn
-                found = self._step_over(header, committed_llsn, following, closed, str(error))
-                if found is None:
-                    break
-                broken.append(found)
-            else:
-                self.add(header)
-        rest = min(max(self.file.size() - self.end, 0), _SEEK_BYTES)
-        self._is_followed = any(window.at(self.end, rest))
-        return broken
-
-    def _check_order(self, header: Header) -> None:
-        self._expect(header, self.next_llsn)
-        if header.epoch < self.last_epoch:
-            raise Corrupt("an older epoch than the batch before")
-
-    def _step_over(
-        self,
-        header: Header | None,
-        committed_llsn: Llsn,
-        stop_llsn: Llsn | None,
-        closed: DataIndex | None,
-        reason: str,
-    ) -> Broken | None:
-        """Take in what is broken at the end of the data, if that is in the middle of the file, if
-        the data continues in the next one, which begins with `stop_llsn`, or if it was whole when
-        the file was `closed`."""
-        llsn, offset = self.next_llsn, self.end
-        if llsn > committed_llsn:
-            return None
-        if closed is not None and not (closed.last_llsn <= committed_llsn and self._is_in(closed)):
-            closed = None
-        if header is not None:
-            try:
-                self._check_order(header)
-            except Corrupt:
-                header = None
-        following = self._find_sound(
-            offset + (header.size if header else ALIGNMENT), llsn, committed_llsn + 1
-        )
-        if following is not None:
-            next_offset, next_llsn = following[0], following[1].first_llsn
-        elif closed is not None:
-            next_offset, next_llsn = closed.end, closed.last_llsn + 1
-        elif self._is_followed_by(stop_llsn, committed_llsn):
-            assert stop_llsn is not None
-            next_offset, next_llsn = self.file.size(), stop_llsn
-        else:
-            return None
-        if header is not None and header.last_llsn < next_llsn:
-            self.add(header)
-        else:
-            self._begin_piece(_UNKNOWN_US)
-            self.latest_us = _UNKNOWN_US
-            self._is_end_known = following is not None or closed is not None
-            self.end, self.next_llsn = next_offset, next_llsn
-            self.producers_from = self.next_llsn
-            self._begin_piece(_NEVER_US)
-        return Broken(llsn, offset, self.next_llsn, reason)
-
-    def _is_in(self, closed: DataIndex) -> bool:
-        """Return whether there was a batch at the end of the data when the file was closed, and its
-        bytes are not simply gone."""
-        rest = closed.end - self.end
-        is_in = rest > 0 and self.next_llsn <= closed.last_llsn
-        return is_in and any(self.file.read(min(rest, _SEEK_BYTES), self.end))
-
-    def unfinished_end(self) -> int:
-        """Return where the bytes behind the data end that may be an unfinished write, or damaged:
-        where stale batches begin, or the file ends. Blocking."""
-        if not self._is_followed:
-            return self.end
-        stale = (at for at, header in self._headers_from(self.end) if self._is_stale(header))
-        return next(stale, self.file.size())
-
-    def _is_stale(self, header: Header) -> bool:
-        """Return whether a batch behind the data is of an earlier life of the file."""
-        return header.first_llsn < self.next_llsn or header.epoch < self.last_epoch
-
-    def _is_followed_by(self, next_llsn: Llsn | None, committed_llsn: Llsn) -> bool:
-        """Return whether all up to `next_llsn` was stored here, though what is left is broken."""
-        if next_llsn is None or next_llsn > committed_llsn + 1:
-            return False
-        return any(self.file.read(HEADER_BYTES, self.end))  # else it was never written
-
-    def _find_sound(self, offset: int, llsn: Llsn, last_llsn: Llsn) -> tuple[int, Header] | None:
-        """Return the first sound batch of this life of the file at or behind `offset` that begins
-        above `llsn`, up to `last_llsn`."""
-        window = _FileWindow(self.file, from_disk, _SCAN_BYTES, self.file.size())
-        for at, header in self._headers_from(offset):
-            if llsn < header.first_llsn <= last_llsn and header.epoch >= self.last_epoch:
-                with suppress(Corrupt):
-                    _check_body(header, window.at(at, header.size))
-                    return at, header
-        return None
-
-    def _headers_from(self, offset: int) -> Iterator[tuple[int, Header]]:
-        """Yield the sound headers of this stream at or behind `offset`, and where they are."""
-        size = self.file.size()
-        window = _FileWindow(self.file, from_disk, _SEEK_BYTES, size)
-        for start in range(offset, size, _SCAN_BYTES):  # a batch begins at a multiple of ALIGNMENT
-            block = self.file.read(min(_SCAN_BYTES, size - start), start)
-            at = block.find(MAGIC)
-            while at >= 0:
-                if at % ALIGNMENT == 0:
-                    with suppress(Corrupt):
-                        header = read_header(window.at(start + at, HEADER_BYTES))
-                        self._expect(header, header.first_llsn)
-                        yield start + at, header
-                at = block.find(MAGIC, at + 1)
-
     def read(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read
     ) -> list[StoredBatch]:
@@ -362,13 +226,13 @@ class DataFile(ChannelFile):
         `last_llsn`. Blocking."""
         start, llsn = self._nearest(llsn)
         offset = start
-        window = _FileWindow(self.file, from_disk, max_bytes, self.end)
+        window = FileWindow(self.file, from_disk, max_bytes, self.end)
         while offset < self.end and llsn <= last_llsn and offset - start < max_bytes:
             header: Header | None = None
             try:
                 header = read_header(window.at(offset, HEADER_BYTES))
-                self._expect(header, llsn)
-                _check_body(header, window.at(offset, header.size))
+                self.expect(header, llsn)
+                check_body(header, window.at(offset, header.size))
             except Corrupt as error:
                 if self.dropped:
                     raise self._broken(offset, llsn, error) from error
@@ -397,15 +261,27 @@ class DataFile(ChannelFile):
                     return header
         return None
 
+    def offset_of(self, llsn: Llsn) -> int:
+        """Return where the first batch lies that begins at `llsn` or behind it. Blocking."""
+        piece = bisect_right(self._llsns, llsn) - 1
+        if piece < 0:
+            return 0
+        offset = self._offsets[piece]
+        for header in self._headers(piece, llsn - 1):
+            if header.first_llsn >= llsn:
+                break
+            offset += header.size
+        return offset
+
     def _headers(self, piece: int, last_llsn: Llsn) -> Iterator[Header]:
         """Yield the headers of one piece of the index, up to `last_llsn`."""
         offset, llsn = self._offsets[piece], self._llsns[piece]
         _, end = self._next_piece(llsn)
-        window = _FileWindow(self.file, from_disk, _SEEK_BYTES, end)
+        window = FileWindow(self.file, from_disk, _SEEK_BYTES, end)
         while llsn <= last_llsn and offset < end:
             try:
                 header = read_header(window.at(offset, HEADER_BYTES))
-                self._expect(header, llsn)
+                self.expect(header, llsn)
             except Corrupt as error:
                 raise self._broken(offset, llsn, error) from error
             yield header
@@ -462,7 +338,7 @@ class DataFile(ChannelFile):
     def _seek(self, llsn: Llsn, read: Read) -> int:
         """Return the start of the batch with `llsn`, from the index, then header by header."""
         offset = self._offsets[bisect_right(self._llsns, llsn) - 1]
-        window = _FileWindow(self.file, read, _SEEK_BYTES, self.end)
+        window = FileWindow(self.file, read, _SEEK_BYTES, self.end)
         while True:
             try:
                 header = read_header(window.at(offset, HEADER_BYTES))
@@ -487,11 +363,11 @@ class DataFile(ChannelFile):
                 if batches:
                     if len(view) < header.size:
                         break
-                    self._expect(header, llsn)
+                    self.expect(header, llsn)
                 elif not header.first_llsn <= llsn <= header.last_llsn:
                     raise Corrupt(f"LLSNs {header.first_llsn} to {header.last_llsn} are here")
-                self._expect(header, header.first_llsn)
-                _check_body(header, view)
+                self.expect(header, header.first_llsn)
+                check_body(header, view)
             except Corrupt as error:
                 raise self._broken(offset + at, llsn, error) from error
             batches.append(StoredBatch(header, view))
@@ -499,7 +375,8 @@ class DataFile(ChannelFile):
             llsn = header.last_llsn + 1
         return batches
 
-    def _expect(self, header: Header, llsn: Llsn) -> None:
+    def expect(self, header: Header, llsn: Llsn) -> None:
+        """Raise Corrupt unless this is the header of the batch at `llsn`."""
         if header.stream_id != self.stream_id or header.first_llsn != llsn:
             raise Corrupt(f"LLSN {header.first_llsn} of stream {header.stream_id} is here")
 
@@ -523,28 +400,8 @@ class DataFile(ChannelFile):
         return Corrupt(f"{self.path} at {offset}, stream {self.stream_id}, LLSN {llsn}: {error}")
 
 
-class _FileWindow:
-    """A view on a file that moves forward, read block by block."""
-
-    def __init__(self, file: File, read: Read, block_bytes: int, limit: int) -> None:
-        self._file = file
-        self._read = read
-        self._block_bytes = block_bytes
-        self._limit = limit
-        self._block = memoryview(b"")
-        self._start = 0
-
-    def at(self, offset: int, size: int) -> memoryview:
-        """Return the bytes there; fewer at the end of the file."""
-        if offset < self._start or offset + size > self._start + len(self._block):
-            want = min(max(size, self._block_bytes), max(self._limit - offset, 0))
-            self._block = memoryview(self._read(self._file, want, offset))
-            self._start = offset
-        begin = offset - self._start
-        return self._block[begin : begin + size]
-
-
-def _check_body(header: Header, view: memoryview) -> None:
+def check_body(header: Header, view: memoryview) -> None:
+    """Raise Corrupt unless the batch is whole."""
     if len(view) < header.size:
         raise Corrupt(f"cut off after {len(view)} of {header.size} bytes")
     if crc32c(view[HEADER_BYTES:]) != header.body_crc:

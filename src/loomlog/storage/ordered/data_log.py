@@ -34,14 +34,14 @@ from loomlog.storage.ordered.data_file import (
     Broken,
     DataFile,
     Examined,
-    ProducerMark,
     Producers,
     StoredBatch,
 )
 from loomlog.storage.ordered.data_index import DataIndex
+from loomlog.storage.ordered.data_scan import DataScan, unfinished_end
 from loomlog.storage.ordered.journal import Channel, Journal, allocation
 from loomlog.storage.ordered.spares import Spares
-from loomlog.types import Llsn, StreamId, SyncMode
+from loomlog.types import Llsn, ProducerMark, StreamId, SyncMode
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,13 @@ class DataLog:
         return [data_file.path for data_file in self._data_files if data_file.opened is not None]
 
     @property
+    def finished_files(self) -> list[str]:
+        """The names of files that do not change any more, unless entries in them are cut off."""
+        finished = [each for each in self._data_files[:-1] if each.opened is not None]
+        names = [path for each in finished for path in (each.path, each.index_path)]
+        return [f"data/{path.rpartition('/')[2]}" for path in names]
+
+    @property
     def producers_from(self) -> Llsn:
         """The first LLSN whose batch `producers` is sure to know: earlier ones are trimmed, or
         their headers are lost."""
@@ -130,10 +137,18 @@ class DataLog:
     # ---- writing ------------------------------------------------------------------------
 
     def append(
-        self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn, done: Finished
+        self,
+        batches: Sequence[memoryview],
+        first_llsn: Llsn,
+        last_llsn: Llsn,
+        done: Finished,
+        headers: Sequence[Header] | None = None,
     ) -> None:
-        """Store batches that continue where the log ends."""
-        headers = self._checked(batches, first_llsn, last_llsn)
+        """Store batches that continue where the log ends; `headers` are theirs, if the caller has
+        read them."""
+        if headers is None:
+            headers = [read_header(batch) for batch in batches]
+        self._check(headers, batches, first_llsn, last_llsn)
         buffers: list[memoryview] = []
         data_file, offset = self._with_room(headers[0]), 0
         for header, batch in zip(headers, batches, strict=True):
@@ -144,16 +159,19 @@ class DataLog:
             at = data_file.add(header)
             offset = offset if buffers else at
             buffers.append(batch)
-        self.next_llsn = headers[-1].last_llsn + 1
+        self.next_llsn = last_llsn + 1
         self._journal.write(data_file, offset, buffers, done)
         self._prepare()
 
-    def _checked(
-        self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn
-    ) -> list[Header]:
+    def _check(
+        self,
+        headers: Sequence[Header],
+        batches: Sequence[memoryview],
+        first_llsn: Llsn,
+        last_llsn: Llsn,
+    ) -> None:
         if self._truncating:
             raise InvalidArgument(f"stream {self._stream_id} is being cut; append when it is done")
-        headers = [read_header(batch) for batch in batches]
         llsn = self.next_llsn
         for header, batch in zip(headers, batches, strict=True):
             if header.first_llsn != llsn or header.stream_id != self._stream_id:
@@ -163,13 +181,12 @@ class DataLog:
                 )
             if header.size != len(batch):
                 raise InvalidArgument(f"batch of {header.size} bytes in {len(batch)} bytes")
-            llsn = header.last_llsn + 1
+            llsn += header.count
         if not headers or first_llsn != self.next_llsn or last_llsn != llsn - 1:
             raise InvalidArgument(
                 f"stream {self._stream_id}: LLSN {first_llsn} to {last_llsn} announced, but "
                 f"{self.next_llsn} to {llsn - 1} found"
             )
-        return headers
 
     def _with_room(self, header: Header) -> DataFile:
         last = self._data_files[-1] if self._data_files else None
@@ -259,6 +276,16 @@ class DataLog:
                 if header is not None:
                     return header
         return None
+
+    def size(self, first_llsn: Llsn, end_llsn: Llsn) -> int:
+        """Return the bytes of the batches that begin from `first_llsn` on, before `end_llsn`.
+        Blocking."""
+        return sum(
+            data_file.offset_of(min(end_llsn, data_file.next_llsn))
+            - data_file.offset_of(max(first_llsn, data_file.first_llsn))
+            for data_file in self._data_files
+            if data_file.first_llsn < end_llsn and first_llsn < data_file.next_llsn
+        )
 
     def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
         """Like DataFile.examine; ends with its data file. Blocking."""
@@ -398,7 +425,7 @@ class DataLog:
             self._open_data_file(first_llsn, following)
         if self._data_files:
             active = self._data_files[-1]
-            end = active.unfinished_end()
+            end = unfinished_end(active)
             self.kept = keep_copy(self._files, active.path, active.file, active.end, end)
             if self.kept:
                 stored = max(self._committed_llsn, self._marked[0] - 1 if self._marked else 0)
@@ -419,13 +446,9 @@ class DataLog:
             data_file.restore(index)
         else:
             # With a sound index that ends before `following`, a whole file is missing.
-            broken = data_file.scan(
-                previous_epoch,
-                following,
-                self._committed_llsn,
-                is_last=index is not None,
-                closed=index if following is None else None,
-            )
+            closed = index if following is None else None
+            scan = DataScan(data_file, self._committed_llsn, closed)
+            broken = scan.run(previous_epoch, following, is_last=index is not None)
             if following is None and index is not None:
                 self._marked = index.last_llsn + 1, index.end
             self.broken |= {each.llsn: each for each in broken}

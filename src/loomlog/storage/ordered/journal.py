@@ -20,13 +20,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Final, Protocol
 
+from loomlog import tracing
 from loomlog.config import StorageSettings
 from loomlog.errors import Unavailable
+from loomlog.limits import KIB
 from loomlog.storage.files import File, Finished, Step, Worker
 from loomlog.types import Buffer, SyncMode
 
+SHORT_BYTES_MAX: Final = 256 * KIB  # writing and syncing more takes long
 _NEW_FILE_PARTS: Final = 256  # a new file is this many times smaller than a full one
 
 
@@ -87,15 +91,12 @@ class CallLater(Protocol):
 
 @dataclass(slots=True)
 class _Write:
+    channel: Channel  # of the target
     target: ChannelFile
     offset: int
     buffers: Sequence[Buffer]
     done: Finished
     lazy: bool
-
-    @property
-    def channel(self) -> Channel:
-        return self.target.channel
 
 
 @dataclass(slots=True)
@@ -120,6 +121,12 @@ class _Job:
     sync: dict[ChannelFile, None]
     everything: bool = False  # syncs all that is dirty: lazy writes of earlier jobs are answered
     errors: dict[Channel, BaseException] = field(default_factory=dict)
+    size: float = inf  # bytes to write; infinite for calls, which may take any time
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it writes little and syncs nothing else."""
+        return self.size <= SHORT_BYTES_MAX and len(self.sync) <= 1 and not self.everything
 
     def steps(self) -> list[Step]:
         first = self.requests[0] if self.requests else None
@@ -129,12 +136,11 @@ class _Job:
                 if first.channel.error
                 else [partial(self._try, first.channel, s) for s in first.steps]
             )
-        steps: list[Step] = []
-        if runs := self._runs():
-            steps.append(partial(self._write, runs))
-        steps.extend(
+        runs, self.size = self._runs()
+        steps: list[Step] = [partial(self._write, runs)] if runs else []
+        steps += [
             partial(self._try, target.channel, partial(_sync, target)) for target in self.sync
-        )
+        ]
         return steps
 
     def targets(self) -> Iterable[ChannelFile]:
@@ -144,21 +150,23 @@ class _Job:
             if isinstance(request, _Write) and not request.channel.error
         )
 
-    def _runs(self) -> dict[ChannelFile, list[tuple[int, list[Buffer]]]]:
-        """Return the writes of each file; adjacent ones are joined."""
+    def _runs(self) -> tuple[dict[ChannelFile, list[tuple[int, list[Buffer]]]], int]:
+        """Return the writes of each file, adjacent ones joined, and the size of all."""
         runs: dict[ChannelFile, list[tuple[int, list[Buffer]]]] = {}
         ends: dict[ChannelFile, int] = {}
+        total = 0
         for request in self.requests:
             if isinstance(request, _Call) or request.channel.error:
                 continue
-            target = request.target
-            mine = runs.setdefault(target, [])
-            if mine and ends[target] == request.offset:
-                mine[-1][1].extend(request.buffers)
+            target, offset, buffers = request.target, request.offset, request.buffers
+            if ends.get(target) == offset:
+                runs[target][-1][1].extend(buffers)
             else:
-                mine.append((request.offset, list(request.buffers)))
-            ends[target] = request.offset + sum(map(len, request.buffers))
-        return runs
+                runs.setdefault(target, []).append((offset, list(buffers)))
+            size = sum(map(len, buffers))
+            ends[target] = offset + size
+            total += size
+        return runs, total
 
     def _write(self, runs: dict[ChannelFile, list[tuple[int, list[Buffer]]]]) -> None:
         for target, mine in runs.items():
@@ -233,6 +241,8 @@ class Journal:
         self._flush_alarm = _Alarm(call_later, settings.commit_sync_delay_s, self._flush)
         self._sync_alarm = _Alarm(call_later, settings.sync_interval_s, self._sync)
         self._closed = False
+        self._tracer = tracing.active()
+        self._traces: list[str] = []  # of writes since the last job; the sync is part of the first
 
     def write(
         self,
@@ -243,8 +253,13 @@ class Journal:
     ) -> None:
         """Write; `done` when it is stored as the sync mode says. The buffers belong to the
         journal until then."""
-        if self._accepts(target.channel, done):
-            self._queue.append(_Write(target, offset, buffers, done, lazy=False))
+        channel = target.channel
+        if self._accepts(channel, done):
+            if self._tracer is not None:
+                size = sum(map(len, buffers))
+                done = self._tracer.ending("store", {"bytes": size}, done)
+                self._traces.append(self._tracer.current())
+            self._queue.append(_Write(channel, target, offset, buffers, done, False))
             self._eager += 1
             self._start()
 
@@ -252,8 +267,9 @@ class Journal:
         self, target: ChannelFile, offset: int, buffers: Sequence[Buffer], done: Finished
     ) -> None:
         """Write with the next job; `done` a little later, synced together with others."""
-        if self._accepts(target.channel, done):
-            self._queue.append(_Write(target, offset, buffers, done, lazy=True))
+        channel = target.channel
+        if self._accepts(channel, done):
+            self._queue.append(_Write(channel, target, offset, buffers, done, True))
             self._lazy += 1
             self._flush_alarm.set()
 
@@ -266,6 +282,8 @@ class Journal:
 
     def grow(self, target: ChannelFile, used: int, full: int) -> None:
         """Allocate space ahead of the data."""
+        if target.allocated >= 2 * used or target.allocated >= full:
+            return
         size = allocation(used, full)
         if size > target.allocated:
             target.allocated = size
@@ -320,7 +338,15 @@ class Journal:
             self._hand_in(job)
 
     def _hand_in(self, job: _Job) -> None:
-        self._worker.run(job.steps(), partial(self._finished, job))
+        finished: Finished = partial(self._finished, job)
+        if self._tracer is not None:
+            traces, self._traces = self._traces, []
+            if job.sync:
+                counts = {"files": len(job.sync), "writes": len(job.requests)}
+                finished = self._tracer.ending("sync", counts, finished, next(iter(traces), None))
+        steps = job.steps()
+        run = self._worker.run_short if job.is_short else self._worker.run
+        run(steps, finished)
 
     def _take(self) -> _Job:
         """Return the next job: one call, or all writes before the next call."""
@@ -329,41 +355,40 @@ class Journal:
             self._eager -= 1
             return _Job([queue.popleft()], {})
         writes: list[_Request] = []
+        sync: dict[ChannelFile, None] = {}
         while queue and isinstance(write := queue[0], _Write):
             queue.popleft()
-            self._eager -= not write.lazy
             writes.append(write)
+            if not write.lazy:
+                self._eager -= 1
+                if self._always and not write.channel.error:
+                    sync[write.target] = None
         self._flush_due = False
-        return self._with_sync(_Job(writes, {}))
-
-    def _with_sync(self, job: _Job) -> _Job:
-        if self._sync_due:
-            self._sync_due = False
-            job.everything = True
-            job.sync = dict.fromkeys(t for t in self._dirty if not t.channel.error)
-            job.sync.update(dict.fromkeys(job.targets()))
-            self._dirty = {}
-        elif self._always:
-            job.sync = {
-                request.target: None
-                for request in job.requests
-                if isinstance(request, _Write) and not request.lazy and not request.channel.error
-            }
+        if not self._sync_due:
+            return _Job(writes, sync)
+        self._sync_due = False
+        job = _Job(writes, dict.fromkeys(t for t in self._dirty if not t.channel.error), True)
+        job.sync.update(dict.fromkeys(job.targets()))
+        self._dirty = {}
         return job
 
     def _finished(self, job: _Job, error: BaseException | None) -> None:
         if error is not None:
             for channel in {r.channel for r in job.requests} | {t.channel for t in job.sync}:
                 job.errors.setdefault(channel, error)
-        for channel, reason in job.errors.items():
-            if channel.error is None:
-                channel.error = reason
-                self._failed(reason)
+        if job.errors:
+            self._fail_channels(job.errors)
         if job is self._under_way:
             self._under_way = None
         answers = self._settle(job)
         self._start()
         _answer(answers)
+
+    def _fail_channels(self, errors: dict[Channel, BaseException]) -> None:
+        for channel, reason in errors.items():
+            if channel.error is None:
+                channel.error = reason
+                self._failed(reason)
 
     def _settle(self, job: _Job) -> list[_Request]:
         """Book what the job did; the requests that can be answered now, in order."""
@@ -373,12 +398,15 @@ class Journal:
         else:
             answers = []
             for request in job.requests:
-                if self._always and isinstance(request, _Write) and request.lazy:
-                    self._waiting.append(request)
-                else:
-                    answers.append(request)
-            self._dirty.update(dict.fromkeys(t for t in job.targets() if t not in job.sync))
-        self._lazy -= sum(isinstance(r, _Write) and r.lazy for r in answers)
+                if isinstance(request, _Write):
+                    if request.target not in job.sync and not request.channel.error:
+                        self._dirty[request.target] = None
+                    if request.lazy and self._always:
+                        self._waiting.append(request)
+                        continue
+                answers.append(request)
+        if self._lazy:
+            self._lazy -= sum([isinstance(each, _Write) and each.lazy for each in answers])
         if not self._closed:
             self._set_alarms()
         return answers

@@ -80,7 +80,6 @@ class FoundReplicas:
     refused: list[str] = field(default_factory=list)  # a sentence for operators each
     taken: dict[StreamId, str] = field(default_factory=dict)  # numbers of those, and why
     damaged: dict[str, tuple[StreamId, str]] = field(default_factory=dict)  # by path; and why
-    aside: list[str] = field(default_factory=list)  # paths of those that were set aside
     misplaced: set[StreamId] = field(default_factory=set)  # are in directories of other numbers
     highest_log_id: LogId = 0
     highest_stream_id: StreamId = 0
@@ -97,15 +96,7 @@ class FoundReplicas:
             )
             for path, (stream_id, reason) in self.damaged.items()
         ]
-        aside = [
-            Condition(
-                Kind.DATA_LEFT_OVER,
-                f"{path} is damaged and was set aside",
-                "delete it when its stream runs again",
-            )
-            for path in self.aside
-        ]
-        return [*(Condition(Kind.DATA_REFUSED, text) for text in self.refused), *damaged, *aside]
+        return [*(Condition(Kind.DATA_REFUSED, text) for text in self.refused), *damaged]
 
     @property
     def unserved(self) -> set[StreamId]:
@@ -120,7 +111,6 @@ class FoundReplicas:
         """Damaged replicas have other paths now."""
         for path, aside in moved.items():
             del self.damaged[path]
-            self.aside.append(aside)
             logger.warning("the damaged replica at %s is at %s now", path, aside)
 
     def refuse(self, path: str, number: StreamId, reason: str) -> None:
@@ -156,9 +146,16 @@ class ReplicaPaths:
                 f"log stream {stream_id} has data at {self.streams[stream_id]}; if nobody needs "
                 f"it, remove it with `loom node cleanup {self._node_id}`"
             )
-        path = min(paths or self._paths, key=lambda path: self._load(path, stored_bytes))
-        self.streams[stream_id] = stream_path = f"{path}/lsid={stream_id}"
-        return stream_path
+        path = self.place_again(stream_id, stored_bytes, paths or self._paths)
+        self.streams[stream_id] = path
+        return path
+
+    def place_again(
+        self, stream_id: StreamId, stored_bytes: Mapping[StreamId, int], paths: Sequence[str]
+    ) -> str:
+        """Return the path for a replica on one of these volumes, without noting it."""
+        path = min(paths, key=lambda path: self._load(path, stored_bytes))
+        return f"{path}/lsid={stream_id}"
 
     def is_damaged(self, stream_id: StreamId, reason: str) -> None:
         """Do not serve a replica that cannot be opened."""
@@ -212,8 +209,7 @@ def find_replicas(files: Files, paths: Sequence[str], cluster: str) -> FoundRepl
             for path in same:
                 others = " and ".join(other for other in same if other != path)
                 found.refuse(path, number, f"the same log stream is at {others}")
-    for path, number in _directories(files, paths, SET_ASIDE):
-        found.aside.append(path)
+    for _, number in _directories(files, paths, SET_ASIDE):
         found.highest_stream_id = max(found.highest_stream_id, number)
     return found
 

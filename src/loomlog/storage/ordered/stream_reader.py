@@ -96,6 +96,11 @@ class StreamReader:
         header = self._data.find_time(timestamp_us, first_llsn, newest.last_llsn)
         return max(header.first_llsn, first_llsn) if header else None
 
+    def size(self, first_llsn: Llsn, end_llsn: Llsn) -> int:
+        """Return the bytes of the batches that begin from `first_llsn` on, before `end_llsn`.
+        Blocking."""
+        return self._data.size(first_llsn, end_llsn)
+
     def read(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read = from_disk
     ) -> Chunk:

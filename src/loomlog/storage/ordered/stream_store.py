@@ -8,27 +8,27 @@ lookups (stream_reader.py) at once and stored when `done` is called.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from loomlog.batch import Header
 from loomlog.config import StorageSettings
 from loomlog.core.ordered.recovery import NOWHERE, Place, RecoveredContext, recover
 from loomlog.errors import AlreadyExists, Corrupt, InvalidArgument
-from loomlog.storage.files import Files, Finished, Step, free_name, from_disk
+from loomlog.storage.files import Files, Finished, Step, from_disk
+from loomlog.storage.ordered import relocation
 from loomlog.storage.ordered.commit_recovery import open_commit_log
-from loomlog.storage.ordered.data_file import Broken, ProducerMark
+from loomlog.storage.ordered.data_file import Broken
 from loomlog.storage.ordered.data_log import DataLog
 from loomlog.storage.ordered.journal import Channel, Journal
+from loomlog.storage.ordered.removals import Removals, remove_wiped, set_aside
 from loomlog.storage.ordered.replica_paths import StreamMeta, has_data, load_meta, save_meta
 from loomlog.storage.ordered.stream_reader import StreamReader
-from loomlog.types import CommitContext, Glsn, Llsn
+from loomlog.types import CommitContext, Glsn, Llsn, ProducerMark
 
 _DIRECTORIES: Final = ("data", "commit", "spare")
-_WITH_ENTRIES: Final = ("data", "commit")
-_WIPED: Final = "wiped"  # holds the files of a replica that restarts empty, until they are removed
 
 
 class StreamStore(StreamReader):
@@ -60,7 +60,7 @@ class StreamStore(StreamReader):
         self._files = files
         self._journal = journal
         self._settings = settings
-        self._removals = _Removals(journal, channel)
+        self._removals = Removals(journal, channel)
         self.context = self._recover()
 
     @classmethod
@@ -90,7 +90,7 @@ class StreamStore(StreamReader):
         """Recover the replica that is stored at `path`."""
         _sync_names(files, path)
         store = cls._opened(files, path, journal, settings)
-        _remove_wiped(files, path)
+        remove_wiped(files, path)
         return store
 
     @classmethod
@@ -99,7 +99,7 @@ class StreamStore(StreamReader):
     ) -> StreamStore:
         meta = load_meta(files, path)
         if meta.wiping:
-            _set_aside(files, path)
+            set_aside(files, path)
             meta = replace(meta, wiping=False)
             store = cls(files, path, meta, journal, settings)
             save_meta(files, path, meta)
@@ -139,11 +139,16 @@ class StreamStore(StreamReader):
     # ---- writing ------------------------------------------------------------------------
 
     def append(
-        self, batches: Sequence[memoryview], first_llsn: Llsn, last_llsn: Llsn, done: Finished
+        self,
+        batches: Sequence[memoryview],
+        first_llsn: Llsn,
+        last_llsn: Llsn,
+        done: Finished,
+        headers: Sequence[Header] | None = None,
     ) -> None:
         """Store entries that continue where the stream ends. The batches must not change until
-        `done`."""
-        self._data.append(batches, first_llsn, last_llsn, done)
+        `done`; `headers` are theirs, if the caller has read them."""
+        self._data.append(batches, first_llsn, last_llsn, done, headers)
 
     def commit(self, context: CommitContext, done: Finished) -> None:
         """Store a commit. A little later than an append: losing it only means receiving it
@@ -258,7 +263,8 @@ class StreamStore(StreamReader):
         self, first_llsn: Llsn, high_watermark: Glsn, trimmed_glsn: Glsn, done: Finished
     ) -> None:
         """Wipe everything and continue at `first_llsn`. A crash leaves the old replica or the wiped
-        one. Clears an error, too. Nothing else may be asked until `done`."""
+        one. Clears an error, too, and makes a directory that is gone again. Nothing else may be
+        asked until `done`."""
         meta = replace(
             self.meta,
             trimmed_glsn=max(trimmed_glsn, self.meta.trimmed_glsn),
@@ -266,7 +272,12 @@ class StreamStore(StreamReader):
             base_high_watermark=high_watermark,
             wiping=True,
         )
-        self._renew([partial(self._save, meta)], done)
+        self._renew([self._make_directory, partial(self._save, meta)], done)
+
+    def _make_directory(self) -> None:
+        """Make the replica's directory again if it is gone, but not if its volume is."""
+        if self._files.exists(self.path.rpartition("/")[0]):
+            self._files.make_directory(self.path)
 
     def reopen(self, done: Finished) -> None:
         """Recover from what is stored, as after a restart of the process, to get over an error.
@@ -287,17 +298,64 @@ class StreamStore(StreamReader):
                 self._channel.error = self._channel.error or error
                 done(error)
                 return
-            self.abandon()
-            fresh = opened[0]
-            self.meta, self._channel = fresh.meta, fresh._channel
-            self._data, self._commits = fresh._data, fresh._commits
-            self.local_low, self.context = fresh.local_low, fresh.context
-            self._removals.channel = fresh._channel
-            self._removals.add([partial(_remove_wiped, self._files, self.path)])
+            self._take_over(opened[0])
+            self._removals.add([partial(remove_wiped, self._files, self.path)])
             done(None)
 
         channel = Channel(self._channel.name)
         self.settle(lambda _: self._journal.call(channel, [*steps, open_again], renewed))
+
+    def _take_over(self, fresh: StreamStore) -> None:
+        """Continue with files that were opened again."""
+        self.abandon()
+        self.meta, self._channel = fresh.meta, fresh._channel
+        self._data, self._commits = fresh._data, fresh._commits
+        self.local_low, self.context = fresh.local_low, fresh.context
+        self._removals.channel = fresh._channel
+
+    # ---- another volume -------------------------------------------------------------------
+
+    @property
+    def finished_files(self) -> list[str]:
+        """The names of files that do not change any more, unless entries in them are cut off."""
+        return self._data.finished_files
+
+    def relocate(
+        self,
+        path: str,
+        journal: Journal,
+        early: Collection[str],
+        opened_there: Step,
+        done: Finished,
+    ) -> None:
+        """Continue at another path, in another journal. `early`: names of files that were copied
+        there and have not changed since. Nothing else may be asked until `done`. After a failure
+        all is as before."""
+        opened: list[StreamStore] = []
+        errors: list[Exception] = []
+
+        def move() -> None:
+            try:
+                relocation.move(self._files, self.path, path, early)
+                opened.append(StreamStore._opened(self._files, path, journal, self._settings))
+                opened_there()
+            except Exception as error:  # not raised: the journal would take its volume for failed
+                relocation.take_back(self._files, self.path, path)
+                errors.append(error)
+
+        def moved(error: BaseException | None) -> None:
+            if error is not None or errors:
+                done(error or errors[0])
+                return
+            old = self.path
+            self._take_over(opened[0])
+            self.path, self._journal = path, journal
+            self._removals = Removals(journal, self._channel)
+            self._removals.add([partial(relocation.remove_moved, self._files, old)])
+            done(None)
+
+        channel = Channel(self._channel.name)
+        self.settle(lambda _: self._journal.call(channel, [move], moved))
 
     def settle(self, done: Finished) -> None:
         """Call `done` when nothing is under way, whether or not it failed: a trim removes files in
@@ -376,67 +434,3 @@ def _sync_names(files: Files, path: str) -> None:
     for name in _DIRECTORIES:
         if files.exists(f"{path}/{name}"):
             files.sync_directory(f"{path}/{name}")
-
-
-class _Removals:
-    """Files that are not needed any more, removed in the background of one replica's writes.
-
-    One file a job: removing is slow, and appends go in between. In the order given, oldest first,
-    so that a crash leaves no hole."""
-
-    def __init__(self, journal: Journal, channel: Channel) -> None:
-        self._journal = journal
-        self.channel = channel  # where the replica writes now
-        self._waiting: deque[tuple[list[Step], Finished | None]] = deque()
-        self._under_way = False
-
-    def add(self, steps: Iterable[Step], done: Finished | None = None) -> None:
-        """`done` when these are gone, and all that were added before."""
-        self._waiting.extend(([step], None) for step in steps)
-        if done is not None:
-            self._waiting.append(([], done))
-        self._next()
-
-    def _next(self) -> None:
-        if self._waiting and not self._under_way:
-            self._under_way = True
-            steps, done = self._waiting.popleft()
-            self._journal.call(self.channel, steps, partial(self._removed, done))
-
-    def _removed(self, done: Finished | None, error: BaseException | None) -> None:
-        self._under_way = False
-        self._next()
-        if done is not None:
-            done(error)
-
-
-def _set_aside(files: Files, path: str) -> None:
-    """Move the files of a replica that restarts empty out of the way. Blocking."""
-    wiped = f"{path}/{_WIPED}"
-    files.make_directory(wiped)
-    for name in _WITH_ENTRIES:
-        if files.exists(f"{path}/{name}"):
-            if files.exists(f"{wiped}/{name}"):
-                _keep_damaged(files, f"{wiped}/{name}", f"{path}/{name}")
-                files.remove_tree(f"{wiped}/{name}")
-            files.rename(f"{path}/{name}", f"{wiped}/{name}")
-    files.sync_directory(path)
-
-
-def _remove_wiped(files: Files, path: str) -> None:
-    """Remove what was set aside, if anything, but for copies of damage. Blocking."""
-    wiped = f"{path}/{_WIPED}"
-    if files.exists(wiped):
-        for name in _WITH_ENTRIES:
-            if files.exists(f"{wiped}/{name}"):
-                _keep_damaged(files, f"{wiped}/{name}", f"{path}/{name}")
-        files.remove_tree(wiped)
-
-
-def _keep_damaged(files: Files, source: str, target: str) -> None:
-    """Move copies of damage to the replica's new directory."""
-    names = [name for name in files.list(source) if ".damaged" in name]
-    for name in names:
-        files.rename(f"{source}/{name}", free_name(files, f"{target}/{name}"))
-    if names:
-        files.sync_directory(target)

@@ -83,6 +83,7 @@ class SimDisk:
         self._synced: dict[str, tuple[Node, Directory]] = {"/": (root, root)}  # and in which
         self._changes: list[_Change] = []
         self._mount: SimFiles | None = None
+        self._boots = 0  # and copies that were put back
         self.failed = False  # some time in this run; then its host may log errors
         self._strike_in = 0  # changes until `_strike`; 0: never
         self._strike: Callable[[], None] | None = None
@@ -126,6 +127,7 @@ class SimDisk:
     def restore(self, image: DiskImage | None) -> None:
         """Let it be as it was when it was copied; None: empty. No process may use it."""
         self.unmount()
+        self._boots += 1
         root = Directory()
         empty: DiskImage = {"/": root}, {"/": (root, root)}, []
         self._nodes, self._synced, self._changes = deepcopy(image) if image else empty
@@ -133,6 +135,7 @@ class SimDisk:
     def crash(self) -> None:
         """Lose power."""
         self.unmount()
+        self._boots += 1
         self._lose_changes()
         self._nodes = {}
         for path in sorted(self._synced):
@@ -195,6 +198,10 @@ class SimDisk:
             return self._nodes[path]
         except KeyError:
             raise _os_error(errno.ENOENT, path) from None
+
+    def stamp(self, path: str) -> str:
+        self.find(path)
+        return f"{self._boots} {path}"
 
     def holds(self, path: str) -> bool:
         return path in self._nodes
@@ -269,6 +276,9 @@ class SimFiles:
 
     def inode(self, path: str) -> int:
         return id(self.disk.find(self.check(path)))
+
+    def stamp(self, path: str) -> str:
+        return self.disk.stamp(self.check(path))
 
     def space(self, path: str) -> Space:
         free = 0 if self.disk.settings.error == errno.ENOSPC else sys.maxsize
@@ -414,6 +424,8 @@ class SimWorker:
         self._jobs.append((deque(steps), finished))
         if len(self._jobs) == 1:
             self._later()
+
+    run_short = run
 
     def close(self) -> None:
         self._closed = True

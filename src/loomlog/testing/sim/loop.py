@@ -11,6 +11,7 @@ loop; an exception that nobody handled fails the simulation.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 import traceback
 from asyncio.events import _get_running_loop, _set_running_loop
@@ -19,6 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import contextmanager
 from contextvars import Context
 from heapq import heapify, heappop, heappush
+from inspect import CORO_CREATED
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from loomlog.testing.sim.world import World
@@ -314,6 +316,11 @@ def _refuse_tls(options: dict[str, Any]) -> None:
 
 
 def _close(coroutine: Any) -> None:
+    """Close a coroutine, and those that it was to await: if it never began, nobody else would."""
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == CORO_CREATED:
+        for argument in inspect.getcoroutinelocals(coroutine).values():
+            if inspect.iscoroutine(argument):
+                _close(argument)
     for _ in range(CLOSE_ATTEMPTS_MAX):
         try:
             coroutine.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,6 +59,7 @@ class Network:
         self._blocked: dict[tuple[str, str], bool] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._next_port: dict[str, int] = {}
+        self.certificate_of: Callable[[str], Mapping[str, Any] | None] = lambda host: None
 
     # -- hosts
 

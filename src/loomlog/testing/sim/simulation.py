@@ -21,14 +21,19 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from loomlog.testing.sim.determinism import deterministic, silence
 from loomlog.testing.sim.host import Host
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.net import Network
 from loomlog.testing.sim.world import STEPS_MAX, SimulationError, Trace, World
+
+LOOK_AT_ALL_EVERY: Final = 20  # runs
+
+_runs = count(1)
 
 
 class Simulation:
@@ -101,7 +106,13 @@ class Simulation:
             self.world.clear()
             for host in self.hosts.values():
                 host.forget_lives()
-            gc.collect()  # it is off during runs: what one leaves would stay
+            _collect_garbage()
+
+
+def _collect_garbage() -> None:
+    """Free what a run leaves: the collector is off meanwhile. All that it made is young. Sometimes
+    look at old objects, too: that takes longer than many runs, in a process that has a lot."""
+    gc.collect(2 if next(_runs) % LOOK_AT_ALL_EVERY == 0 else 1)
 
 
 def _doing(host: Host) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -53,8 +53,13 @@ class SimConnection:
         self.number = number
         window = network.world.random.choice(network.settings.windows_bytes)
         forth, back = Pipe(network, window), Pipe(network, window)
-        self.client = SimTransport(self, client, server[1], outgoing=forth, incoming=back)
-        self.server = SimTransport(self, server, client[1], outgoing=back, incoming=forth)
+        shown = network.certificate_of
+        self.client = SimTransport(
+            self, client, server[1], outgoing=forth, incoming=back, shown=shown(server[1][0])
+        )
+        self.server = SimTransport(
+            self, server, client[1], outgoing=back, incoming=forth, shown=shown(client[1][0])
+        )
         forth.connect(self.client, self.server)
         back.connect(self.server, self.client)
 
@@ -193,8 +198,10 @@ class SimTransport(asyncio.Transport):
         *,
         outgoing: Pipe,
         incoming: Pipe,
+        shown: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__({"peername": peer, "sockname": own[1], "socket": None})
+        """`shown` is the certificate of the peer."""
+        super().__init__({"peername": peer, "sockname": own[1], "socket": None, "peercert": shown})
         self.connection = connection
         self.loop = own[0]
         self.outgoing = outgoing

@@ -115,6 +115,10 @@ def test_a_time_is_in_utc_unless_it_says_so(text: str, found: str) -> None:
 def test_what_is_no_time_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="2026-11-16T03:00"):
         parse_moment("noon")
+    with pytest.raises(UsageError, match="before the first year"):
+        parse_moment("9999999d")
+    with pytest.raises(UsageError, match="not a duration"):
+        parse_moment("-1h")
 
 
 @pytest.mark.parametrize(

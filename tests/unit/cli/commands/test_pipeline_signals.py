@@ -13,7 +13,7 @@ from loomlog.cli.commands.pipeline import stopped_by_signals
 
 
 class SlowRunner:
-    """Its work ends at once when it is told to stop; telling Spark takes longer."""
+    """A runner whose work ends at once when it is stopped; stopping Spark takes longer."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from loomlog.cli.console.command import unreachable
 from loomlog.cli.console.failures import describe
-from loomlog.errors import NotFound
+from loomlog.errors import NotFound, Timeout, Unavailable
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -29,6 +30,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("loom", ["log"], "Missing command"),
         ("loom", ["tail", "x", "--from", "0"], "--from"),
         ("loom", ["append", "x", "--key-separator", ""], "must not be empty"),
+        ("loom", ["bench", "append", "--sizes", "99999999999"], "a smaller --batch or size"),
         ("vsn", ["start", "--cluster-id", "c"], "Missing option '--storage-node-id'"),
         ("vmr", ["start", "--no-such-option"], "No such option"),
     ],
@@ -68,3 +70,10 @@ def test_a_server_loads_neither_arrow_nor_rich_nor_the_client(program: str) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_server_that_does_not_answer_may_be_another_one() -> None:
+    away = unreachable("10.0.0.1:7400", Unavailable("connection refused"))
+    assert "start a cluster with `loom up` or give --cluster" in str(away)
+    silent = unreachable("10.0.0.1:7490", Timeout("no answer within 5 s"))
+    assert "10.0.0.1:7490 does not answer as a metadata repository" in str(silent)

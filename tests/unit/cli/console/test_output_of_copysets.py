@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from loomlog.cli.console.output import epoch_table, log_table, stream_table
+from loomlog.cli.console.output import epoch_table, log_table, rebuild_table, stream_table
 from loomlog.core.copyset.record import make
 from loomlog.wire.info import (
     CopysetInfo,
     EpochsInfo,
     LogInfo,
+    RebuildInfo,
     ReplicaInfo,
     SegmentInfo,
     StreamInfo,
@@ -76,3 +78,15 @@ def copyset() -> CopysetInfo:
 def cells(table: Table) -> dict[str, str]:
     """Return the cells of the only row."""
     return {str(column.header): str(next(iter(column.cells))) for column in table.columns}
+
+
+def test_the_progress_of_rebuilding_is_shown_by_shard() -> None:
+    running = RebuildInfo("3/1", 3, "restoring", 1500, 3 << 20, 0.25, left_s=90.0)
+    waiting = RebuildInfo("4", 4, "lost", 0, 0, 0.0, waiting="node 5 may return")
+    columns = rebuild_table([running, waiting]).columns
+    rows = [*zip(*(column.cells for column in columns), strict=True)]
+    assert [cells[:2] + cells[3:] for cells in rows] == [
+        ("3/1", "restoring", "25%", "1,500", "3.0 MiB", "~1 m 30 s", ""),
+        ("4", "lost", "0%", "0", "0 B", "", "node 5 may return"),
+    ]
+    assert [bar.completed for bar in columns[2].cells if isinstance(bar, ProgressBar)] == [0.25, 0]

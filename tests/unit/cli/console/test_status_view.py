@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from rich.console import Console, RenderableType
 
-from loomlog.cli.console.status_view import Rates, log_view, status_view
+from loomlog.cli.bench.reports import number_table
+from loomlog.cli.console.status_view import STREAMS_SHOWN, Rates, log_view, status_view
 from loomlog.wire.info import (
     ClusterStatus,
     ConditionInfo,
@@ -93,3 +94,50 @@ def test_rates_are_those_since_the_last_look() -> None:
     assert rates.update([unknown], 13.0) == {}
     shown = lines(status_view(STATUS, rates={"orders": 12_345.6}))
     assert any("12,346" in line for line in shown)
+
+
+def test_a_cluster_with_many_problems_fits_as_well() -> None:
+    away = ConditionInfo("node-away", "warning", "is away", "start its vsn", node=3)
+    waits = [
+        ConditionInfo("appends-wait", "warning", "waiting for node 3", log="orders", stream=number)
+        for number in range(40)
+    ]
+    nodes = [
+        replace(node, address=f"10.200.130.{node.id}:7401", location="eu-central-1a")
+        for node in NODES
+    ]
+    nodes[2] = replace(nodes[2], unknown_streams=tuple(range(100, 200)))
+    shown = lines(status_view(replace(STATUS, conditions=(away, *waits), nodes=tuple(nodes))))
+    assert max(map(len, shown)) <= 80
+    text = "\n".join(shown)
+    for words in ("10.200.130.2:7401", "eu-central-1a", "node 3 has data of other streams: 100,"):
+        assert words in text
+    assert "…" not in text
+    assert text.count("waiting for node 3") == 1
+    assert any(line.startswith("warning node 3: is away") for line in shown)
+    assert "always" not in text, "the mode is named only if a node has another one"
+    careless = replace(STATUS, nodes=(replace(NODES[0], sync_mode="none"), *NODES[1:]))
+    assert {"none", "always"} <= set(" ".join(lines(status_view(careless))).split())
+
+
+def test_a_healthy_stream_takes_one_line() -> None:
+    [line] = (line for line in lines(log_view(STATUS, "orders")) if "(primary)" in line)
+    assert "1 (primary), 2, 3" in line
+
+
+def test_of_many_streams_that_stopped_the_first_are_shown() -> None:
+    stopped = log("stopped", state="sealed")
+    streams = tuple(replace(stopped.streams[0], id=number) for number in range(100, 160))
+    shown = lines(status_view(replace(STATUS, logs=(replace(stopped, streams=streams),))))
+    assert sum("waits for 3" in line for line in shown) == STREAMS_SHOWN
+    assert f"and {60 - STREAMS_SHOWN} more streams: see `loom stream list`" in shown
+
+
+def test_numbers_of_benchmarks_are_whole() -> None:
+    columns = ("bytes", "batch", "records/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms")
+    table = number_table("scenario", *columns)
+    cells = ("1,048,576", "500", "1,571,000", "169.0", "12.83", "449.89", "1449.95", "1450.0")
+    table.add_row("append_many, 1024 callers", *cells)
+    shown = "\n".join(lines(table))
+    assert all(cell in shown for cell in cells)
+    assert "…" not in shown

@@ -11,7 +11,7 @@ import pytest
 from fake_cluster import FakeCluster, FakeLog, Fault, cut, ignore, refuse, until
 
 from loomlog import connect, errors, limits
-from loomlog.client.append import delivery
+from loomlog.client.append import stream as streams
 from loomlog.client.log import Log
 from loomlog.client.loglets.ordered import resolver
 from loomlog.client.loglets.ordered.carrier import OrderedCarrier
@@ -30,7 +30,7 @@ async def events(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed soon."""
-    monkeypatch.setattr(delivery, "SILENT_S", 0.05)
+    monkeypatch.setattr(streams, "SILENT_S", 0.05)
     monkeypatch.setattr(resolver, "PROBE_S", 0.05)
 
 
@@ -173,7 +173,7 @@ async def test_what_is_refused_while_replicas_are_asked_is_sent_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Simulation seed 1055: refused by its primary, then gone at a replica, and queued twice."""
-    monkeypatch.setattr(delivery, "SILENT_S", 0.05)
+    monkeypatch.setattr(streams, "SILENT_S", 0.05)
     async with events(streams=2) as (fake, log, client):
         waiting: list[Connection] = []
         fake.faults.append(lambda connection: waiting.append(connection) or True)  # type: ignore
@@ -216,14 +216,14 @@ async def test_a_slow_server_that_answers_probes_is_left_alone() -> None:
 
 
 async def test_a_slow_stream_is_left_for_another() -> None:
-    """Also for what is still being collected: it must not wait for the answers of the slow one."""
+    """Records that are still being collected leave it, too: they must not wait for its answers."""
     async with events(streams=2, append_timeout_s=2.0) as (fake, _, client):
         await client.append(b"connected", stream=101)
         fake.faults.extend([ignore] * 4)
         stuck = [client.append_many([b"x"], stream=101) for _ in range(4)]
         waiting = asyncio.gather(*stuck, return_exceptions=True)
         await until(lambda: fake.appends == 5)
-        await asyncio.sleep(delivery.SLOW_S + 0.1)
+        await asyncio.sleep(streams.SLOW_S + 0.1)
         async with asyncio.timeout(1.0):
             positions = [await client.append(b"y") for _ in range(30)]
         assert {at.stream for at in positions} == {102}
@@ -267,7 +267,7 @@ async def test_settings_that_would_break_the_promise_are_refused() -> None:
 
 
 async def test_an_answer_that_is_lost_as_a_resolver_ends_gets_another_one() -> None:
-    """In the turn of the loop in which it ends, nobody has seen yet that its task is done."""
+    """A resolver's task may have ended in this turn of the loop without anyone having noticed."""
     async with events() as (_, _, log):
         await log.append(b"connect")
         found = log._parts.appender._delivery

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import Any
 
 import pytest
 from fake_cluster import FakeCluster
 
 from loomlog import connect_sync, errors
+from loomlog.codecs import JSON
 
 
 @pytest.fixture
@@ -104,6 +106,79 @@ def test_a_consumer_need_not_wait_for_ever(fake: FakeCluster) -> None:
             assert next(entries).value == b"x"
             with pytest.raises(errors.Timeout, match="nothing came for"):
                 next(entries)
+
+
+def patient(entries: Iterator[Any]) -> Any:
+    """Return the next item, however long it takes."""
+    while True:
+        try:
+            return next(entries)
+        except errors.Timeout:
+            pass
+
+
+@pytest.mark.parametrize("codec", [None, JSON])
+def test_a_subscription_continues_after_a_timeout(fake: FakeCluster, codec: Any) -> None:
+    with connect_sync(fake.address) as cluster:
+        log = cluster.create_log("events")
+        with cluster.log("events", codec).subscribe(timeout_s=0.05) as entries:
+            again = iter(entries)
+            for position in (1, 2, 3):
+                with pytest.raises(errors.Timeout):
+                    next(entries)
+                with pytest.raises(errors.Timeout):
+                    next(again)
+                log.append(b"%d" % position)
+                found = patient(entries if position < 3 else again)
+                assert (found.position, int(found.value)) == (position, position)
+
+
+def test_a_value_that_cannot_be_decoded_can_be_passed(fake: FakeCluster) -> None:
+    with connect_sync(fake.address) as cluster:
+        cluster.create_log("events").append_many([b"1", b"{", b"3"])
+        entries = cluster.log("events", JSON).subscribe(stop=3)
+        assert next(entries).value == 1
+        with pytest.raises(errors.Corrupt, match="position 2 of log 'events'"):
+            next(entries)
+        assert [entry.value for entry in entries] == [3]
+
+
+def test_items_can_be_changed_several_times_and_half_way(fake: FakeCluster) -> None:
+    with connect_sync(fake.address) as cluster:
+        log = cluster.create_log("events")
+        log.append_many([b"1", b"2", b"3"])
+        values = log.subscribe(stop=3).map(lambda entry: entry.value)
+        assert next(values) == b"1"
+        assert list(values.map(int).map(float)) == [2.0, 3.0]
+
+
+def test_a_closed_subscription_hands_out_nothing_more(fake: FakeCluster) -> None:
+    with connect_sync(fake.address) as cluster:
+        log = cluster.create_log("events")
+        log.append_many([b"x"] * 100)
+        entries = log.subscribe()
+        assert next(entries).position == 1
+        entries.close()
+        assert list(entries) == []
+
+
+def test_an_error_ends_a_subscription(fake: FakeCluster) -> None:
+    with connect_sync(fake.address) as cluster:
+        log = cluster.create_log("events")
+        log.append_many([b"x", b"y"])
+        log.trim(1)
+        entries = log.subscribe(1)
+        with pytest.raises(errors.Trimmed):
+            next(entries)
+        assert list(entries) == []
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, "x", float("nan"), True, 1e300])
+def test_a_timeout_is_a_number_of_seconds(fake: FakeCluster, timeout_s: Any) -> None:
+    with connect_sync(fake.address) as cluster:
+        log = cluster.create_log("events")
+        with pytest.raises(errors.InvalidArgument, match="timeout_s must be seconds"):
+            log.subscribe(timeout_s=timeout_s)
 
 
 def test_a_closed_client_says_so(fake: FakeCluster) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from chained_rig import LOG, Chains
 
-from loomlog.core.chained import reconfigure
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, ChainedAsk, Interrupted, Pull, Trim
+from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import read
 from loomlog.core.chained.reconfigure import (
     ATTEMPTS_MAX,
@@ -15,8 +15,6 @@ from loomlog.core.chained.reconfigure import (
     EPOCHS_MAX,
     Admission,
     Goal,
-    Newcomer,
-    create,
 )
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Lost
@@ -48,7 +46,7 @@ class Interruptions(Chains):
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Interruptions:
     """Return a log with four blocks of an epoch that is over; copies take one block at a time."""
-    monkeypatch.setattr(reconfigure, "COPY_PART_BYTES", 1)
+    monkeypatch.setattr("loomlog.core.chained.newcomer.COPY_PART_BYTES", 1)
     log = Interruptions()
     for sequence in range(1, 5):
         log.appended(sequence=sequence)
@@ -110,14 +108,14 @@ def test_a_trim_that_has_reached_only_some_chains_is_no_obstacle() -> None:
 
 def test_it_joins_when_little_is_left() -> None:
     admission = Admission(Newcomer(REPLICA, 1))
-    assert admission.next_goal(CATCH_UP_S + 1) == Goal()
+    assert admission.next_goal(CATCH_UP_S + 1) == Goal(short=False)
     assert admission.next_goal(CATCH_UP_S).newcomer == admission.newcomer
 
 
 def test_it_joins_after_a_number_of_epochs_in_any_case() -> None:
     admission = Admission(Newcomer(REPLICA, 1))
     goals = [admission.next_goal(CATCH_UP_S + 1) for _ in range(EPOCHS_MAX + 1)]
-    assert goals[:-1] == [Goal()] * EPOCHS_MAX
+    assert goals[:-1] == [Goal(short=False)] * EPOCHS_MAX
     assert goals[-1].newcomer == admission.newcomer
 
 

@@ -17,9 +17,11 @@ from loomlog.core.chained.messages import (
     Ticket,
     Write,
 )
-from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.reconfigure import (
+    Goal,
+)
 from loomlog.core.requests import Ask, Lost, Service
-from loomlog.errors import Sealed
+from loomlog.errors import Conflict, Sealed
 
 
 class Log(Chains):
@@ -45,7 +47,7 @@ class Log(Chains):
 
 
 class Filled(Log):
-    """Its first position is filled by a reader before the writer gets there."""
+    """A log in which a reader fills the first position before the writer gets there."""
 
     def place(self, ticket: Ticket) -> Block:
         if ticket.first == 1:
@@ -59,7 +61,7 @@ class Filled(Log):
 
 
 class Ended(Log):
-    """Its segment ends while nobody answers the writer."""
+    """A log whose segment ends while the writer gets no answer."""
 
     def answer(self, ask: ChainedAsk) -> Answer:
         if isinstance(ask.request, Write) and not self.projection.closed:
@@ -77,8 +79,29 @@ def test_what_was_overtaken_is_reported_as_not_written() -> None:
 
 
 def test_what_was_overtaken_at_the_end_of_its_segment_is_not_in_doubt() -> None:
-    """It goes on in the next segment: nobody has to be told that its outcome is unknown."""
+    """The append continues in the next segment, so its outcome is never unknown."""
     log = Ended()
     with pytest.raises(Sealed):
         log.append()
+    assert [report is None for report in log.reports] == [True, False]
+
+
+def test_a_ticket_is_given_only_behind_the_expected_tail() -> None:
+    log = Log()
+    assert log.append().first == 1
+    for expected in (0, 2):
+        steps = append_next(
+            log.projection, 1, log.place, log.reports.append, once=False, expected=expected
+        )
+        with pytest.raises(Conflict):
+            log.run(steps)
+    steps = append_next(log.projection, 3, log.place, log.reports.append, once=False, expected=1)
+    assert log.run(steps)[0].first == 2
+
+
+def test_a_conditional_append_that_was_overtaken_takes_no_other_place() -> None:
+    log = Filled()
+    steps = append_next(log.projection, 1, log.place, log.reports.append, once=False, expected=0)
+    with pytest.raises(Conflict):
+        log.run(steps)
     assert [report is None for report in log.reports] == [True, False]

@@ -20,7 +20,9 @@ from loomlog.core.chained.messages import (
     Write,
 )
 from loomlog.core.chained.read import fill, find_end, find_tail, read, read_at
-from loomlog.core.chained.reconfigure import Goal
+from loomlog.core.chained.reconfigure import (
+    Goal,
+)
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask
 from loomlog.errors import Corrupt
@@ -62,7 +64,7 @@ def test_an_append_may_be_repeated_in_its_epoch() -> None:
 
 
 def test_an_append_that_the_head_refused_has_written_nothing() -> None:
-    """Who was not answered, or was refused further down, cannot say so."""
+    """An append that was not answered, or was refused further down the chain, may have written."""
     log = Chains()
     old, ticket = log.projection, log.ticket()
     for silent in ({1}, {2}):
@@ -183,6 +185,16 @@ def test_an_append_that_died_with_its_head_is_lost_for_certain() -> None:
     log.reconfigured()
     assert log.run(resolve(log.projection, block)) == Overtaken()
     assert log.appended(sequence=2).first == block.first  # nobody ever saw the other one
+
+
+def test_an_append_whose_place_is_given_again_leaves_it_to_the_next_writer() -> None:
+    log = Chains()
+    old = log.ticket()
+    projection = log.reconfigured()
+    new = log.ticket()
+    assert new.first == old.first
+    assert log.run(resolve(projection, batch(old, 2))) == Overtaken()
+    assert log.run(append(projection, new, batch(new))) == Appended()
 
 
 def test_an_append_below_what_the_new_epoch_found_is_filled_when_it_is_resolved() -> None:

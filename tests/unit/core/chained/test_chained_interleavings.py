@@ -16,7 +16,10 @@ from loomlog.core.chained.append import Appended, append
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, ChainedAsk, Found, Steps, Ticket, Write
 from loomlog.core.chained.read import decide, decide_at, read
-from loomlog.core.chained.reconfigure import Goal, reconfigure
+from loomlog.core.chained.reconfigure import (
+    Goal,
+    reconfigure,
+)
 from loomlog.core.requests import Ask, Lost
 from loomlog.types import NodeId
 

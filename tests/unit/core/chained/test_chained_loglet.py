@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
-from loomlog.core.chained.chain import Replica, ReplicaEpochs, first_projection
+from loomlog.core.chained.chain import Replica, ReplicaEpochs, Unheard, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.history import Unknowable
+from loomlog.metadata.catalog.records import decode, encode
 
 PROJECTION = first_projection(7, [[1, 2], [2, 3]], birth=1, sequencer=1)
 RECORD = ChainedRecord(7, 5, 9, PROJECTION, made=True)
@@ -83,3 +85,42 @@ def test_a_record_is_restored_from_what_nodes_hold() -> None:
     assert (restored.projection.epoch, restored.joining) == (3, ())
     others = {NEWCOMER: ReplicaEpochs(sealed=3, written=3)}
     assert isinstance(RECORD.restore(others), Unknowable)
+
+
+def unheard_record() -> ChainedRecord:
+    first, second = PROJECTION.chains
+    return RECORD.swap(NEXT._replace(chains=(first[:1], second)), (Unheard(first[1], 2, 9),))
+
+
+def test_who_is_unheard_is_noted_in_the_same_change() -> None:
+    replica = PROJECTION.chains[0][1]
+    record = unheard_record()
+    assert (record.projection.epoch, record.dropping) == (2, (replica,))
+    assert record.is_unheard(replica)
+    assert record.hear(replica, witnesses=(replica,)).unheard == ()
+    assert record.hear(replica, witnesses=(replica,)).witnesses == (replica,)
+    assert RECORD.swap(PROJECTION, record.unheard) is RECORD, "it did not come into force"
+
+
+def test_an_unheard_replica_that_is_gone_is_forgotten() -> None:
+    replica = PROJECTION.chains[0][1]
+    record = unheard_record()
+    assert record.forget(replica).unheard == ()
+    assert record.hear(replica, witnesses=(replica,)).forget(replica).witnesses == ()
+    assert (record.abandon().unheard, record.abandon().witnesses) == ((), ())
+
+
+def test_unheard_replicas_are_stored_and_older_records_have_none() -> None:
+    record = unheard_record()
+    assert decode(ChainedRecord, "chained/7", encode(record)) == record
+    stored = json.loads(encode(RECORD))
+    del stored["unheard"], stored["witnesses"]
+    assert decode(ChainedRecord, "chained/7", json.dumps(stored).encode()) == RECORD
+
+
+def test_who_was_unheard_before_a_rollback_is_compared_after_it() -> None:
+    record = unheard_record()
+    held = dict.fromkeys(record.projection.replicas, ReplicaEpochs(sealed=4, written=4))
+    restored = record.restore(held)
+    assert isinstance(restored, ChainedRecord)
+    assert (restored.unheard, restored.dropping) == (record.unheard, record.dropping)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from chained_rig import Chains, batch
 
-from loomlog.core.chained.append import Overtaken, append
+from loomlog.core.chained.append import Appended, Overtaken, append
 from loomlog.core.chained.chain import Block, first_projection, junk
 from loomlog.core.chained.messages import (
     Beyond,
@@ -21,8 +21,8 @@ from loomlog.core.chained.messages import (
     Refused,
     Ticket,
 )
+from loomlog.core.chained.newcomer import decide_below
 from loomlog.core.chained.read import decide, decide_at, fill
-from loomlog.core.chained.reconfigure import settle
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.errors import InvalidArgument
 
@@ -92,6 +92,17 @@ def test_only_addresses_are_filled() -> None:
         log.run(fill(log.projection, 2))
 
 
+def test_a_writer_that_writes_less_than_it_was_given_stops_no_reader() -> None:
+    """No client does that unless it wants to do harm."""
+    log = Chains(chains=2)
+    ticket = log.ticket(3)
+    short = Block(ticket.first, 1, 9, 1, b"batch")
+    assert log.run(append(log.projection, ticket, short)) == Appended()
+    after = log.appended(sequence=2)
+    assert log.run(decide_at(log.projection, 3)) == Found(junk(2, 2))
+    assert log.run(decide_at(log.projection, 4)) == Found(after)
+
+
 def test_holes_before_a_position_are_filled_on_the_way_to_it() -> None:
     log = Chains(chains=3)
     log.appended(2)
@@ -101,14 +112,14 @@ def test_holes_before_a_position_are_filled_on_the_way_to_it() -> None:
     assert log.run(decide_at(log.projection, 3)) == Found(junk(3, 2))
 
 
-def test_all_below_the_epoch_is_settled_and_no_writer_disturbed() -> None:
+def test_all_below_the_epoch_is_decided_and_no_writer_disturbed() -> None:
     log = Chains(chains=2)
     log.appended(2)
     log.ticket(3)
     log.at_head_only(2, sequence=2)
     projection = log.reconfigured()
     ticket = log.ticket()
-    assert log.run(settle(projection, 1)) == 8
+    assert log.run(decide_below(projection, 1)) == 8
     assert sorted(log.on(3, 0) + log.on(3, 1)) == sorted(log.on(1, 0) + log.on(1, 1))
     assert [block.first for block in sorted(log.on(3, 0) + log.on(3, 1))] == [1, 3, 6]
     assert ticket.first == 8

@@ -3,59 +3,32 @@
 from __future__ import annotations
 
 import pytest
-from chained_rig import Chains, batch
+from chained_rig import Chains, batch, newcomer
 
 from loomlog.core.chained.append import append
-from loomlog.core.chained.chain import Replica, first_projection, junk
+from loomlog.core.chained.chain import first_projection, junk
 from loomlog.core.chained.messages import (
-    Answer,
     Copy,
     Create,
-    Fetched,
     Found,
     Interrupted,
     NotWritten,
     Refused,
-    Remove,
-    Request,
     Seal,
     Swap,
     Trimmed,
 )
-from loomlog.core.chained.read import (
-    decide,
-    decide_at,
-    fill,
-    find_end,
-    find_end_of_loss,
-    read,
-    read_at,
-)
+from loomlog.core.chained.newcomer import create
+from loomlog.core.chained.read import decide, decide_at, fill, find_end, read, read_at
 from loomlog.core.chained.reconfigure import (
-    HANDED_OUT_MAX,
-    Admission,
     Adopted,
     Goal,
-    Newcomer,
     Reconfigured,
-    create,
-    least_start,
     reconfigure,
 )
-from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Ask, Lost, Service
 from loomlog.errors import InvalidArgument
-from loomlog.limits import REFERENCE_RECORDS_MAX
-
-
-def newcomer(log: Chains, node_id: int = 4, birth: int = 77) -> Newcomer:
-    """Return a replica of the first chain that was filled."""
-    made = log.run(create(log.projection, Replica(node_id, 1, 0, birth)))
-    assert isinstance(made, Newcomer)
-    admission = Admission(made)
-    assert log.run(admission.catch_up(log.projection)) is None
-    return admission.newcomer
 
 
 @pytest.mark.parametrize("dead", [{1}, {2}, {3}, {1, 2}, {2, 3}, {1, 3}])
@@ -235,7 +208,7 @@ def test_a_newcomer_waits_if_the_tail_it_was_copied_from_is_lost() -> None:
 
 
 def test_a_node_that_comes_back_is_another_replica_and_empty() -> None:
-    """Its old one has what nobody else ever saw."""
+    """The old replica has blocks that no other replica ever had."""
     log = Chains()
     log.at_head_only()
     log.silent = {1}
@@ -330,200 +303,3 @@ def test_a_closed_log_is_read_and_filled_and_takes_nothing() -> None:
 def test_a_log_needs_nodes() -> None:
     with pytest.raises(InvalidArgument):
         first_projection(1, [[1], []], birth=1, sequencer=1)
-
-
-def lose(log: Chains, chain: int = 0) -> Replica:
-    """Empty all replicas of a chain; return the one with which it begins again."""
-    for replica in log.projection.chains[chain]:
-        log.replica_answers(replica, Remove())
-    return Replica(1, 1, chain, 88)
-
-
-def lost_by(log: Chains, last: int) -> set[int]:
-    """Return the positions up to this one that a reader of single positions finds lost."""
-    found = [log.run(decide_at(log.projection, position)) for position in range(1, last + 1)]
-    blocks = [outcome.block for outcome in found if isinstance(outcome, Found)]
-    return {p for p, block in enumerate(blocks, 1) if log.projection.is_lost(block)}
-
-
-def test_what_a_chain_lost_is_lost_for_good_and_the_rest_is_read() -> None:
-    log = Chains(chains=2)
-    blocks = [log.appended(count, count) for count in (1, 2, 3, 1, 2, 1)]
-    gone = {p for b in blocks if b.first % 2 == 1 for p in range(b.first, b.end)}
-    assert 0 < len(gone) < 10
-    projection = log.reconfigured(Goal(fresh=(lose(log, 1),)))
-    assert projection.lost == (0, projection.start)
-    assert lost_by(log, 10) == gone
-    for block in blocks:
-        if block.first % 2 == 0:
-            assert log.run(read_at(projection, block.last)) == Found(block)
-    log.appended()
-    log.reconfigured()
-    assert log.projection.lost == projection.lost
-    assert lost_by(log, 10) == gone
-
-
-def test_a_hole_before_what_was_lost_does_not_hide_it() -> None:
-    log = Chains(chains=2)
-    log.appended(2)  # at 1
-    log.ticket(1)  # a hole at 3, on the same chain
-    log.appended(3)  # at 4, on the other
-    log.appended()  # at 7
-    log.reconfigured(Goal(fresh=(lose(log, 0),)))
-    assert lost_by(log, 7) == {4, 5, 6}
-
-
-def test_nothing_of_a_chain_that_was_lost_is_handed_out_again() -> None:
-    log = Chains()
-    log.appended(5)
-    goal = Goal(fresh=(lose(log),))
-    ending = log.run(reconfigure(log.projection, goal, 2, lambda: 6))
-    assert isinstance(ending, Reconfigured)
-    assert (ending.projection.start, ending.projection.lost) == (6, (6,))
-
-
-def test_a_chain_that_begins_anew_gets_what_older_copies_have_left() -> None:
-    log = Chains()
-    block = log.appended(2)
-    lost = log.appended(2, 2)
-    for node in (1, 2, 3):
-        [replica] = [r for r in log.projection.replicas if r.node_id == node]
-        log.replica_answers(replica, Remove())
-        log.replica_answers(replica, Create())
-        if node > 1:
-            log.replica_answers(replica, Copy(block))
-    goal = Goal(fresh=(Replica(1, 1, 0, 88),))
-    ending = log.run(reconfigure(log.projection, goal, 2, lambda: lost.end))
-    assert isinstance(ending, Reconfigured)
-    assert log.run(read_at(ending.projection, 2)) == Found(block)
-    assert lost_by(log, 4) == {3, 4}
-
-
-def test_no_chain_begins_anew_before_all_have_said_what_they_have_left() -> None:
-    log = Chains()
-    log.appended()
-    goal = Goal(fresh=(lose(log),))
-    log.silent = {2}
-    ending = log.run(reconfigure(log.projection, goal, 2, lambda: 2))
-    assert ending == Interrupted("what node 2 has left of chain 0 is not known yet")
-    removed = goal._replace(leaving=frozenset([2]))
-    assert isinstance(log.run(reconfigure(log.projection, removed, 2, lambda: 2)), Reconfigured)
-
-
-def test_what_a_closed_chain_lost_is_lost_up_to_its_end() -> None:
-    log = Chains()
-    log.appended(3)
-    closed = log.reconfigured(Goal(close=True))
-    projection = log.reconfigured(Goal(fresh=(lose(log),)))
-    assert (projection.start, projection.closed, projection.lost) == (closed.start, True, (4,))
-    assert lost_by(log, 3) == {1, 2, 3}
-
-
-def test_a_chain_that_begins_again_gets_what_a_replica_had_that_left() -> None:
-    log = Chains(nodes=2)
-    kept = log.appended(2)
-    undecided = log.at_head_only()
-    left = log.projection.chains[0][0]
-    log.reconfigured(Goal(leaving=frozenset([1])))
-    log.run(decide(log.projection, undecided.first))  # a reader fills it with junk
-    late = log.appended(1, 5)
-    newcomer(log, node_id=3, birth=77)  # it is filled, and does not join
-    goal = Goal(fresh=(lose(log),), older=(Replica(3, 1, 0, 77), left))
-    projection = log.reconfigured(goal)
-    assert log.run(read_at(projection, 2)) == Found(kept)
-    assert log.run(read_at(projection, undecided.first)) == Found(junk(undecided.first, 1))
-    assert projection.start == late.end
-
-
-def test_no_chain_begins_again_before_replicas_that_left_have_been_asked() -> None:
-    log = Chains(nodes=2)
-    log.appended()
-    left = log.projection.chains[0][0]
-    log.reconfigured(Goal(leaving=frozenset([1])))
-    log.silent = {1}
-    goal = Goal(fresh=(Replica(3, 1, 0, 88),), older=(left,))
-    for replica in log.projection.chains[0]:
-        log.replica_answers(replica, Remove())
-    ending = log.run(reconfigure(log.projection, goal, 2))
-    assert ending == Interrupted("what node 1 has left of chain 0 is not known yet")
-
-
-class DamagedBlocks:
-    """Blocks of which some fail their checksums."""
-
-    def __init__(self, log: Chains, damaged: dict[int, set[int]]) -> None:
-        """`damaged`: by node, the addresses."""
-        self._real = log.replica_answers
-        self._damaged = damaged
-
-    def __call__(self, replica: Replica, request: Request) -> Answer:
-        answer = self._real(replica, request)
-        bad = self._damaged.get(replica.node_id, set()) if replica.birth == 1 else set()
-        if isinstance(answer, Fetched) and request.salvage:  # type: ignore[union-attr]
-            return Fetched([b for b in answer.blocks if b.first not in bad], answer.more)
-        return answer
-
-
-@pytest.mark.parametrize("both", [set(), {3}, {5}])
-def test_of_damaged_replicas_only_what_none_has_is_lost(
-    both: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = Chains(nodes=2)
-    for sequence in range(7):
-        log.appended(1, sequence)
-    log.ticket()  # a hole, which is not lost
-    log.appended()
-    damaged = frozenset(log.projection.replicas)
-    bad = {1: {2} | both, 2: {6} | both}
-    monkeypatch.setattr(log, "replica_answers", DamagedBlocks(log, bad))
-    goal = Goal(fresh=(Replica(3, 1, 0, 88),), unfit=damaged, damaged=damaged)
-    projection = log.reconfigured(goal)
-    assert lost_by(log, 9) == both
-    assert projection.lost == ((max(both) + 1,) if both else ())
-    assert projection.start == 10
-
-
-@pytest.mark.parametrize("filled", [0, 1, 3])
-def test_a_loss_of_unknown_extent_is_one_however_much_of_it_was_filled(filled: int) -> None:
-    log = Chains()
-    log.appended(5)
-    start = 5 * REFERENCE_RECORDS_MAX + 7
-    goal = Goal(fresh=(lose(log),))
-    ending = log.run(reconfigure(log.projection, goal, 2, lambda: start))
-    assert isinstance(ending, Reconfigured)
-    first = log.run(decide_at(log.projection, 1))
-    assert isinstance(first, Found)
-    for number in range(filled):
-        log.run(decide_at(log.projection, number * REFERENCE_RECORDS_MAX + 1))
-    for _ in range(2):
-        assert log.run(find_end_of_loss(log.projection, first.block)) == start
-    log.sequencer = Sequencer(log.projection)
-    log.appended()
-    log.reconfigured()
-    assert log.run(find_end_of_loss(log.projection, first.block)) == start
-
-
-def test_a_short_loss_ends_with_its_block() -> None:
-    log = Chains()
-    log.appended(5)
-    log.reconfigured(Goal(fresh=(lose(log),)))
-    found = Found(junk(1, 2))
-    assert log.run(find_end_of_loss(log.projection, found.block)) == 3
-
-
-def test_an_epoch_starts_behind_what_was_handed_out_and_trimmed() -> None:
-    projection = first_projection(1, [[1, 2]], birth=1, sequencer=1)
-    assert least_start(projection, Goal(), handed_out=7, trimmed=3) == 7
-    assert least_start(projection, Goal(), handed_out=0, trimmed=3) == 4
-    assert least_start(projection._replace(closed=True), Goal(), handed_out=0, trimmed=3) == 0
-
-
-def test_an_epoch_leaves_room_for_what_a_lost_chain_may_have_had() -> None:
-    projection = first_projection(1, [[1, 2]], birth=1, sequencer=1)
-    lost = Goal(fresh=(Replica(3, 1, 0, 9),))
-    assert least_start(projection, lost, handed_out=0, trimmed=0) == 1 + HANDED_OUT_MAX
-    assert least_start(projection, lost, handed_out=7, trimmed=0) == 7
-    damaged = lost._replace(damaged=frozenset(projection.chains[0][:1]))
-    assert least_start(projection, damaged, handed_out=0, trimmed=0) == 1
-    not_begun = projection._replace(first=0, start=0)
-    assert least_start(not_begun, lost, handed_out=0, trimmed=0) == 1

@@ -17,13 +17,12 @@ from loomlog.core.chained.messages import (
     Refused,
     Ticket,
 )
+from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import read
 from loomlog.core.chained.reconfigure import (
     Admission,
     Adopted,
     Goal,
-    Newcomer,
-    create,
     reconfigure,
 )
 

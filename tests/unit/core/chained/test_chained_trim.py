@@ -11,7 +11,8 @@ from loomlog.batch import assign_position, build
 from loomlog.core.chained.append import Appended, append
 from loomlog.core.chained.chain import Block, block_of, junk
 from loomlog.core.chained.messages import Interrupted, Ticket, Trim
-from loomlog.core.chained.trim import find_time
+from loomlog.core.chained.trim import find_time, measure
+from loomlog.core.sizes import Measured
 
 
 def at_time(ticket: Ticket, latest_us: int) -> Block:
@@ -123,3 +124,30 @@ def test_behind_a_trim() -> None:
         chains.replica_answers(replica, Trim(chains.projection.epoch, 4))
     assert found(chains, 2, 10, first=5, ended=False) == 5
     assert found(chains, 8, 10, first=5, ended=False) == 8
+
+
+def measured(chains: Chains, first: int, last: int) -> list[Measured]:
+    parts = chains.run(measure(chains.projection, first, last))
+    assert isinstance(parts, list), parts
+    return parts
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_blocks_are_measured_where_they_begin(number: int) -> None:
+    chains = Chains(chains=number)
+    blocks = [write(chains, at_time(chains.ticket(3), 1)) for _ in range(20)]
+    write(chains, junk(chains.ticket(3).first, 3))
+    for first, last in ((1, 60), (2, 60), (1, 3), (2, 3), (30, 40), (1, 63)):
+        parts = measured(chains, first, last)
+        begun = [len(block.batch) for block in blocks if first <= block.first <= last]
+        assert {part.through for part in parts} == {last}
+        assert sum(part.size for part in parts) == sum(begun)
+
+
+def test_a_chain_is_measured_in_parts() -> None:
+    chains = Chains(chains=1)
+    for _ in range(1030):
+        write(chains, at_time(chains.ticket(1), 1))
+    [part], [rest] = measured(chains, 1, 1030), measured(chains, 1025, 1030)
+    assert (part.through, rest.through) == (1024, 1030)
+    assert part.size // 1024 == rest.size // 6

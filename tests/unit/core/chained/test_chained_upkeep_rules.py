@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from loomlog.core.chained.chain import Replica, first_projection
+from loomlog.core.chained.chain import Replica, Unheard, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.upkeep import (
     ChainsStanding,
     Join,
     NewEpoch,
     Wait,
+    condition,
     decide,
+    describe_losses,
     is_needless,
+    is_trimmed,
+    may_become_short,
+    to_compare,
+    unreadable,
     why_appends_wait,
 )
 from loomlog.types import LogId, NodeId
@@ -31,6 +37,7 @@ class Nodes:
         awaited: AbstractSet[NodeId] = frozenset(),
         spares: dict[int, NodeId] | None = None,
         fresh: NodeId | None = None,
+        lives: dict[NodeId, int] | None = None,
     ) -> None:
         self._silent = silent | awaited
         self._late = late
@@ -38,6 +45,7 @@ class Nodes:
         self._awaited = awaited
         self._spares = spares or {}
         self._fresh = fresh
+        self._lives = lives or {}
 
     def reachable(self, node: NodeId) -> bool:
         return node not in self._silent and node not in self._late
@@ -50,6 +58,9 @@ class Nodes:
 
     def leaving(self, node: NodeId) -> bool:
         return node in self._leaving
+
+    def life(self, node: NodeId) -> int:
+        return self._lives.get(node, 0)
 
     def spare(
         self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
@@ -86,6 +97,23 @@ def test_who_is_silent_leaves_at_once() -> None:
 def test_who_lost_its_blocks_leaves() -> None:
     lost = loglet([1, 2, 3], unfit=frozenset([Replica(2, 1, 0, 1)]))
     assert decide(lost, Nodes()) == NewEpoch("node 2 is there without its blocks", unfit=lost.unfit)
+
+
+def test_who_crashed_since_the_epoch_began_needs_another_one() -> None:
+    """However often it has stopped and was started since."""
+    lives = {1: 1, 2: 4, 3: 2}
+    begun = loglet([1, 2, 3])
+    begun = begun._replace(
+        record=replace(begun.record, projection=begun.projection._replace(lives=(*lives.items(),)))
+    )
+    assert decide(begun, Nodes(lives=lives)) == Wait()
+    crashed = Nodes(lives={**lives, 2: 5})
+    reason = "node 2 crashed, and may have forgotten blocks"
+    assert decide(begun, crashed) == NewEpoch(reason)
+    away = Nodes(lives={**lives, 2: 5}, late={2})
+    assert decide(begun, away) == Wait(), "it may be back in a moment"
+    assert decide(loglet([1, 2, 3]), crashed) == Wait(), "an older version did not keep lives"
+    assert decide(begun, Nodes()) == Wait(), "nor count them"
 
 
 def test_nobody_is_left_behind_who_is_only_late() -> None:
@@ -136,7 +164,7 @@ def test_a_new_epoch_comes_before_all_else() -> None:
 
 
 def test_a_chain_becomes_too_short_only_if_it_is_known_who_is_away() -> None:
-    """Or if an attempt has failed: whoever does not answer may be back, or about to stop."""
+    """A failed attempt is enough, too: a silent node may be back, or about to stop."""
     three = loglet([1, 2, 3], least=2)
     assert decide(three, Nodes(silent={1})) == NewEpoch("node 1 is silent")
     assert decide(three, Nodes(silent={1, 2})) == NewEpoch("node 1 is silent", short=True)
@@ -329,6 +357,33 @@ def test_a_replica_with_damaged_blocks_stays_until_the_loss_is_trimmed() -> None
     assert record.forget(left).damaged == ()
 
 
+def test_an_unheard_replica_stays_until_it_was_compared() -> None:
+    left = old(4)
+    chains = loglet([1, 2, 3], left=(left,))
+    unheard = Unheard(left, 5, 9)
+    record = replace(chains.record, unheard=(unheard,))
+    chains = chains._replace(record=record)
+    for nodes in (Nodes(), Nodes(leaving={4})):
+        assert not is_needless(chains, left, nodes)
+    assert is_needless(chains._replace(record=record.hear(left)), left, Nodes())
+    assert to_compare(record, Nodes()) == [unheard]
+    assert to_compare(record, Nodes(silent={4})) == []
+    assert not is_trimmed(replace(record, trimmed=7), unheard)
+    assert is_trimmed(replace(record, trimmed=8), unheard)
+
+
+def test_a_replica_that_has_what_others_lost_stays_until_that_is_trimmed() -> None:
+    """Junk in its place may be on another chain."""
+    left = old(4)
+    chains = loglet([1, 2, 3], [1, 2, 3], left=(left,))
+    lost = chains.projection._replace(lost=(0, 7), lost_from=(0, 5))
+    record = replace(chains.record, projection=lost, witnesses=(left,))
+    chains = chains._replace(record=record)
+    assert not is_needless(chains, left, Nodes())
+    assert is_needless(chains, left, Nodes(leaving={4}))
+    assert is_needless(chains._replace(record=replace(record, trimmed=6)), left, Nodes())
+
+
 def test_a_newcomer_that_did_not_join_stays_while_nobody_else_has_its_blocks() -> None:
     newcomer = old(4, 7)
     chains = loglet([1, 2], given_up=(newcomer,))
@@ -340,3 +395,39 @@ def test_a_newcomer_that_did_not_join_stays_while_nobody_else_has_its_blocks() -
 def test_a_node_that_left_twice_is_awaited_once() -> None:
     chains = loglet([1], left=(old(2),), given_up=(old(2, 7),))
     assert decide(chains, Nodes(awaited={2}, spares={0: 5})) == Join(0, 5)
+
+
+def test_what_chains_lost_is_named_and_nothing_else() -> None:
+    two = first_projection(1, [[1], [2]], birth=1, sequencer=1)
+    assert describe_losses(two, 0) == []
+    lost = two._replace(lost=(9, 12), lost_from=(8, 3))
+    texts = ["chain 0 lost position 8", "chain 1 lost entries from position 3 to 11"]
+    assert describe_losses(lost, 0) == texts
+    assert describe_losses(lost, 5) == [texts[0], "chain 1 lost entries from position 6 to 11"]
+    assert describe_losses(lost, 8) == ["chain 1 lost entries from position 9 to 11"]
+    assert describe_losses(lost, 11) == []
+    [unknown] = describe_losses(two._replace(lost=(1 << 40, 0), lost_from=(7, 0)), 0)
+    assert unknown.startswith("chain 0 may have lost entries from position 7 on: nobody knows")
+
+
+def test_a_chain_that_nobody_has_is_not_said_to_run() -> None:
+    unfit = frozenset([Replica(1, 1, 0, 1), Replica(2, 1, 0, 1)])
+    chains, wait = loglet([1, 2], unfit=unfit), Wait("nobody has all of chain 0")
+
+    def text(chains: ChainsStanding, nodes: Nodes) -> str:
+        runs, projection = not unreadable(chains, nodes), chains.projection
+        return condition(projection, 3, "", wait, {}, "", 0, {}, runs=runs)
+
+    assert text(chains, Nodes()) == "nobody has all of chain 0"
+    assert text(loglet([1, 2]), Nodes(late={1, 2})) == "nobody has all of chain 0"
+    assert text(loglet([1, 2]), Nodes(late={1})).startswith("runs with 2 of 3 replicas")
+
+
+def test_a_chain_may_become_short_only_if_it_is_known_who_is_away() -> None:
+    chains = loglet([1, 2, 3], least=2)
+    assert not may_become_short(chains, Nodes())
+    assert not may_become_short(chains, Nodes(late={1}))
+    assert may_become_short(chains, Nodes(silent={1}, late={2}))
+    unfit = frozenset([Replica(1, 1, 0, 1), Replica(2, 1, 0, 1)])
+    assert may_become_short(chains._replace(unfit=unfit), Nodes())
+    assert may_become_short(chains._replace(needs_epoch="an attempt failed"), Nodes())

@@ -73,7 +73,7 @@ def test_a_young_copy_on_any_node_stops_trimming_before_it() -> None:
 
 
 def test_what_may_still_be_acknowledged_stops_trimming() -> None:
-    """It may be on none of the nodes that answered, and be younger than what comes behind it."""
+    """A record may be on none of the nodes that answered, and be younger than those behind it."""
     old = dict.fromkeys((1, 2, 3), Ages(make(2, 8), NOTHING_YOUNG))
     recovering = state(metadata(1, 2, 3, 4, replication=2), epoch=2, last_clean=0)
     assert kept(recovering, old, released=make(1, 5)) == make(1, 5)

@@ -66,6 +66,21 @@ def test_a_nodeset_that_nobody_used_is_replaced() -> None:
     assert holders(started(0)) == set()
 
 
+def test_who_took_an_epoch_is_remembered_until_it_is_recovered() -> None:
+    nodeset = members(1, 2, 3)
+    state = first_state(nodeset, 2)
+    for node in (4, 5, 6):
+        state = take_epoch(state, node, nodeset)
+    assert [state.sequencers_since(epoch) for epoch in (1, 2, 3, 4)] == [
+        {4, 5, 6},
+        {5, 6},
+        {6},
+        set(),
+    ]
+    assert clean(state, 2, 9).sequencers_since(0) == {6}
+    assert take_epoch(clean(state, 2, 9), 7, nodeset).sequencers_since(0) == {6, 7}
+
+
 def test_closed_is_for_good() -> None:
     state = take_epoch(take_epoch(started(), 2, members(1, 2, 3), closed=True), 3, members(1, 2, 3))
     assert state.closed

@@ -1,4 +1,4 @@
-"""The placement of logs, epochs and records, and who is left out for a while."""
+"""The placement of logs, epochs and records, and nodes that are left out for a while."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from random import Random
 import pytest
 
 from loomlog.core.copyset.nodeset import (
+    SHARD_MAX,
     EpochMetadata,
     Exclusions,
     Member,
     Trouble,
     choose_copyset,
     choose_nodeset,
+    index_of,
+    node_of,
     ranked,
     sequencer_of,
+    shard_name,
+    shard_of,
 )
 from loomlog.core.copyset.settlement import completed
-from loomlog.core.copyset.shards import SHARD_MAX, index_of, node_of, shard_name, shard_of
 from loomlog.limits import NODE_ID_MAX
 
 LOGS = 3000
@@ -268,9 +272,34 @@ def test_a_shorter_trouble_does_not_end_a_longer_one(exclusions: Exclusions) -> 
     assert exclusions.now_excluded(59.0) == {1}
 
 
+def silence_of(exclusions: Exclusions, now: float) -> float:
+    """Return for how long a shard is left out that is silent now."""
+    exclusions.silent([1], FIVE, now)
+    return next(s for s in range(10_000) if not exclusions.now_excluded(now + s))
+
+
+def test_one_hiccup_is_forgotten_soon(exclusions: Exclusions) -> None:
+    assert silence_of(exclusions, 0.0) == 10
+    assert silence_of(exclusions, 9.0) == 10, "another record waited for it at the same time"
+    assert silence_of(exclusions, 30.0) == 10, "it was well for longer than it was left out"
+
+
+def test_who_is_silent_again_at_once_is_left_out_for_longer_and_longer(
+    exclusions: Exclusions,
+) -> None:
+    now, spans = 0.0, []
+    for _ in range(8):
+        spans.append(silence_of(exclusions, now))
+        now += 1.5 * spans[-1]
+    assert spans == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert silence_of(exclusions, now + 600) == 10
+    exclusions.returned(1)
+    assert silence_of(exclusions, now + 601) == 10
+
+
 def test_silent_nodes_are_left_out_until_they_return(exclusions: Exclusions) -> None:
     exclusions.silent([1], FIVE, now=0.0)
-    assert exclusions.now_excluded(599.0) == {1}
+    assert exclusions.now_excluded(9.0) == {1}
     exclusions.returned(1)
     assert exclusions.now_excluded(0.0) == set()
 

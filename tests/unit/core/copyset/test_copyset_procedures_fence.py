@@ -1,4 +1,4 @@
-"""Before a sequencer acknowledges anything, those before it cannot any more."""
+"""A sequencer acknowledges nothing until its predecessors cannot any more."""
 
 from __future__ import annotations
 

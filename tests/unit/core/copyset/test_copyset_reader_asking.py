@@ -7,7 +7,7 @@ from copyset_reader_rig import START, ReaderRig, bridge, data, end, lsns, metada
 from loomlog.core.copyset.effects import Deliver, GapKind
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.reader_sources import ReadSettings
-from loomlog.core.copyset.record import last_of, make
+from loomlog.core.copyset.record import Lsn, last_of, make
 
 THREE = state(metadata(1, 2, 3))
 
@@ -105,7 +105,7 @@ def test_nodes_that_have_no_news_are_not_asked_in_a_hurry() -> None:
 
 
 def test_a_node_that_tells_late_what_another_one_sent_is_asked_for_the_next_at_once() -> None:
-    """It may be the one that has to send that."""
+    """The late node may be the one that has to send the next record."""
     rig = ReaderRig(THREE)
     rig.answer(1, data(at(1)), up_to=1)
     rig.answer(2, up_to=1)
@@ -245,8 +245,11 @@ def test_a_reader_never_goes_into_an_epoch_whose_nodes_are_unknown() -> None:
     rig = ReaderRig(THREE)
     assert rig.request(1).until == last_of(1)
     rig.answer(1, data(at(1)), bridge(at(2)), up_to=last_of(1))
+    assert (rig.gaps, rig.wanted) == ([], [1, 1])  # whether the bridge counts, its state tells
+    rig.tell(THREE)
     assert rig.gaps == [(at(2), last_of(1), GapKind.BRIDGE)]
-    assert rig.wanted == [1, 2]
+    rig.pass_time(0.1)
+    assert rig.wanted == [1, 1, 2]
     rig.tell(state(metadata(1, 2, 3), metadata(4, 5, since=2), epoch=2, last_clean=1, tail=at(1)))
     assert rig.request(4).first == make(2, 1)
     assert rig.request(5).until == last_of(2)
@@ -273,6 +276,45 @@ def test_a_log_that_nobody_has_written_to_yet_is_waited_for() -> None:
     assert set(rig.asks) == {1, 2, 3}
 
 
+def poll(rig: ReaderRig, seconds: int, released: Lsn) -> None:
+    """Let long polls end, once a second, with the answers of nodes that have nothing."""
+    for _ in range(seconds):
+        rig.pass_time(1.0)
+        for node in sorted(rig.asks):
+            rig.answer(node, up_to=0, released=released)
+
+
+def test_an_idle_log_is_waited_for_without_asking_for_its_state() -> None:
+    rig = ReaderRig(THREE)
+    poll(rig, 60, released=make(1, 0))
+    assert rig.wanted == [1]
+
+
+def test_the_state_of_a_log_that_all_nodes_forgot_is_asked_for_now_and_then() -> None:
+    rig = ReaderRig(THREE)
+    poll(rig, 60, released=make(1, 0))
+    poll(rig, 2, released=0)  # all of the log was trimmed, or it was deleted
+    assert rig.wanted == [1, 1]
+    for _ in range(10):
+        rig.tell(THREE)
+        poll(rig, 2, released=0)
+    assert rig.wanted == [1, 1]
+    poll(rig, 4, released=0)
+    assert rig.wanted == [1, 1, 1]
+
+
+def test_the_state_of_a_log_whose_nodes_all_fail_is_asked_for_now_and_then() -> None:
+    rig = ReaderRig(THREE)
+    poll(rig, 1, released=make(1, 0))
+    for _ in range(10):
+        rig.pass_time(1.0)
+        for node in sorted(rig.asks):
+            rig.fail(node)
+    assert rig.wanted == [1, 1]
+    rig.tell(state(metadata(1, 2, 3), metadata(4, 5, since=2), epoch=2, last_clean=1))
+    assert set(rig.asks) >= {4, 5}  # they took the place of those that are gone
+
+
 def test_nodes_that_stay_are_known_as_they_were() -> None:
     rig = ReaderRig(THREE)
     rig.fail(2)
@@ -282,7 +324,7 @@ def test_nodes_that_stay_are_known_as_they_were() -> None:
 
 
 def test_an_epoch_that_lies_on_the_same_nodes_is_read_without_a_pause() -> None:
-    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2))
+    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2, last_clean=1, ends=(end(1, 1),)))
     rig.answer(1, data(at(1)), bridge(at(2)), data(make(2, 1)), up_to=make(2, 1))
     assert rig.delivered == [lsns(1, 1), lsns(1, 1, epoch=2)]
     assert rig.wanted == [1]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, hole, lsns, metadata, state
 
 from loomlog.core.copyset.effects import GapKind, ReadGap
-from loomlog.core.copyset.messages import EpochEnd, LogState
+from loomlog.core.copyset.evidence import with_loss
+from loomlog.core.copyset.messages import EpochEnd, Life, LogState
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
+from loomlog.core.copyset.reader_knowledge import Knowledge
 from loomlog.core.copyset.reader_sources import Finding, ReadSource, find_nothing
-from loomlog.core.copyset.record import last_of, make
+from loomlog.core.copyset.record import Record, last_of, make
 
 THREE = state(metadata(1, 2, 3))
 
@@ -43,6 +47,17 @@ def test_all_that_count_have_answered_so_it_is_decided_at_once() -> None:
 def test_an_f_majority_is_enough_after_a_grace() -> None:
     assert find(sources(1, 2)) is None
     assert find(sources(1, 2, 3)) == Finding(at(9), at_once=False)
+
+
+def test_a_node_that_crashed_may_have_forgotten_a_record() -> None:
+    """Readers wait for all others that may have it. When nobody is left, it is lost."""
+    assert find_nothing(START, 0, FIVE, sources(1, 2, 3), graces=2, crashed=[2]) is None
+    assert find_nothing(START, 0, FIVE, sources(1, 2, 3, 4), graces=2, crashed=[2]) == Finding(
+        at(9), at_once=False
+    )
+    everybody = sources(1, 2, 3, 4, 5)
+    lost = find_nothing(START, 0, FIVE, everybody, graces=2, crashed=range(1, 6))
+    assert lost == Finding(at(9), at_once=True)
 
 
 def test_nobody_waits_again_for_a_node_that_missed_more_than_two_graces() -> None:
@@ -160,6 +175,7 @@ def test_with_fewer_than_an_f_majority_a_reader_waits() -> None:
 def test_what_recovery_left_are_holes_and_bridges() -> None:
     rig = ReaderRig(state(metadata(1, 2, 3), epoch=2))
     rig.answer(1, hole(at(1), at(2)), data(at(3)), bridge(at(4)), up_to=last_of(1))
+    rig.tell(recovered(end(1, 3)))
     assert rig.gaps == [
         (at(1), at(2), GapKind.HOLE),
         (at(4), last_of(1), GapKind.BRIDGE),
@@ -170,6 +186,7 @@ def test_what_recovery_left_are_holes_and_bridges() -> None:
 def test_what_is_left_of_a_bridge_that_was_overwritten_is_a_hole() -> None:
     rig = ReaderRig(state(metadata(1, 2, 3), epoch=2))
     rig.answer(1, data(at(3), recovered=3), bridge(at(1)), up_to=5)
+    rig.tell(recovered(end(1, 3)))
     assert rig.gaps == [
         (at(1), at(2), GapKind.HOLE),
         (at(4), last_of(1), GapKind.BRIDGE),
@@ -197,7 +214,7 @@ def test_what_is_before_the_first_epoch_is_a_bridge() -> None:
 
 
 def recovered(*ends: EpochEnd) -> LogState:
-    """Epoch 1 is, and epoch 2 goes on."""
+    """Return metadata in which epoch 1 is recovered and epoch 2 continues."""
     return state(metadata(1, 2, 3), epoch=2, last_clean=1, ends=ends)
 
 
@@ -232,11 +249,51 @@ def test_the_last_records_of_an_epoch_are_lost_if_it_is_known_to_have_ended_late
     ]
 
 
+UNCERTAIN = end(1, 2, exact=False)  # of epoch 1
+
+
 def test_where_nobody_knows_the_end_of_an_epoch_its_last_records_are_lost() -> None:
-    rig = ReaderRig(recovered(end(1, 2, exact=False)))
+    rig = ReaderRig(recovered(UNCERTAIN))
     rig.answer(1, data(at(1), 2), up_to=last_of(1))
     assert rig.delivered == [lsns(1, 2)]
+    answer_all(rig)
     assert rig.seen[1:] == [ReadGap(at(3), last_of(1), GapKind.DATALOSS, exact=False)]
+
+
+def answer_all(rig: ReaderRig, *records: Record) -> None:
+    """Let all nodes answer for all of epoch 1, as often as they are asked."""
+    while asked := [node for node in rig.asks if rig.request(node).first <= last_of(1)]:
+        first = rig.request(asked[0]).first
+        rig.answer(asked[0], *(r for r in records if r.last >= first), up_to=last_of(1))
+        rig.pass_grace()
+
+
+@pytest.mark.parametrize("first", range(1, 7))
+def test_what_is_back_behind_an_unknown_end_is_read_from_wherever_a_reader_starts(
+    first: int,
+) -> None:
+    """Newer copies of the disks may have been put back since."""
+    rig = ReaderRig(recovered(UNCERTAIN), first=at(first))
+    answer_all(rig, data(at(1), 2), data(at(3)), data(at(5)))
+    expected = {1, 2, 3, 5}.intersection(range(first, 6))
+    assert {lsn for lsns in rig.delivered for lsn in lsns} == {at(offset) for offset in expected}
+    gaps = [(at(4), at(4)), (at(6), last_of(1))]
+    assert rig.gaps == [
+        (max(begin, at(first)), last, GapKind.DATALOSS) for begin, last in gaps if last >= at(first)
+    ]
+    assert not any(gap.exact for gap in rig.seen if isinstance(gap, ReadGap))
+
+
+def test_nothing_is_lost_behind_an_unknown_end_before_all_have_answered() -> None:
+    rig = ReaderRig(recovered(UNCERTAIN), first=at(3))
+    assert not rig.seen
+    for _ in range(9):
+        for node in {1, 2}.intersection(rig.asks):
+            rig.answer(node, up_to=last_of(1), lost_through=1)
+        rig.pass_grace()
+    assert not rig.seen  # node 3 may have it
+    rig.answer(3, data(at(3)), up_to=last_of(1))
+    assert rig.delivered == [lsns(3, 3)]
 
 
 def test_a_node_counts_for_epochs_that_began_after_it_lost_its_disk() -> None:
@@ -316,3 +373,68 @@ def test_a_loss_is_believed_only_with_the_newest_state_of_the_log() -> None:
         rig.pass_grace()
     assert rig.delivered == [lsns(1, 9)]
     assert [kind for _, _, kind in rig.gaps] == [GapKind.BRIDGE]
+
+
+# ---- recoveries that did not wait for all nodes
+
+
+ABSENT = replace(end(1, 1), found=((1, 1),), absent=(3,))  # of epoch 1
+
+
+def test_a_mark_counts_only_if_no_absent_node_knew_better_until_now() -> None:
+    """A client may know the log from before the loss was recorded."""
+    rig = ReaderRig(recovered(ABSENT))
+    rig.answer(1, data(at(1)), bridge(at(2)), up_to=last_of(1))
+    assert (rig.delivered, rig.gaps, rig.wanted) == ([lsns(1, 1)], [], [1, 1])
+    rig.tell(recovered(ABSENT))
+    assert rig.gaps == [(at(2), last_of(1), GapKind.BRIDGE)]
+
+
+def test_a_loss_that_an_absent_node_knew_of_is_told_whatever_nodes_have_there() -> None:
+    rig = ReaderRig(recovered(ABSENT))
+    rig.answer(1, data(at(1)), bridge(at(2)), up_to=last_of(1))
+    rig.tell(recovered(with_loss(ABSENT, 3)))
+    assert rig.seen[1:] == [
+        ReadGap(at(2), at(3), GapKind.DATALOSS),
+        ReadGap(at(4), last_of(1), GapKind.DATALOSS, exact=False),
+    ]
+
+
+def test_a_loss_inside_an_epoch_is_told_and_what_stands_behind_it_is_read() -> None:
+    known = with_loss(replace(end(1, 5), lng=0, found=((1, 1), (4, 5)), absent=(3,)), 3)
+    rig = ReaderRig(recovered(known))
+    rig.answer(1, data(at(1)), hole(at(2), at(3)), data(at(4), 2), up_to=last_of(1))
+    rig.tell(recovered(known))
+    assert rig.delivered == [lsns(1, 1), lsns(4, 5)]
+    assert rig.gaps[0] == (at(2), at(3), GapKind.DATALOSS)
+
+
+def test_a_loss_that_is_trimmed_is_told_as_trimmed() -> None:
+    known = replace(recovered(with_loss(ABSENT, 3)), trimmed=at(3))
+    rig = ReaderRig(known)
+    assert rig.gaps[0] == (at(1), at(3), GapKind.TRIM)
+
+
+# ---- nodes that crashed after an epoch ended
+
+
+def test_a_node_that_crashed_after_the_end_of_an_epoch_may_have_forgotten_its_records() -> None:
+    """Readers wait for a node that is away and may have them."""
+    lives = tuple(Life(1, node, 1) for node in (1, 2, 3))
+    rig = ReaderRig(replace(recovered(end(1, 5)), witnesses=lives))
+    for _ in range(2):
+        for node in (1, 2):
+            if node in rig.asks:
+                rig.answer(node, up_to=make(2, 1), life=2)
+        rig.pass_grace()
+    rig.fail(3)
+    rig.pass_time(100)
+    assert rig.gaps == []
+
+
+def test_what_a_node_was_checked_for_since_it_crashed_it_vouches_for() -> None:
+    lives = (Life(1, 1, 1), Life(1, 2, 2), Life(1, 3, 1))
+    known = Knowledge()
+    known.learn_state(replace(recovered(end(1, 5)), witnesses=lives))
+    assert known.crashed_in(1, {1: 2, 2: 2, 3: 1}) == {1}
+    assert known.crashed_in(1, {1: 1}) == set()

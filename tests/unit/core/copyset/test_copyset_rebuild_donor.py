@@ -178,3 +178,14 @@ def test_a_drained_shard_restores_its_own_records() -> None:
     last = others.sent[-1].request
     assert isinstance(last, Reassign)
     assert GONE not in last.record.copyset
+
+
+def test_a_shard_that_left_the_nodeset_while_this_one_was_away_does_not_count() -> None:
+    others = Others()
+    nodeset = tuple(Member(node) for node in NODES if node != OTHER)
+    state = LogState(2, 1, (METADATA._replace(nodeset=nodeset),), 1, make(1, 9), ends=(END,))
+    assert others.run(order(), state=state).left == 0
+    assert {target for _, target in others.story()} == {ME, 4, 5}
+    last = others.sent[-1].request
+    assert isinstance(last, Reassign)
+    assert last.record.copyset == (ME, 4, 5)

@@ -61,6 +61,7 @@ REACHED: list[tuple[Status, Event, Status]] = [
     (Status.RESTORING, Unrecoverable(1), Status.LOST),
     (Status.LOST, IsRebuilt(1, 2), Status.EMPTY),
     (Status.LOST, Refill(1), Status.REFILLING),
+    (Status.LOST, Unrecoverable(1), Status.LOST),
     (Status.REFILLING, IsRebuilt(1, 3), Status.INTACT),
     (Status.REFILLING, RESTORE, Status.RESTORING),
     (Status.REFILLING, Unrecoverable(1), Status.LOST),
@@ -71,7 +72,10 @@ REACHED: list[tuple[Status, Event, Status]] = [
     (Status.RELOCATING, Undrain(1), Status.INTACT),
     (Status.RELOCATING, RESTORE, Status.RESTORING),
     (Status.EMPTY, Acknowledged(1), Status.INTACT),
+    (Status.EMPTY, RESTORE, Status.RESTORING),
+    (Status.EMPTY, Unrecoverable(1), Status.LOST),
     (Status.DRAINED, Undrain(1), Status.INTACT),
+    (Status.DRAINED, Unrecoverable(1), Status.LOST),
 ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loomlog.core.copyset.log_state import is_lossy, lossy_through, waits_for
-from loomlog.core.copyset.messages import EpochEnd, LogState
+from loomlog.core.copyset.log_state import holders, lossy_epochs, still_lossy, waits_for
+from loomlog.core.copyset.messages import Acknowledged, EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.rebuild.plan import (
     Delay,
@@ -55,6 +55,17 @@ def test_a_record_may_have_been_only_on_shards_that_may_return() -> None:
     assert not is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[1])
     assert is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[])
     assert is_certain(STATE, {1: 6, 2: 5}, absent=[1], may_return=[1]), "2 is drained, and gives"
+
+
+def test_others_that_crashed_may_have_forgotten_what_a_shard_had() -> None:
+    """Crashed shards are checked first. If the other may return, the check waits for it."""
+    through = {1: 6}
+    assert delay(1, STATE, through, [1], [], [2]) is Delay.UNCHECKED
+    assert delay(1, STATE, through, [1], [1], [2]) is Delay.UNCERTAIN
+    assert delay(1, STATE, through, [1], [1], []) is None
+    assert delay(1, STATE, through, [1], [1], [4]) is None, "it is in another nodeset"
+    assert delay(1, STATE, through, [], [], [2]) is None, "it is drained, and gives"
+    assert delay(1, STATE, {1: 6, 2: 5}, [1, 2], [], [1, 2]) is None, "nobody is left to check"
 
 
 def test_a_log_delays_only_the_shards_that_it_is_on() -> None:
@@ -143,12 +154,22 @@ def test_a_rebuilt_shard_leaves_the_nodesets_if_enough_others_are_in_them() -> N
     assert narrowed(small, 2, through=5) == small
 
 
+def test_a_rebuilt_shard_leaves_a_log_that_is_closed_altogether() -> None:
+    one = LogState(2, 0, (OLD,), last_clean=1, tail=make(1, 9), closed=True)
+    after = narrowed(one, 3, through=1)
+    assert holders(after) == {1, 2}
+    full = replace(one, history=(OLD._replace(replication=3),))
+    wide = widened(full, {3: 1}, nodeset(1, 2, 4))
+    assert holders(narrowed(wide, 3, through=1)) == {1, 2, 4}
+    unrecovered = replace(wide, last_clean=0)
+    assert narrowed(unrecovered, 3, through=1) == unrecovered
+
+
 def test_a_loss_stays_known_when_a_shard_that_shared_it_is_dropped() -> None:
     """Nodes 1 and 2 lost their copies; readers of what only they had are told so ever after."""
-    ends = tuple(EpochEnd(epoch, lng=9, last=9, seal=epoch, wave=1) for epoch in (2, 5))
-    state, lost = replace(STATE, ends=ends), {1: 5, 2: 5}
-    lossy = lossy_through(state, lost)
-    assert lossy == 3, "node 1 has nothing of later epochs"
+    state, lost = replace(STATE, ends=ended(2, 5)), {1: 5, 2: 5}
+    lossy = lossy_epochs(state, lost)
+    assert lossy == [2], "node 1 has nothing of later epochs"
     after = narrowed(narrowed(state, 1, through=5), 2, through=5)
     wide = widened(state, lost, nodeset(3, 4, 5))
     dropped = narrowed(narrowed(wide, 1, through=5), 2, through=5)
@@ -158,18 +179,39 @@ def test_a_loss_stays_known_when_a_shard_that_shared_it_is_dropped() -> None:
     assert losses(dropped, {}, lossy) == losses(dropped, lost, lossy)
 
 
+def ended(*epochs: int) -> tuple[EpochEnd, ...]:
+    return tuple(EpochEnd(epoch, lng=9, last=9, seal=epoch, wave=1) for epoch in epochs)
+
+
 def test_only_shards_that_lost_the_same_epoch_lose_a_record() -> None:
-    assert lossy_through(STATE, {2: 5, 3: 5}) == 5
-    assert lossy_through(STATE, {2: 5, 3: 2}) == 2
-    assert lossy_through(STATE, {2: 5}) == 0
-    assert lossy_through(STATE, {1: 6, 4: 6}) == 0, "they were never in one nodeset"
-    assert lossy_through(replace(STATE, trimmed=make(4, 0)), {1: 6, 2: 3}) == 0
+    state = replace(STATE, ends=ended(1, 2, 3, 4, 5))
+    assert lossy_epochs(state, {2: 5, 3: 5}) == [1, 2, 3, 4, 5]
+    assert lossy_epochs(state, {2: 5, 3: 2}) == [1, 2]
+    assert lossy_epochs(state, {2: 6, 3: 6})[-1] == 6, "it is not recovered"
+    assert lossy_epochs(state, {2: 5}) == []
+    assert lossy_epochs(state, {1: 6, 4: 6}) == [], "they were never in one nodeset"
+    assert lossy_epochs(replace(state, trimmed=make(4, 0)), {1: 6, 2: 3}) == []
+
+
+def test_an_epoch_without_records_loses_none() -> None:
+    """Two of three disks are lost. Only the epoch that began when node 1 was restarted needed no
+    copy on it, and nothing was appended then."""
+    full = EpochMetadata(1, nodeset(1, 2, 3), 3)
+    short = full._replace(since=3, short=((2, 3),))
+    history = (full, short, full._replace(since=4))
+    state = LogState(6, 1, history, last_clean=5, tail=make(4, 9), ends=ended(1, 2, 4))
+    lost = {2: 5, 3: 5}
+    assert lossy_epochs(state, lost) == []
+    assert losses(state, lost, [3]) == []
+    assert lossy_epochs(replace(state, ends=ended(1, 2, 3, 4)), lost) == [3]
 
 
 def test_what_is_lost_of_an_epoch_is_told_before_it_is_recovered() -> None:
-    assert is_lossy(STATE, 6)
-    assert not is_lossy(replace(STATE, last_clean=6), 6), "nothing was in it"
-    assert not is_lossy(STATE, 0)
+    assert still_lossy(STATE, [6]) == [6]
+    assert still_lossy(replace(STATE, last_clean=6), [6]) == [], "nothing was in it"
+    told = replace(STATE, told=(Acknowledged(6, last=0, final=True),))
+    assert still_lossy(told, [6]) == [], "its sequencer said that nothing was"
+    assert still_lossy(STATE, []) == []
 
 
 def test_a_log_that_is_over_waits_for_nobody() -> None:

@@ -15,13 +15,19 @@ from loomlog.core.copyset.rebuild.events import (
     Undrain,
     Unrecoverable,
 )
-from loomlog.core.copyset.rebuild.triggers import ShardFacts, due_event, forgotten_event
+from loomlog.core.copyset.rebuild.triggers import (
+    ShardFacts,
+    due_event,
+    forgotten_event,
+    is_restored,
+)
 
 RESTORE, RELOCATE = NeedsRebuild(1, Mode.RESTORE), NeedsRebuild(1, Mode.RELOCATE)
 HERE, AWAY, LONG_AWAY = ShardFacts(True), ShardFacts(False, 5.0), ShardFacts(False, 60.0)
 LOST = ShardFacts(True, lost=7)
 SETTLED = LOST._replace(covered=7)
 DRAINED = HERE._replace(leaves=True)
+NO_COPIES = HERE._replace(has_copies=False)
 
 
 @pytest.mark.parametrize(
@@ -55,17 +61,34 @@ DRAINED = HERE._replace(leaves=True)
         (Status.RELOCATING, HERE, Undrain(1)),
         (Status.RELOCATING, LONG_AWAY._replace(leaves=True), RESTORE),
         (Status.RELOCATING, DRAINED._replace(lost=7), Unrecoverable(1)),
-        (Status.EMPTY, LONG_AWAY, None),
-        (Status.EMPTY, LOST, None),
+        (Status.EMPTY, LONG_AWAY._replace(has_copies=False), None),
+        (Status.EMPTY, LONG_AWAY, RESTORE),
+        (Status.EMPTY, LONG_AWAY._replace(in_use=True), None),
+        (Status.EMPTY, LOST, Unrecoverable(1)),
+        (Status.EMPTY, NO_COPIES._replace(lost=7), None),
+        (Status.EMPTY, SETTLED, Acknowledged(1)),
         (Status.EMPTY, HERE, Acknowledged(1)),
         (Status.DRAINED, DRAINED, None),
         (Status.DRAINED, HERE, Undrain(1)),
+        (Status.DRAINED, SETTLED, Undrain(1)),
+        (Status.DRAINED, LOST, Unrecoverable(1)),
+        (Status.DRAINED, NO_COPIES._replace(lost=7, leaves=True), None),
     ],
 )
 def test_an_event_is_due_when_the_facts_ask_for_it(
     status: Status, facts: ShardFacts, event: Event | None
 ) -> None:
     assert due_event(1, status, facts, 60.0) == event
+
+
+@pytest.mark.parametrize("status", Status)
+def test_a_loss_is_restored_when_that_was_rebuilt(status: Status) -> None:
+    """A rebuilt shard may have received copies since, and lost them again."""
+    is_rebuilt = status in (Status.EMPTY, Status.DRAINED)
+    assert not is_restored(status, LOST)
+    assert not is_restored(status, LOST._replace(covered=6))
+    assert is_restored(status, SETTLED) is (is_rebuilt or status is Status.INTACT)
+    assert is_restored(status, NO_COPIES._replace(lost=7)) is is_rebuilt
 
 
 def test_nothing_is_kept_of_a_shard_whose_node_left() -> None:

@@ -15,6 +15,7 @@ from loomlog.core.copyset.messages import (
     Clean,
     Digest,
     Finish,
+    Life,
     NotHere,
     Preempted,
     Refused,
@@ -27,7 +28,14 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, Trouble
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, Exchange, Steps
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Offset, Record, make
-from loomlog.core.copyset.recovery import EpochRecovery, Heads, NotRecovered, Recovered, Recovery
+from loomlog.core.copyset.recovery import (
+    CRASHED_ATTEMPTS,
+    EpochRecovery,
+    Heads,
+    NotRecovered,
+    Recovered,
+    Recovery,
+)
 from loomlog.core.requests import Lost
 from loomlog.types import NodeId
 
@@ -120,7 +128,7 @@ def test_what_is_completed_is_in_as_many_locations_as_there_are() -> None:
 
 @pytest.mark.parametrize("down", [{2, 3, 4}, {3, 4}])
 def test_too_few_nodes_are_waited_for(down: set[int]) -> None:
-    """One of four could not know all; two of four would, and cannot hold a copyset."""
+    """A single node of four could not know all; two of four would, but cannot hold a copyset."""
     rig = RecoveryRig()
     rig.write(1, 1, 2, 3)
     rig.down = down
@@ -494,3 +502,80 @@ def test_a_node_that_forgot_its_seal_is_not_told_that_all_is_clean() -> None:
     assert isinstance(rig.recover(hook), NotRecovered)
     assert rig.state.last_clean == 0
     assert rig.nodes[2].answer(Clean(LOG, 1, rig.requests(Clean)[0].end)) == NotHere()
+
+
+# ---- nodes that crashed
+
+
+def forgetful_rig(forgot: NodeId) -> RecoveryRig:
+    """Return three nodes, of which all crashed, and one forgot the last record."""
+    rig = RecoveryRig(count=3, replication=2)
+    rig.state = replace(rig.state, lives=tuple(Life(1, node, 1) for node in rig.nodes))
+    rig.lives = dict.fromkeys(rig.nodes, 2)
+    rig.write(1, 1, 2)
+    rig.write(2, *({1, 2} - {forgot}), copyset=(1, 2))
+    return rig
+
+
+def test_what_one_node_forgot_is_found_on_another() -> None:
+    rig = forgetful_rig(1)
+    rig.down = {2}
+    ending = rig.recover()
+    assert isinstance(ending, NotRecovered)
+    assert ending.reason == (
+        "node 1, node 3 crashed, and may have forgotten records of epoch 1 that others have; "
+        "missing: node 2"
+    )
+    rig.down = set()
+    assert is_recovered(rig)
+    assert rig.state.tail == make(1, 2)
+    assert rig.state.ends[-1].crashed == (1, 2, 3)
+    assert rig.state.lives == ()
+
+
+def test_nodes_that_did_not_crash_are_enough() -> None:
+    rig = forgetful_rig(1)
+    rig.lives |= {2: 1, 3: 1}
+    rig.down = {1}
+    assert is_recovered(rig)
+    assert rig.state.tail == make(1, 2)
+
+
+def test_only_attempts_that_wait_for_nodes_use_up_the_patience() -> None:
+    rig = forgetful_rig(1)
+    rig.down = {2, 3}
+    recovery = Recovery(LOG, 2)
+    for _ in range(CRASHED_ATTEMPTS + 1):
+        assert isinstance(rig.drive(recovery.attempt({}, NOW_US)), NotRecovered)
+    rig.down = {2}
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US)), NotRecovered)
+
+
+def test_nodes_that_crashed_are_believed_in_the_end() -> None:
+    rig = forgetful_rig(1)
+    rig.down = {2}
+    recovery = Recovery(LOG, 2)
+    endings = [rig.drive(recovery.attempt({}, NOW_US)) for _ in range(CRASHED_ATTEMPTS + 1)]
+    assert all(isinstance(ending, NotRecovered) for ending in endings[:-1])
+    assert isinstance(endings[-1], Recovered)
+    assert rig.state.tail == make(1, 1)
+    [end] = rig.state.ends
+    assert (end.exact, end.absent) == (True, (2,))
+
+
+def test_nodes_that_take_long_to_fail_do_not_make_the_wait_longer() -> None:
+    rig = forgetful_rig(1)
+    rig.down = {2}
+    recovery = Recovery(LOG, 2)
+    times = (100.0, 110.0, 129.9)
+    endings = [rig.drive(recovery.attempt({}, NOW_US, now_s=now_s)) for now_s in times]
+    assert all(isinstance(ending, NotRecovered) for ending in endings)
+    assert isinstance(rig.drive(recovery.attempt({}, NOW_US, now_s=130.0)), Recovered)
+
+
+def test_nobody_is_absent_if_enough_nodes_did_not_crash() -> None:
+    rig = forgetful_rig(1)
+    rig.lives |= {1: 1, 3: 1}
+    rig.down = {2}
+    assert is_recovered(rig)
+    assert [end.absent for end in rig.state.ends] == [()]

@@ -470,3 +470,32 @@ def test_copies_of_its_epoch_that_it_did_not_store_end_the_sequencer() -> None:
 def test_copies_of_a_later_epoch_are_its_successors() -> None:
     rig = SequencerRig(fenced=False)
     assert rig.sequencer.found(3, make(EPOCH + 2, 1)) == [StepDown(EPOCH + 1)]
+
+
+# ---- conditional records
+
+
+def expecting(rig: SequencerRig, expected: int) -> list[SequencerEffect]:
+    return rig.heed(rig.sequencer.append(b"batch", 1, "token", 7, rig.now, expected))
+
+
+CONFLICT = [Reject("token", Rejection.CONFLICT)]
+
+
+def test_a_record_is_taken_behind_the_last_one_of_earlier_epochs() -> None:
+    rig = SequencerRig(recovered=False)
+    tail = make(EPOCH - 2, 7)
+    assert expecting(rig, tail) == [Reject("token", Rejection.BUSY)]  # how earlier ones ended?
+    rig.heed(rig.sequencer.recovered_up_to(EPOCH - 1, rig.now, tail))
+    assert expecting(rig, tail - 1) == CONFLICT
+    assert expecting(rig, make(EPOCH, 1)) == [Reject("token", Rejection.BEYOND)]
+    assert expecting(rig, tail + 1) == []  # nothing stands there: a hole, or a bridge
+    assert rig.sequencer.next_lsn == make(EPOCH, 2)
+
+
+def test_a_record_that_is_under_way_is_in_the_way() -> None:
+    rig = SequencerRig()
+    rig.append("a", count=2)
+    assert expecting(rig, make(EPOCH, 1)) == CONFLICT
+    assert expecting(rig, 0) == CONFLICT
+    assert expecting(rig, make(EPOCH, 2)) == []

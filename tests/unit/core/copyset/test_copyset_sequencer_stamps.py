@@ -1,4 +1,4 @@
-"""When a record was appended, with clocks that are wrong."""
+"""The times that records are stamped with if clocks are wrong."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import OFFSET_MAX, Kind, Record, make
-from loomlog.core.copyset.settlement import Settled, Span, completed, plan, settle
+from loomlog.core.copyset.settlement import Settled, Span, completed, plan, settle, unmarked
 
 DATA, HOLE, BRIDGE = Kind.DATA, Kind.HOLE, Kind.BRIDGE
 
@@ -102,6 +102,14 @@ def test_without_authority_no_marks_are_made_and_those_there_are_stay() -> None:
         9,
         exact=False,
     )
+
+
+def test_copies_may_stay_wherever_there_is_no_mark() -> None:
+    certain = settled(copy(3, 4), copy(7, 7), after=1)
+    assert unmarked(certain.spans, 1) == ((3, 4), (7, 7))
+    hole = copy(4, 6, HOLE, recovered=3)
+    uncertain = settled(copy(2, 2), hole, authoritative=False)
+    assert unmarked(uncertain.spans, 1) == ((2, 3), (7, OFFSET_MAX))
 
 
 # ---- mutations

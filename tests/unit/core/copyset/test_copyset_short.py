@@ -25,10 +25,10 @@ from loomlog.core.copyset.nodeset import (
     Member,
     Trouble,
     choose_short,
+    shard_of,
 )
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.record import Kind, Record, make
-from loomlog.core.copyset.shards import shard_of
 from loomlog.errors import InvalidArgument
 
 NODESET = tuple(map(Member, (1, 2, 3)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -295,6 +296,24 @@ def test_a_node_that_was_away_deletes_its_leftovers() -> None:
     assert node.standing.last_clean == 1
     assert node.records(LOG).end_of(1) == end(1, 3, 5, seal=1)
     assert node.answer(Store(LOG, record(1, 8))) == Preempted(1)
+
+
+def test_copies_of_records_that_recovery_found_stay() -> None:
+    """The copies that recovery wrote may be lost by now. Holes and marks of a recovery that died
+    are deleted."""
+    node = Node()
+    node.store(*(record(1, offset) for offset in (1, 2, 3, 4, 5, 8)))
+    node.store(record(1, 6, kind=Kind.HOLE, recovered=2))
+    node.answer(Purge(LOG, replace(end(1, 1, 7, seal=2), found=((2, 2), (4, 7)))))
+    assert [copy.offset for copy in node.copies] == [1, 2, 4, 5]
+
+
+def test_copies_stay_that_recovery_did_not_find_but_for_those_behind_the_end() -> None:
+    """The sequencer said where the epoch ended, and recovery wrote no holes before that."""
+    node = Node()
+    node.store(*(record(1, offset) for offset in range(1, 8)))
+    node.answer(Purge(LOG, replace(end(1, 0, 5, seal=2), found=((1, OFFSET_MAX),))))
+    assert [copy.offset for copy in node.copies] == [1, 2, 3, 4, 5]
 
 
 def test_others_who_forgot_an_epoch_do_not_make_the_node_delete_it() -> None:

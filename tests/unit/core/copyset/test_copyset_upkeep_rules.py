@@ -1,4 +1,4 @@
-"""When a copyset log needs another epoch although nobody appends to it."""
+"""The conditions under which a copyset log gets another epoch although nobody appends to it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from itertools import product
 import pytest
 
 from loomlog.core.copyset.log_state import can_be_recovered, first_state, take_epoch
-from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, choose_short
+from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, choose_short, node_of
 from loomlog.core.copyset.recovery import Basis, EpochRecovery, Failed
-from loomlog.core.copyset.shards import node_of
 from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_shards, reason_for_epoch
 from loomlog.types import NodeId, ShardId
 
@@ -31,6 +30,7 @@ class FakeNodes:
     lost: dict[ShardId, int] = field(default_factory=dict)
     full: set[ShardId] = field(default_factory=set)
     given_up: set[ShardId] = field(default_factory=set)
+    lives: dict[NodeId, int] = field(default_factory=dict)
     least: int = 2
     sequencer: NodeId | None = 2
     nodeset: Sequence[Member] = members(1, 2, 3)
@@ -53,6 +53,9 @@ class FakeNodes:
     def lost_through(self, shard: ShardId) -> int:
         return self.lost.get(shard, 0)
 
+    def life(self, node: NodeId) -> int:
+        return self.lives.get(node, 1)
+
     def takers(self, shards: Collection[ShardId]) -> list[ShardId]:
         return [shard for shard in shards if shard not in self.dead | self.full]
 
@@ -73,6 +76,15 @@ LOG = LogSituation(STATE, (1, 2, 3))
 
 def test_a_log_that_is_well_needs_none() -> None:
     assert reason_for_epoch(LOG, FakeNodes()) == ""
+
+
+def test_a_node_that_crashed_counts_fully_from_the_next_epoch_on() -> None:
+    state = take_epoch(first_state(members(1, 2, 3), 2), 1, members(1, 2, 3), lives={1: 1, 2: 1})
+    log = LogSituation(state, (1, 2, 3))
+    assert reason_for_epoch(log, FakeNodes()) == ""
+    assert reason_for_epoch(log, FakeNodes(lives={2: 2})) == "node 2 crashed"
+    assert reason_for_epoch(log, FakeNodes(lives={2: 2}, dead={2})) == "", "it is not back"
+    assert reason_for_epoch(log, FakeNodes(lives={3: 2})) == "", "its life was not known"
 
 
 def test_a_segment_that_ends_needs_one_until_it_is_closed_and_recovered() -> None:

@@ -214,7 +214,7 @@ def test_without_word_of_other_protocols_positions_are_missed() -> None:
 
 
 def ends(rebuilt: Rebuilt) -> dict[StreamId, int]:
-    """Behind the last entry of each stream."""
+    """Return the position behind the last entry of each stream."""
     return {part.stream_id: part.llsn + part.length for part in rebuilt.rounds[-1].parts}
 
 
@@ -379,7 +379,7 @@ def test_one_sealed_replica_knows_the_end_of_its_stream() -> None:
 
 
 def test_a_replica_of_a_sealed_stream_that_was_started_again_says_little_alone() -> None:
-    """It may just be filled again."""
+    """The replica may just be being filled again."""
     log = Log({1: (1, 2)})
     log.append(1, 5)
     sealed(log, told=[1, 2])

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import pytest
+from repair_rig import (
+    ALL_SEALED,
+    HEALTHY,
+    MOST_SEALED,
+    RUNNING,
+    SEALED,
+    SEALING,
+    Fleet,
+    changed,
+    decide,
+    going,
+    says,
+    stream,
+)
 
 from loomlog.core.ordered import repair
 from loomlog.core.ordered.repair import (
@@ -20,61 +33,7 @@ from loomlog.core.ordered.repair import (
     Wait,
 )
 from loomlog.core.ordered.rounds import StreamRounds
-from loomlog.core.ordered.situation import Situation
-from loomlog.types import NodeId, ReplicaState, Report
-
-SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
-EPOCH = 3
-END = 11  # ten entries are committed
-
-
-@dataclass
-class Fleet:
-    """Nodes 1 to 5; all alive, none to spare."""
-
-    dead: set[NodeId] = field(default_factory=set)
-    lost_ones: set[NodeId] = field(default_factory=set)
-    best: NodeId | None = None
-    moves: int = 0
-    registered: set[NodeId] = field(default_factory=set)
-
-    def connected(self, node: NodeId) -> bool:
-        return node in self.registered
-
-    def moving(self) -> int:
-        return self.moves
-
-    def alive(self, node: NodeId) -> bool:
-        return node not in self.dead
-
-    def lost(self, node: NodeId) -> bool:
-        return node in self.lost_ones
-
-    def spare(self, stream: StreamRounds) -> NodeId | None:
-        return self.best
-
-
-def says(
-    state: ReplicaState, *, epoch: int = EPOCH, end: int = END, damaged: bool = False
-) -> Report:
-    return Report(1, end, 0, end - 1, epoch, state, end - 1, False, damaged)
-
-
-def stream(*reports: Report | None, sealed: bool = True) -> StreamRounds:
-    found = StreamRounds(1, (1, 2, 3), EPOCH, sealed, wanted_replicas=3, committed_llsn_end=END)
-    found.sealed_at = 12 if sealed else 0
-    for node, report in enumerate(reports, start=1):
-        if report is not None:
-            found.reports[node] = report
-    return found
-
-
-def decide(found: StreamRounds, cluster: Fleet | None = None) -> repair.Action:
-    return repair.decide(found, cluster or Fleet())
-
-
-HEALTHY = (says(RUNNING), says(RUNNING), says(RUNNING))
-ALL_SEALED = (says(SEALED), says(SEALED), says(SEALED))
+from loomlog.types import NodeId
 
 
 def test_a_healthy_stream_is_left_alone() -> None:
@@ -250,7 +209,8 @@ def test_a_dead_replica_is_replaced_before_one_that_is_to_leave() -> None:
 
 
 def test_a_stream_that_stays_sealed_is_moved_all_the_same() -> None:
-    """Its segment has ended, or an operator wants it so: else its node is never empty."""
+    """A stream stays sealed if its segment has ended or an operator wants it so. Its node could
+    never be emptied otherwise."""
     found = stream(*ALL_SEALED)
     found.wanted_running = False
     found.leaving = 2
@@ -300,138 +260,6 @@ def test_a_replica_of_an_empty_stream_is_made_whoever_else_is_there() -> None:
     assert decide(found) == Join(1)
 
 
-# ---- the tables, row by row
-
-
-def changed(found: StreamRounds, **fields: object) -> StreamRounds:
-    return replace(found, **fields)  # type: ignore[arg-type]
-
-
-def with_newcomer(found: StreamRounds, report: Report | None) -> StreamRounds:
-    reports = found.reports if report is None else {**found.reports, 4: report}
-    return changed(found, joining=4, leaving=1, reports=reports)
-
-
-def runs(newcomer: Report | None = None, **fields: object) -> StreamRounds:
-    return changed(with_newcomer(stream(*HEALTHY, sealed=False), newcomer), **fields)
-
-
-def sealed(newcomer: Report | None = None, **fields: object) -> StreamRounds:
-    return changed(with_newcomer(stream(*ALL_SEALED), newcomer), **fields)
-
-
-def going(*reports: Report, **fields: object) -> StreamRounds:
-    """A sealed stream that is being removed."""
-    found = stream(*(reports or ALL_SEALED))
-    return changed(found, removing=True, wanted_running=False, **fields)
-
-
-BIG = repair.FAR_ENTRIES + 2
-MOST_SEALED = ALL_SEALED[1:]
-LARGE = changed(stream(*(says(SEALED, end=BIG) for _ in range(3))), committed_llsn_end=BIG)
-NOT_DURABLE = says(SEALED)._replace(stored_high_watermark=1)
-NONE_JOINS = {"joining": None, "leaving": None}
-NO_SPARE = "no spare node for another replica"
-WITHOUT_NODE_1 = "sealed: waiting for node 1"
-GONE = Fleet(dead={4}, lost_ones={4})
-AWAY = Fleet(dead={4})
-
-RUNNING_ROWS = [
-    (runs(wanted_running=False), Fleet(), BeginSeal("an operator asked for it")),
-    (runs(leaving=None), Fleet(), DropJoining(4, "it is not needed any more")),
-    (runs(), GONE, DropJoining(4, "it fell silent")),
-    (runs(), AWAY, Wait("running; waiting for node 4, which joins")),
-    (runs(), Fleet(), Join(4)),
-    (runs(says(SEALING, end=1), committed_llsn_end=BIG), Fleet(), Synchronise(3, 4)),
-    (runs(says(SEALING)), Fleet(), BeginSeal("node 4 joins")),
-    (runs(joining=None), Fleet(), Wait(f"running; {NO_SPARE}")),
-    (
-        runs(joining=None),
-        Fleet(best=5, moves=repair.MOVES_MAX),
-        Wait("running; waits until other streams have moved"),
-    ),
-    (runs(joining=None), Fleet(best=5), Join(5)),
-    (runs(joining=None, wanted_replicas=2), Fleet(), BeginSeal("node 1 leaves")),
-    (runs(**NONE_JOINS, wanted_primary=2), Fleet(), BeginSeal("node 2 becomes the primary")),
-    (runs(**NONE_JOINS), Fleet(), Wait("running")),
-]
-
-SEALED_ROWS = [
-    (
-        changed(stream(says(SEALING), *MOST_SEALED), sealed_at=0),
-        Fleet(),
-        BeginSeal("where it ends is not recorded"),
-    ),
-    (stream(says(RUNNING), *MOST_SEALED), Fleet(), BeginSeal("node 1 runs in epoch 3")),
-    (stream(says(SEALING), *MOST_SEALED), Fleet(), SendSeal((1,))),
-    (going(sealed_at=12, trimmed=12), Fleet(), Remove()),
-    (sealed(leaving=None), Fleet(), DropJoining(4, "it is not needed any more")),
-    (sealed(joining=None, wanted_replicas=2), Fleet(), Swap((2, 3))),
-    (with_newcomer(LARGE, says(SEALING, end=1)), Fleet(), Unseal()),
-    (sealed(says(SEALING, end=5)), Fleet(), Synchronise(3, 4)),
-    (stream(None, *MOST_SEALED), Fleet(), Join(1)),
-    (
-        stream(says(SEALING, end=5), None, None),
-        Fleet(dead={2, 3}),
-        Wait("sealed: no live replica has every committed entry; node 2, 3 is away"),
-    ),
-    (
-        sealed(NOT_DURABLE),
-        Fleet(),
-        Wait("sealed: node 4, which joins, writes the last of it"),
-    ),
-    (sealed(says(SEALED)), Fleet(), Swap((2, 3, 4))),
-    (sealed(), GONE, DropJoining(4, "it fell silent")),
-    (sealed(), AWAY, Wait("sealed: waiting for node 4, which joins")),
-    (sealed(), Fleet(), Join(4)),
-    (sealed(**NONE_JOINS, wanted_primary=2), Fleet(), Swap((2, 1, 3))),
-    (sealed(**NONE_JOINS), Fleet(), Unseal()),
-    (stream(*ALL_SEALED), Fleet(dead={1}), Wait(WITHOUT_NODE_1)),
-    (
-        stream(*ALL_SEALED),
-        Fleet(dead={1}, lost_ones={1}),
-        Wait(f"{WITHOUT_NODE_1}; {NO_SPARE}"),
-    ),
-    (stream(*ALL_SEALED), Fleet(dead={1}, lost_ones={1}, best=5), Join(5)),
-]
-
-
-@pytest.mark.parametrize(
-    ("rule", "found", "cluster", "action"),
-    [
-        pytest.param(rule, *row, id=f"{state}: {rule.when}")
-        for state, rules, rows in (
-            ("running", repair.RUNNING_RULES, RUNNING_ROWS),
-            ("sealed", repair.SEALED_RULES, SEALED_ROWS),
-        )
-        for rule, row in zip(rules, rows, strict=True)
-    ],
-)
-def test_every_rule_decides_where_no_earlier_one_applies(
-    rule: repair.Rule, found: StreamRounds, cluster: Fleet, action: repair.Action
-) -> None:
-    assert repair.matching_rule(Situation(found, cluster)) is rule
-    assert repair.decide(found, cluster) == action
-
-
-def test_a_primary_that_is_one_already_or_has_left_is_not_chosen_again() -> None:
-    for node in (1, 5):
-        assert decide(runs(**NONE_JOINS, wanted_primary=node)) == Wait("running")
-        assert decide(sealed(**NONE_JOINS, wanted_primary=node)) == Unseal()
-
-
-def test_a_running_stream_with_too_few_replicas_says_how_many_it_has() -> None:
-    found = runs(joining=None, leaving=None, wanted_replicas=4)
-    assert decide(found) == Wait(f"running; has 3 of 4 replicas; {NO_SPARE}")
-
-
-def test_a_node_that_came_back_without_its_replica_seals_the_stream() -> None:
-    found = stream(None, *HEALTHY[1:], sealed=False)
-    assert decide(found) == Wait("running")  # it may just not have reported yet
-    action = decide(found, Fleet(registered={1}))
-    assert action == BeginSeal("node 1 came back without its replica")
-
-
 # ---- sources of copies
 
 
@@ -460,11 +288,11 @@ def test_a_copy_goes_on_from_another_source_but_not_to_another_replica() -> None
     assert not repair.is_same(Synchronise(3, 1), Unseal())
 
 
-# ---- logs without a running stream
-
-
 def never(stream: StreamRounds) -> bool:
     return False
+
+
+# ---- logs without a running stream
 
 
 def test_a_log_stands_still_if_all_its_streams_are_sealed_and_hit() -> None:
@@ -580,6 +408,13 @@ def test_nothing_is_lost_while_one_replica_has_all() -> None:
 def test_what_no_replica_has_is_lost() -> None:
     assert repair.find_loss(stream(None, None, None)) == (1, 0)
     assert repair.find_loss(stream(None, says(SEALING, end=3), says(SEALING, end=7))) == (7, 6)
+
+
+def test_what_nodes_had_that_an_operator_gave_up_is_lost() -> None:
+    found = stream(says(SEALED), says(SEALING, end=3), says(SEALED))
+    assert repair.find_loss(found, given_up={1}) is None
+    assert repair.find_loss(found, given_up={1, 3}) == (3, 2)
+    assert repair.find_loss(found, given_up={1, 2, 3}) == (1, 0)
 
 
 def test_a_stream_without_entries_has_nothing_to_lose() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
-from loomlog.errors import DataLoss, InvalidArgument, LoomError, Sealed, Unavailable
-from loomlog.types import CommitContext, ReplicaState
+from loomlog.errors import Conflict, DataLoss, InvalidArgument, LoomError, Sealed, Unavailable
+from loomlog.types import CommitContext, Precondition, ReplicaState
 
 NODES = (1, 2, 3)
 
@@ -260,3 +260,43 @@ def test_a_replica_that_was_read_again_after_an_error_asks_for_lost_commits() ->
     report = replica.report()
     assert (report.high_watermark, report.uncommitted_llsn_offset) == (0, 1)
     assert report.resend
+
+
+# ---- conditional batches
+
+
+def test_a_condition_is_reported_until_its_batch_is_committed() -> None:
+    replica = running()
+    assert replica.reserve(2, 5) == 1
+    replica.reserve(1)
+    replica.written(3)
+    assert replica.report().precondition == Precondition(1, 3, 5)
+    replica.commit(commit(1, 0, 5, 0))  # of other streams
+    assert replica.report().precondition == Precondition(1, 3, 5)
+    assert not replica.is_precondition_broken
+    replica.commit(commit(1, 3, 8, 5))
+    assert replica.report().precondition is None
+
+
+def test_a_batch_that_must_be_next_waits_for_nothing_else() -> None:
+    replica = running()
+    replica.reserve(1)
+    with pytest.raises(Conflict):
+        replica.reserve(1, 5)
+    replica.written(1)
+    replica.commit(commit(1, 1, 6, 0))
+    with pytest.raises(Conflict):
+        replica.reserve(1, 5)
+    assert replica.reserve(1, 6) == 2
+
+
+def test_a_condition_breaks_when_others_get_its_positions_and_a_seal_ends_it() -> None:
+    replica = running()
+    replica.reserve(1, 5)
+    replica.written(1)
+    replica.commit(commit(1, 0, 6, 0))
+    assert replica.is_precondition_broken
+    replica.self_seal()
+    replica.seal(2, 0)
+    assert (replica.report().precondition, replica.next_llsn) == (None, 1)
+    assert not replica.is_precondition_broken

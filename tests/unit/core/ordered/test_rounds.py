@@ -1,4 +1,4 @@
-"""Commit rounds: who gets which GLSNs, and who is told what (docs/design/ordered.md)."""
+"""Commit rounds: which stream gets which GLSNs, and which nodes are told."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loomlog.core.ordered.kept_rounds import needed, recall
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
-from loomlog.core.ordered.rounds import LogRounds, Round, RoundPart
-from loomlog.errors import Corrupt
-from loomlog.types import ReplicaState, Report
+from loomlog.core.ordered.round_parts import RoundPart
+from loomlog.core.ordered.rounds import LogRounds, Round
+from loomlog.errors import Busy, Conflict, Corrupt, NotYetWritten, Sealed
+from loomlog.types import CommitContext, Precondition, ReplicaState, Report
 
 NODES = (1, 2, 3)
 
@@ -51,11 +53,7 @@ def test_streams_get_glsns_in_id_order_and_dense() -> None:
         for stream, end in ((1, 3), (2, 1), (3, 6)):
             rounds.report(node, report(stream, end))
     round_ = run(rounds)
-    assert [(p.stream_id, p.glsn, p.length) for p in round_.parts] == [
-        (1, 1, 2),
-        (2, 3, 0),
-        (3, 3, 5),
-    ]
+    assert [(p.stream_id, p.glsn, p.length) for p in round_.parts] == [(1, 1, 2), (3, 3, 5)]
     assert round_.high_watermark == 7
 
 
@@ -144,10 +142,10 @@ def test_rounds_are_kept_until_every_replica_has_stored_them() -> None:
         rounds.report(node, report(1, 5, offset=3, high=2, stored=2 if node != 3 else 0))
     run(rounds)
     rounds.forget_stored()
-    assert [r.high_watermark for r in rounds.needed()] == [2, 4]
+    assert [r.high_watermark for r in needed(rounds)] == [2, 4]
     rounds.report(3, report(1, 5, offset=5, high=4, stored=4))
     rounds.forget_stored()
-    assert [r.high_watermark for r in rounds.needed()] == [4]
+    assert [r.high_watermark for r in needed(rounds)] == [4]
 
 
 def test_a_restart_goes_on_from_the_rounds_it_needs() -> None:
@@ -157,7 +155,7 @@ def test_a_restart_goes_on_from_the_rounds_it_needs() -> None:
         rounds.report(node, report(2, 2))
     run(rounds)
     again = rounds_with(2)
-    for round_ in rounds.needed():
+    for round_ in needed(rounds):
         again.restore(Round.decode(round_.encode()))
     assert again.high_watermark == 3
     assert [s.committed_llsn_end for s in again.streams.values()] == [3, 2]
@@ -168,7 +166,7 @@ def test_a_restart_goes_on_from_the_rounds_it_needs() -> None:
 
 
 def test_if_rounds_may_be_lost_a_stream_is_believed_once_a_replica_has_reported() -> None:
-    """Its last round may be damaged, which looks like one that was never durable."""
+    """The stream's last round may be damaged, which looks like one that was never durable."""
     rounds = rounds_with(3)
     rounds.doubt()
     rounds.streams[2].closed = True  # the metadata records where its segment ends
@@ -196,7 +194,7 @@ def test_a_damaged_round_record_is_corrupt(size: int) -> None:
         Round.decode(record[:size])
 
 
-@given(st.lists(st.tuples(st.sampled_from("wrcdx"), st.integers(0, 5)), max_size=120))
+@given(st.lists(st.tuples(st.sampled_from("wrcdnx"), st.integers(0, 5)), max_size=120))
 def test_replicas_agree_whatever_order_things_happen_in(steps: list[tuple[str, int]]) -> None:
     """Writes, reports, rounds, lost connections in any order: no replica ever differs."""
     rounds = rounds_with(2)
@@ -208,6 +206,13 @@ def test_replicas_agree_whatever_order_things_happen_in(steps: list[tuple[str, i
             replica.unseal(1, NODES)
             replicas[node, stream] = replica
     placed: dict[int, tuple[int, int]] = {}
+
+    def apply(node: int, stream_id: int, commit: CommitContext) -> None:
+        assert replicas[node, stream_id].commit(commit) is CommitOutcome.APPLIED
+        for i in range(commit.length):
+            place = (stream_id, commit.llsn + i)
+            assert placed.setdefault(commit.glsn + i, place) == place
+
     for kind, number in steps:
         node, stream = NODES[number % 3], 1 + number % 2
         replica = replicas[node, stream]
@@ -220,14 +225,34 @@ def test_replicas_agree_whatever_order_things_happen_in(steps: list[tuple[str, i
             rounds.durable()
         elif kind == "d":
             for stream_id, commit in rounds.commits_for(node, empty=bool(number % 2)):
-                outcome = replicas[node, stream_id].commit(commit)
-                assert outcome is CommitOutcome.APPLIED
-                for i in range(commit.length):
-                    place = (stream_id, commit.llsn + i)
-                    assert placed.setdefault(commit.glsn + i, place) == place
+                apply(node, stream_id, commit)
+        elif kind == "n":
+            for stream_id, commit, nodes in rounds.new_commits():
+                for each in nodes:
+                    apply(each, stream_id, commit)
         elif kind == "x":
             rounds.reconnected(node)
     assert sorted(placed) == list(range(1, len(placed) + 1)) or len(placed) < rounds.high_watermark
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_new_commits_go_to_the_nodes_that_lack_them(at_once: int) -> None:
+    rounds, sent = rounds_with(2), []
+    for end in range(1, 5):
+        for node in NODES:
+            rounds.report(node, report(1, end + 1))
+        run(rounds)
+        if end % at_once == 0:
+            sent += [(c.prev_high_watermark, c.llsn, nodes) for _, c, nodes in rounds.new_commits()]
+    assert sent == [(llsn - 1, llsn, [*NODES]) for llsn in range(1, 5)]
+    rounds.reconnected(3)
+    rounds.report(3, report(1, 6, offset=3, high=2))  # it lost two of them
+    for node in (1, 2):
+        rounds.report(node, report(1, 6, offset=5, high=4))
+    run(rounds)
+    lacking = [(c.llsn, nodes) for _, c, nodes in rounds.new_commits()]
+    assert lacking == [(5, [1, 2]), (3, [3]), (4, [3]), (5, [3])]
+    assert not list(rounds.new_commits())
 
 
 def forgetful(streams: int) -> tuple[LogRounds, list[Round]]:
@@ -257,12 +282,12 @@ def test_a_replica_that_lost_commits_which_are_not_kept_any_more() -> None:
 
 @pytest.mark.parametrize("known", [0, 1, 2, 4])
 def test_forgotten_rounds_that_are_still_known_are_sent_again(known: int) -> None:
-    """Without them nobody can tell the positions of one stream from those of the other."""
+    """The positions of one stream cannot be told from those of the other without these rounds."""
     log, all_rounds = forgetful(2)
     stream = log.streams[2]
     log.report(1, report(2, 5, offset=2, high=2))
     assert log.commits_for(1, empty=True)
-    log.recall(stream, 1, all_rounds[:known])
+    recall(log, stream, 1, all_rounds[:known])
     assert log.lost_commits(stream, 1) is (known < 4)
     if known == 4:
         sent = [commit for stream_id, commit in log.commits_for(1, empty=True) if stream_id == 2]
@@ -273,7 +298,7 @@ def test_forgotten_rounds_that_are_still_known_are_sent_again(known: int) -> Non
         ]
         log.report(1, report(2, 5, offset=5, high=8, stored=8))
         log.forget_stored()
-        assert log.needed() == all_rounds[-1:]
+        assert needed(log) == all_rounds[-1:]
 
 
 @pytest.mark.parametrize(("end", "lengths"), [(5, [2, 1]), (4, [2]), (3, [1])])
@@ -284,7 +309,7 @@ def test_positions_that_only_one_stream_can_have_had_follow_from_their_number(
     log, _ = forgetful(1)
     stream = log.streams[1]
     log.report(1, report(1, end, offset=2, high=1))
-    log.recall(stream, 1, [])
+    recall(log, stream, 1, [])
     sent = [commit for _, commit in log.commits_for(1, empty=False)]
     assert [(c.glsn, c.length) for c in sent if c.llsn < end] == [
         (2 + sum(lengths[:i]), length) for i, length in enumerate(lengths)
@@ -292,7 +317,8 @@ def test_positions_that_only_one_stream_can_have_had_follow_from_their_number(
 
 
 def test_an_older_copy_of_a_replica_refuses_commits_that_were_inferred() -> None:
-    """It may hold a batch that was never acknowledged, in a place that got another one later."""
+    """An older copy may hold a batch that was never acknowledged, in a place that got another one
+    later."""
     log = LogRounds(9)
     stream = log.add_stream(1, (1,), 1, sealed=False)
     for llsn, epoch in ((1, 1), (2, 2), (3, 2)):
@@ -303,8 +329,101 @@ def test_an_older_copy_of_a_replica_refuses_commits_that_were_inferred() -> None
         log.forget_stored()
     older = Replica(1, 1, 1, ReplicaContext(1, 2, 4))
     log.report(1, older.report())
-    log.recall(stream, 1, [])
+    recall(log, stream, 1, [])
     sent = [commit for _, commit in log.commits_for(1, empty=True)]
     assert sent
     assert [older.commit(commit) for commit in sent] == [CommitOutcome.MISSED] * len(sent)
     assert older.last_committed_llsn == 1
+
+
+# ---- conditional batches
+
+
+def conditional(end: int, llsn: int, length: int, expected: int, *, stream: int = 1) -> Report:
+    precondition = Precondition(llsn, llsn + length, expected)
+    return report(stream, end)._replace(precondition=precondition)
+
+
+def report_all(rounds: LogRounds, primary: Report) -> None:
+    rounds.report(1, primary)
+    for node in NODES[1:]:
+        rounds.report(node, primary._replace(precondition=None))
+
+
+def test_a_conditional_batch_gets_the_positions_behind_its_expected_tail() -> None:
+    rounds = rounds_with()
+    report_all(rounds, conditional(6, 3, 2, expected=2))  # [1, 2], [3, 4] expects 2, [5]
+    assert run(rounds).parts == (RoundPart(1, 1, 1, 1, 5),)
+
+
+@pytest.mark.parametrize("expected", [1, 3])
+def test_a_conditional_batch_and_all_behind_it_get_no_other_positions(expected: int) -> None:
+    rounds = rounds_with()
+    report_all(rounds, conditional(6, 3, 2, expected))
+    assert run(rounds).parts == (RoundPart(1, 1, 1, 1, 2),)
+    assert rounds.next_round() is None
+
+
+def test_a_conditional_batch_is_committed_as_a_whole() -> None:
+    rounds = rounds_with()
+    report_all(rounds, conditional(2, 1, 2, expected=0))
+    assert rounds.next_round() is None
+    report_all(rounds, conditional(3, 1, 2, expected=0))
+    assert run(rounds).high_watermark == 2
+
+
+def test_entries_of_another_stream_that_come_first_break_the_condition() -> None:
+    rounds = rounds_with(2)
+    report_all(rounds, report(1, 2))
+    report_all(rounds, conditional(2, 1, 1, expected=0, stream=2))
+    assert run(rounds).parts == (RoundPart(1, 1, 1, 1, 1),)
+
+
+def test_while_a_stream_holds_the_log_no_other_gets_positions() -> None:
+    rounds = rounds_with(2)
+    hold = rounds.hold(2, 1, 0)
+    report_all(rounds, report(1, 2))
+    assert rounds.next_round() is None
+    with pytest.raises(Busy):
+        rounds.hold(1, 1, 0)
+    report_all(rounds, conditional(2, 1, 1, expected=0, stream=2))
+    assert run(rounds).parts == (RoundPart(2, 1, 1, 1, 1),)
+    assert run(rounds).parts == (RoundPart(1, 1, 1, 2, 1),)  # the tail is another one now
+    rounds.release(hold)
+
+
+def test_a_hold_ends_when_it_is_released_or_its_stream_is_sealed() -> None:
+    rounds = rounds_with(2)
+    report_all(rounds, report(1, 2))
+    rounds.release(rounds.hold(2, 1, 0))
+    assert run(rounds).high_watermark == 1
+    rounds.hold(2, 1, 1)
+    rounds.streams[2].sealed = True
+    report_all(rounds, report(1, 3))
+    assert run(rounds).high_watermark == 2
+
+
+def test_a_log_is_held_only_at_its_tail_by_a_stream_that_runs() -> None:
+    rounds = rounds_with(2)
+    with pytest.raises(NotYetWritten):
+        rounds.hold(1, 1, 1)
+    with pytest.raises(Sealed):
+        rounds.hold(1, 2, 0)
+    report_all(rounds, report(1, 2))
+    assert rounds.next_round() is not None
+    with pytest.raises(Busy):  # the round may still get lost with this leader
+        rounds.hold(2, 1, 0)
+    rounds.durable()
+    with pytest.raises(Conflict):
+        rounds.hold(2, 1, 0)
+
+
+def test_nothing_is_committed_while_the_primary_does_not_run() -> None:
+    """The primary may have been restarted, and have forgotten a condition."""
+    rounds = rounds_with()
+    report_all(rounds, report(1, 3))
+    rounds.report(1, report(1, 3)._replace(state=ReplicaState.SEALING))
+    assert rounds.next_round() is None
+    rounds.report(1, report(1, 3))
+    rounds.report(2, report(1, 3)._replace(state=ReplicaState.SEALING))
+    assert run(rounds).high_watermark == 2

@@ -13,6 +13,7 @@ from loomlog.core.quorum.leader import (
     LeaderLog,
     Message,
     Read,
+    RoundsLost,
     Seal,
     Sealed,
     choose,
@@ -226,6 +227,31 @@ def test_a_question_is_answered_by_a_majority_after_it_was_asked() -> None:
     assert log.confirmed == question
 
 
+def test_once_a_majority_has_lost_its_rounds_nothing_is_waited_for() -> None:
+    log = LeaderLog(5, THREE, 1000)
+    for member in (2, 3):
+        log.connected(member)
+        assert log.next_message(member) == Seal()
+    log.sealed(2, Sealed(0, 0, lost=True))
+    with pytest.raises(RoundsLost, match=r"2 and 3 lost their rounds.*`loom metadata rebuild`"):
+        log.sealed(3, Sealed(0, 0, lost=True))
+
+
+def test_who_is_waited_for_is_said() -> None:
+    log = LeaderLog(5, THREE, 1000)
+    for member in (1, 2):
+        log.connected(member)
+        assert log.next_message(member) == Seal()
+    log.sealed(1, Sealed(4, 90))
+    log.sealed(2, Sealed(0, 0, lost=True))
+    assert log.why_not_open() == (
+        "metadata repository 3 is away, and 2 lost its rounds: start 3; if that is not possible, "
+        "stop all and see `loom metadata rebuild`"
+    )
+    log.members[2].sealed = None
+    assert log.why_not_open().startswith("metadata repositories 2 and 3 are away: start 2 and 3;")
+
+
 def test_a_lost_member_is_filled_when_a_majority_without_it_has_confirmed() -> None:
     log = opened()
     log.connected(3)
@@ -280,3 +306,20 @@ def test_an_epoch_whose_members_came_and_went_is_given_up() -> None:
     drain(log, 3)
     with pytest.raises(Unavailable, match="new epoch"):
         log.sealed(3, Sealed(4, 12))
+
+
+def test_records_have_the_newest_format_that_every_member_reads() -> None:
+    """A member may lead next: it must be able to read what it stores."""
+    log = LeaderLog(5, THREE, 4096)
+    for member in (1, 2):
+        log.connected(member)
+        drain(log, member)
+        log.sealed(member, Sealed(4, 10, record_format=2))
+    assert log.record_format == 0, "nothing is known about the third"
+    for read, common in ((1, 1), (2, 2), (0, 0)):  # it is started again with another release
+        log.connected(3)
+        drain(log, 3)
+        log.sealed(3, Sealed(4, 10, record_format=read))
+        assert log.record_format == common
+        log.disconnected(3)
+        assert log.record_format == common

@@ -56,6 +56,27 @@ async def test_only_the_newest_sequencer_says_what_is_clean(tmp_path: Path) -> N
         assert (await two.set_clean(loglet, 2, 2, make(2, 1))).last_clean == 1
 
 
+async def test_nobody_ends_or_cleans_the_epoch_of_another_node(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        await cluster.vsn(2).activate(loglet, 1)
+        before = await cluster.vsn(3).get(loglet)
+        kinds = pb.EpochStoreRequest
+        for kind, epoch, owner in (
+            (kinds.SET_CLEAN, 2, 2),
+            (kinds.USE_SHORT, 2, 2),
+            (kinds.CONTRADICT, 2, 2),
+            (kinds.FINISH, 2, 2),
+            (kinds.FINISH, 1, 1),
+        ):
+            request = pb.EpochStoreRequest(kind=kind, loglet_id=loglet, by=epoch, epoch=epoch)
+            request.end.epoch = 1
+            with pytest.raises(Unauthorized, match=f"is of node {owner}, not of node 3"):
+                await cluster.vsn(3).ask(pb.Frame(epoch_store_request=request))
+        assert await cluster.vsn(3).get(loglet) == before
+
+
 async def test_epochs_are_for_nodes_that_registered(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_requests import copyset, nodeset
@@ -12,11 +13,14 @@ from scrape import values
 from scripted_node import ScriptedNode
 from small_cluster import QUICK, SmallCluster, turns
 
-from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset import log_state
+from loomlog.core.copyset.messages import LogState
+from loomlog.core.copyset.nodeset import Member, sequencer_of
 from loomlog.core.copyset.record import make
 from loomlog.errors import InvalidArgument, NotLeader, Unavailable
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -90,7 +94,7 @@ async def reached(is_so: Callable[[], bool]) -> None:
 
 
 async def test_no_log_is_made_of_which_too_few_nodes_can_store_copies(tmp_path: Path) -> None:
-    """Its first append would wait."""
+    """The first append to such a log would wait."""
     async with SmallCluster(tmp_path, scripted=3) as cluster:
         assert cluster.repository.term is not None
         nodes = cluster.repository.term.nodes
@@ -105,7 +109,7 @@ async def test_no_log_is_made_of_which_too_few_nodes_can_store_copies(tmp_path: 
 
 
 async def test_no_epoch_is_given_to_nodes_of_which_too_few_can_store(tmp_path: Path) -> None:
-    """It could not be recovered without the node whose copies cannot be opened."""
+    """The epoch could not be recovered without the node whose copies cannot be opened."""
     async with SmallCluster(tmp_path, scripted=3, **QUICK) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)
@@ -154,8 +158,28 @@ async def test_or_when_it_is_not_drained_any_more(tmp_path: Path) -> None:
         await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 3])
 
 
+async def test_or_when_the_node_came_back_while_an_epoch_without_it_was_being_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SmallCluster(tmp_path, scripted=3) as cluster:
+        loglet = (await cluster.create_copyset()).log_id
+        await cluster.vsn(1).activate(loglet, 0)
+        take_epoch = log_state.take_epoch
+
+        def chosen_before(
+            state: LogState, node: NodeId, nodeset: Sequence[Member], **more: Any
+        ) -> LogState:
+            monkeypatch.undo()
+            return take_epoch(state, node, tuple(m for m in nodeset if m.shard != 3), **more)
+
+        monkeypatch.setattr(log_state, "take_epoch", chosen_before)
+        taken = await cluster.vsn(1).activate(loglet, 1)
+        assert sorted(taken.history[-1].nodeset) == [1, 2]
+        await cluster.log_is(lambda log: nodeset(copyset(log)) == [1, 2, 3])
+
+
 async def test_a_log_that_cannot_be_recovered_now_goes_on_as_it_is(tmp_path: Path) -> None:
-    """Its sequencer may still find room; a new epoch would have to wait."""
+    """The log's sequencer may still find room; a new epoch would have to wait."""
     async with SmallCluster(tmp_path, scripted=5, **QUICK) as cluster:
         loglet = (await cluster.create_copyset(replicas=2, nodeset=4)).log_id
         before = nodeset(copyset(await cluster.describe()))
@@ -301,7 +325,7 @@ async def test_who_takes_an_epoch_meanwhile_keeps_it(tmp_path: Path) -> None:
 async def test_a_node_that_registers_again_is_asked_whether_it_still_sequences(
     tmp_path: Path,
 ) -> None:
-    """It may have been started anew. Another one may have to sequence by now, and is asked, too."""
+    """The node may have been restarted. Another may have to sequence by now, and is asked, too."""
     async with SmallCluster(tmp_path, scripted=3) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         chosen = sequencer_of(loglet, dict.fromkeys((1, 2, 3), 1.0))

@@ -129,7 +129,7 @@ async def test_a_takeover_finishes_what_was_being_closed(
 
 
 async def test_a_log_that_could_not_be_closed_is_not_switched(tmp_path: Path) -> None:
-    """It can go on as it is; once it is being closed there is no way back."""
+    """The log can continue as it is; once it is being closed there is no way back."""
     async with SmallCluster(tmp_path, scripted=5, replace_after_s=60.0, **QUICK) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         await cluster.vsn(1).activate(loglet, 0)

@@ -8,15 +8,19 @@ from typing import Any, Protocol, cast
 
 import pytest
 from old_arrivals import LongAgo
+from poll import until
 from scripted_node import PATIENCE_S, ScriptedNode
 from small_cluster import SmallCluster, all_run, told, write_all
 
 from loomlog.archive.record import ArchiveInfo, register_name
+from loomlog.core.conditions import Kind
 from loomlog.core.segments import Segment
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
-from loomlog.limits import RETENTION_S_MAX
+from loomlog.limits import RETENTION_BYTES_MIN, RETENTION_S_MAX
 from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.logs import retention as retention_module
 from loomlog.metadata.logs.retention import RetentionTrimmer
+from loomlog.metadata.logs.sizes import Sizes
 from loomlog.metadata.protocol import Keepers
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
@@ -33,7 +37,12 @@ class TimeFinder(Protocol):
     ) -> Glsn: ...
 
 
-def retention(cluster: SmallCluster, finder: TimeFinder | None = None) -> RetentionTrimmer:
+def retention(
+    cluster: SmallCluster,
+    finder: TimeFinder | None = None,
+    sizes: Sizes | None = None,
+    interval_s: float = 1.0,
+) -> RetentionTrimmer:
     term = cluster.repository.term
     assert term is not None
     keepers = Keepers({"ordered": cast("Any", finder)}) if finder else term.keepers
@@ -42,9 +51,11 @@ def retention(cluster: SmallCluster, finder: TimeFinder | None = None) -> Retent
         term.admin,
         term.registers,
         keepers,
+        term._background,
         LongAgo(),
+        sizes or Sizes(term.store, term.catalog, keepers),
         lambda retention_s: int((NOW_S - retention_s) * 1_000_000),
-        interval_s=1.0,
+        interval_s=interval_s,
     )
 
 
@@ -109,8 +120,8 @@ async def test_what_was_too_old_stays_if_the_retention_changes_meanwhile(tmp_pat
 
 
 class AllIsOld:
-    """What it knows reaches further than the log, as the mark behind the last entry of an epoch
-    does in copyset logs."""
+    """A source that knows of positions behind the log's end, as copyset logs do: they put a mark
+    behind the last entry of an epoch."""
 
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
@@ -285,3 +296,80 @@ async def test_what_fails_unexpectedly_does_not_end_it_for_other_logs(
         await retention(cluster, Fails()).trim_all()
         assert looked == ["events", "others"]
     assert any(record.exc_info for record in caplog.records)
+
+
+async def test_a_log_that_is_stuck_does_not_delay_the_others(tmp_path: Path) -> None:
+    looked: dict[str, int] = {}
+
+    class Stuck:
+        """A keeper that never says where a time begins in one log."""
+
+        async def find_time(
+            self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+        ) -> Glsn:
+            looked[log.name] = looked.get(log.name, 0) + 1
+            if log.name == "events":
+                await asyncio.Event().wait()
+            raise Unavailable("try again")
+
+    async with SmallCluster(tmp_path) as cluster:
+        await started(cluster)
+        request = pb.CreateLog(
+            name="others", protocol="ordered", streams=1, replicas=2, retention_s=WEEK_S
+        )
+        await cluster.client.ask(pb.Frame(create_log=request))
+        running = asyncio.create_task(retention(cluster, Stuck(), interval_s=0.01).run())
+        await until(lambda: looked.get("others", 0) >= 3)
+        assert looked["events"] == 1
+        running.cancel()
+
+
+async def test_a_log_that_cannot_be_trimmed_for_long_is_a_condition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SmallCluster(tmp_path) as cluster:
+        nodes = await started(cluster)
+        for node in nodes:
+            node.refuse["find_time"] = Unavailable("the disk is busy")
+        keeper = retention(cluster, interval_s=0.0)
+        assert cluster.repository.term is not None
+        log = cluster.repository.term.catalog.log("events")
+        await keeper.trim_all()
+        assert not keeper.conditions(log), "not yet"
+        monkeypatch.setattr(retention_module, "WAITS_S", 0.0)
+        (condition,) = keeper.conditions(log)
+        assert (condition.kind, condition.log) == (Kind.RETENTION_WAITS, "events")
+        assert condition.text.endswith("the disk is busy")
+        for node in nodes:
+            del node.refuse["find_time"]
+        await keeper.trim_all()
+        assert not keeper.conditions(log)
+
+
+async def test_the_search_for_old_entries_begins_behind_what_went_for_its_size(
+    tmp_path: Path,
+) -> None:
+    searched: list[Glsn] = []
+
+    class Large:
+        """The sizes of logs that have three entries too many."""
+
+        async def last_surplus(self, log: LogRecord) -> Glsn:
+            return 3
+
+    class Old:
+        """A keeper of logs of which the next entry is too old."""
+
+        async def find_time(
+            self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
+        ) -> Glsn:
+            searched.append(first)
+            return first + 1
+
+    async with SmallCluster(tmp_path) as cluster:
+        await started(cluster)
+        change = pb.SetRetention(name="events", retention_bytes=RETENTION_BYTES_MIN)
+        await cluster.client.ask(pb.Frame(set_retention=change))
+        await retention(cluster, Old(), cast("Any", Large())).trim_all()
+        assert searched == [4]
+        assert await cluster.bounds() == (5, 10)

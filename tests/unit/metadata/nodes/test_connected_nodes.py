@@ -1,11 +1,18 @@
-"""The nodes that count as alive, and who is told when that changes."""
+"""The nodes that count as alive, and the parties that are notified when that changes."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from scripted_node import Peer
 
+from loomlog.core.conditions import Condition, Kind
+from loomlog.core.presence import ASK_S, QUIET_S
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
+from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
+from loomlog.wire.conditions import condition_to_wire
 from loomlog.wire.link import Connection
 
 
@@ -132,3 +139,38 @@ async def test_our_own_sleep_is_not_the_nodes_silence() -> None:
     story.members._check_all()
     assert story.told == [(1, True), (1, False)]
     story.members.stop()
+
+
+async def test_why_a_node_takes_nothing_names_its_disks_and_the_stream_in_question() -> None:
+    story = Story()
+    story.members.joined(1, connection())
+    full = Condition(Kind.VOLUME_FULL, "volume /a failed", "free space", volume="/a")
+    damaged = Condition(Kind.DATA_DAMAGED, "stream 7 is damaged", stream=7)
+    aside = Condition(Kind.DATA_LEFT_OVER, "/a/logs.damaged was set aside", volume="/a")
+    listed = [condition_to_wire(each) for each in (aside, full, damaged)]
+    story.members.take_conditions(1, pb.NodeConditions(conditions=listed, takes_nothing=True))
+    assert story.members.complaints(1) == "volume /a failed: free space"
+    assert story.members.complaints(1, 7) == "volume /a failed: free space; stream 7 is damaged"
+    assert story.members.complaints(2) == ""
+    story.members.stop()
+
+
+async def test_nodes_that_are_heard_of_are_checked_seldom() -> None:
+    story = Story()
+    story.members.start([])
+    story.members.joined(1, connection())
+    story.members._check_all()
+    assert due_s(story.members) == pytest.approx(ASK_S, abs=0.1)
+    story.silence(1, ASK_S)
+    story.members._check_all()  # asks
+    assert due_s(story.members) == pytest.approx(QUIET_S / 12, abs=0.05)
+    story.members.heard(1)
+    story.members._check_all()
+    assert due_s(story.members) == pytest.approx(ASK_S, abs=0.1)
+    story.members.stop()
+
+
+def due_s(members: ConnectedNodes) -> float:
+    """Return in how many seconds nodes are checked again."""
+    assert members._timer is not None
+    return members._timer.when() - asyncio.get_running_loop().time()

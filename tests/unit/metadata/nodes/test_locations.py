@@ -10,7 +10,7 @@ from cluster_requests import replicas
 from scripted_node import ScriptedNode
 from small_cluster import SmallCluster
 
-from loomlog.core.placement import place, spread
+from loomlog.core.placement import Placed, place, spread
 from loomlog.errors import InvalidArgument
 
 
@@ -24,33 +24,34 @@ def racks(**nodes: tuple[int, ...]) -> dict[int, str]:
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_a_stream_is_in_as_many_locations_as_there_are(count: int) -> None:
     locations = racks(a=(1, 2, 3), b=(4, 5), c=(6,))
-    for chosen in place(20, count, sorted(locations), [], locations):
+    for chosen in place(20, count, sorted(locations), Placed(), locations):
         assert len(set(chosen)) == count
         assert len({locations[node] for node in chosen}) == min(count, 3)
 
 
 def test_more_replicas_than_locations_are_spread_evenly() -> None:
     locations = racks(a=(1, 2, 3, 4), b=(5, 6, 7, 8))
-    for chosen in place(10, 4, sorted(locations), [], locations):
+    for chosen in place(10, 4, sorted(locations), Placed(), locations):
         assert sorted(Counter(locations[node] for node in chosen).values()) == [2, 2]
 
 
 def test_nodes_of_equally_large_locations_carry_equally_much() -> None:
     locations = racks(a=(1, 2), b=(3, 4), c=(5, 6))
-    placed = place(30, 3, sorted(locations), [], locations)
+    placed = place(30, 3, sorted(locations), Placed(), locations)
     assert set(Counter(node for chosen in placed for node in chosen).values()) == {15}
     assert set(Counter(chosen[0] for chosen in placed).values()) == {5}
 
 
 def test_a_node_without_location_is_in_one_of_its_own() -> None:
     locations = racks(a=(1, 2, 3)) | {4: "", 5: ""}
-    for chosen in place(10, 3, [1, 2, 3, 4, 5], [], locations):
+    for chosen in place(10, 3, [1, 2, 3, 4, 5], Placed(), locations):
         assert sum(node <= 3 for node in chosen) == 1
 
 
 def test_without_locations_nothing_is_different() -> None:
     nodes, unlabelled = [1, 2, 3, 4], dict.fromkeys((1, 2, 3, 4), "")
-    assert place(9, 3, nodes, [(1, 2)]) == place(9, 3, nodes, [(1, 2)], unlabelled)
+    before = Placed([(1, 2)])
+    assert place(9, 3, nodes, before) == place(9, 3, nodes, before, unlabelled)
     assert spread([3, 1, 2], 2, unlabelled) == [3, 1]
 
 

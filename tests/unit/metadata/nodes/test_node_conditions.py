@@ -1,4 +1,4 @@
-"""What is wrong with a node is told to operators, and the rest of the node serves."""
+"""Operators see what is wrong with a node, and the rest of the node serves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cluster_requests import chained, is_whole, nodes_of
 from node_services import chained_on
+from poll import until
 from small_cluster import QUICK, SmallCluster
 
 from loomlog import limits
@@ -44,15 +45,20 @@ async def test_chains_that_cannot_be_opened_are_made_anew_elsewhere(tmp_path: Pa
         store = tmp_path / f"vsn-{damaged}/cid=test/snid={damaged}/chains"
         await cluster.stop_node(damaged)
         (store / "CURRENT").write_text("no manifest\n")
-        kept = sorted(store.glob("*.[ls][os][gt]"))
+        kept = sorted(file.name for file in store.glob("*.[ls][os][gt]"))
         await cluster.start_node(damaged)
         log = await cluster.log_is(
             lambda log: is_whole(log) and damaged not in nodes_of(chained(log))[0]
         )
         await cluster.log.append(b"whole again")
         assert await cluster.log.entries() == cluster.log.acknowledged
-        assert await cluster.conditions(damaged)
-        assert sorted(store.glob("*.[ls][os][gt]")) == kept, "what was there stays"
+        aside = store.with_name("chains.damaged")
+        await until(aside.exists)
+        assert sorted(file.name for file in aside.glob("*.[ls][os][gt]")) == kept, "all stays"
+        await cluster.stop_node(damaged)
+        await cluster.start_node(damaged)
+        [text] = await cluster.conditions(damaged)
+        assert text.startswith(f"{aside} is damaged and was set aside")
 
 
 async def test_a_condition_that_is_over_is_not_shown_any_more(tmp_path: Path) -> None:

@@ -381,7 +381,7 @@ async def test_a_newcomer_does_not_use_up_numbers(tmp_path: Path) -> None:
 
 
 async def test_a_node_with_an_older_copy_of_its_data_is_recognised(tmp_path: Path) -> None:
-    """Its generation has not grown since it was heard of last, though it was started anew."""
+    """The node was restarted, but its generation has not grown since it was last heard of."""
     replica = pb.ChainReplicaRef(loglet_id=9, chain=0, birth=1)
     newer = pb.ChainReplicaRef(loglet_id=9, chain=0, birth=2)
     async with SmallCluster(tmp_path) as cluster:

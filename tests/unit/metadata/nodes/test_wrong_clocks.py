@@ -71,7 +71,7 @@ async def test_a_node_whose_clock_is_wrong_is_named(tmp_path: Path) -> None:
 async def test_a_metadata_repository_whose_clock_is_wrong_says_so_and_deletes_nothing_early(
     tmp_path: Path,
 ) -> None:
-    """As seen from here, the clocks of all nodes are a day behind."""
+    """The repository sees the clocks of all nodes a day behind its own."""
     async with SmallCluster(tmp_path) as cluster:
         nodes = await with_a_log(cluster)
         for node in nodes:

@@ -1,4 +1,4 @@
-"""Who may register while metadata is rebuilt."""
+"""Registration while metadata is rebuilt."""
 
 from __future__ import annotations
 

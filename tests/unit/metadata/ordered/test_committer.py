@@ -10,6 +10,7 @@ from hand_worker import HandWorker
 from small_cluster import SmallCluster, all_run, commits, told, turns, write_all
 
 from loomlog.errors import LoomError, RolledBack, Unavailable
+from loomlog.metadata.rounds.round_files import FileRoundLog
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -129,6 +130,27 @@ async def test_a_node_that_reconnects_is_told_what_it_missed(tmp_path: Path) -> 
         await nodes[1].join(cluster.address)
         await told(nodes[1], 1, 3)
         assert "seal 1 epoch 2" not in nodes[0].orders, "a short loss of the connection is nothing"
+
+
+async def test_rounds_that_leave_out_streams_follow_on_those_of_an_earlier_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SmallCluster(tmp_path, round_file_bytes=1024) as cluster:
+        nodes = await cluster.add_nodes(2)
+        await cluster.create(streams=3, replicas=2)
+        tail = 0
+        for record_format in (0, 1, 1, 0):
+            monkeypatch.setattr(FileRoundLog, "record_format", record_format)
+            await cluster.restart_repository()
+            for node in nodes:
+                await node.join(cluster.address)
+            for stream_id in (1, 2) * 10:  # the file is replaced several times
+                write_all(nodes, stream_id, 1)
+                tail += 1
+                await told(nodes[0], stream_id, tail)
+        assert [llsn for _, llsn, _ in commits(nodes[0], 1)] == list(range(1, 41))
+        assert [glsn for glsn, _, _ in commits(nodes[1], 2)] == list(range(2, 81, 2))
+        assert commits(nodes[0], 3) == []
 
 
 async def test_a_restarted_repository_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A dead node's replicas are made anew elsewhere (docs/design/ordered.md)."""
+"""A dead node's replicas are made again on another node (docs/design/ordered.md)."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_spare_that_cannot_be_filled_is_passed_over(tmp_path: Path) -> N
 
 
 async def test_a_replica_that_cannot_be_sealed_is_replaced(tmp_path: Path) -> None:
-    """Its node lives, but its disk does not."""
+    """The replica's node lives, but its disk does not."""
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 4)
         nodes[2].refuse["seal"] = LoomError("the disk failed")

@@ -158,7 +158,7 @@ async def test_a_node_that_is_lost_is_given_up_if_nothing_depends_on_it(tmp_path
 
 
 async def test_appends_that_wait_get_their_answer_after_it(tmp_path: Path) -> None:
-    """What no round has reached, as far as anybody heard, is decided again."""
+    """Positions that no known round has reached are decided again."""
     cluster = LocalCluster(nodes=2, directory=tmp_path)
     async with cluster as client:
         log = await client.create_log("events", streams=1, replicas=2)

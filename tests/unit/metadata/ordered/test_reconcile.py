@@ -232,7 +232,7 @@ async def lose_disk(node: ScriptedNode) -> None:
 
 
 async def test_a_seal_waits_for_the_round_that_is_under_way(tmp_path: Path) -> None:
-    """What the round commits was decided before the seal: it must not be dropped by it."""
+    """The round was decided before the seal, which must not drop what it commits."""
     worker = HandWorker()
     async with SmallCluster(tmp_path, worker=worker) as cluster:
         (node,) = await cluster.add_nodes(1)

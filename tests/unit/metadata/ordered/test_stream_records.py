@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from faulty_store import DyingStore, FaultyStore, PowerLoss
 
+from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.core.segments import Settings
 from loomlog.errors import NotFound, SwapUnknown
 from loomlog.metadata.catalog.catalog import Catalog
@@ -169,3 +172,41 @@ async def test_a_write_that_may_have_happened_is_replaced_by_the_next(loses: str
     with pytest.raises(NotFound, match="stream 1 was deleted"):
         await records.update(1, epoch=4)
     assert (await load(store)).streams == records.streams == {}
+
+
+async def test_what_is_placed_is_counted_as_it_changes() -> None:
+    """Placing a stream must not look at all others."""
+    store = MemoryStore()
+    records = await load(store)
+    await know_nodes(records, 5)
+    log = await create(records, 2, [(1, 2), (2, 1), (1, 3)])
+    await records.swap_replicas(1, (4, 2), dropping=[1], births={})
+    await records.update(2, taken_back=True)
+    for found in (records, await load(store)):
+        assert +found.catalog.placed.replicas == {1: 1, 2: 1, 3: 1, 4: 1}
+        assert +found.catalog.placed.primaries == {1: 1, 4: 1}
+    await records.catalog.delete_log("events")
+    records.log_deleted(log.log_id)
+    assert not +records.catalog.placed.replicas
+    await records.forget(1)
+    assert not +records.catalog.placed.primaries
+
+
+class Unlisted(dict[int, StreamRecord]):
+    """Does not show all that it has."""
+
+    def values(self) -> Any:
+        raise AssertionError("all streams were looked at for one log")
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all streams were looked at for one log")
+
+
+async def test_deleting_a_log_looks_at_no_streams_of_others() -> None:
+    records = await load(MemoryStore())
+    log = await create(records, 1, [(1,), (2,)])
+    await records.catalog.delete_log("events")
+    records.streams, records.abandoned = Unlisted(records.streams), Unlisted(records.abandoned)
+    assert records.log_deleted(log.log_id) == [1, 2]
+    assert records.without_segment(log.log_id) == [1, 2]
+    assert records.entries_gone(log.log_id) == 0

@@ -10,6 +10,7 @@ from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.copyset.log_state import first_state, take_epoch
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.ordered.stream_record import StreamRecord
+from loomlog.core.packed import HeldReplica
 from loomlog.core.segments import Segment, Settings
 from loomlog.metadata.catalog.records import (
     CountersRecord,
@@ -22,7 +23,6 @@ from loomlog.metadata.catalog.records import (
 from loomlog.metadata.chained.records import ChainedDraft
 from loomlog.metadata.copyset.records import CopysetDraft, CopysetRecord
 from loomlog.metadata.ordered.draft import OrderedDraft
-from loomlog.metadata.ordered.held_replicas import HeldReplica
 from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft
 from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import ReplicaState, Report
@@ -200,11 +200,34 @@ def test_the_end_of_older_segments_is_not_taken_for_a_trim() -> None:
     assert _trimmed(draft(found, more), "b") == 0
     copyset[3] = 5
     assert _trimmed(draft(found, more), "b") == 5
-    for position in (9, 12):  # a whole segment: its records are not drafted as gone
-        copyset[3] = chained[2] = position
-        made = draft(found, more)
-        assert _trimmed(made, "b") == 0
-        assert f"log b was trimmed up to position {position} since: trim it again" in made.notes
+
+
+def test_segments_that_were_trimmed_as_a_whole_leave_their_log() -> None:
+    """Nodes have nothing of them any more, so there is nothing to find out about them."""
+    found = held()
+    copyset = found.trims[2]
+    older = Segment(9, Settings("chained", 1, 2), 1, 9)
+    log = LogRecord(3, "c", (older, Segment(3, Settings("copyset", 1, 2), 10)))
+    gone = replace(CHAINED, loglet=9, log_id=3)
+    more: dict[str, MetadataRecord] = {"log/c": log, "chained/9": gone}
+    assert draft(found, more).log("c") == log
+    copyset[3] = 12
+    made = draft(found, more)
+    assert not made.reasons
+    assert _trimmed(made, "c") == 12
+    assert [segment.loglet for segment in made.log("c").segments] == [3]
+    assert "chained/9" not in made.changes, "the vmr removes what is left of it"
+
+
+def test_a_log_is_not_trimmed_by_whole_segments_with_streams() -> None:
+    found = held()
+    copyset = found.trims[2]
+    ordered = Segment(1, Settings("ordered", 1, 2), 1, 9)
+    log = LogRecord(1, "a", (ordered, Segment(3, Settings("copyset", 1, 2), 10)))
+    copyset[3] = 12
+    made = draft(found, {"log/a": log})
+    assert _trimmed(made, "a") == 0
+    assert made.notes.count("log a was trimmed up to position 12 since: trim it again") == 1
 
 
 def _trimmed(made: Draft, name: str) -> int:
@@ -221,7 +244,7 @@ def test_a_segment_that_is_not_known_may_be_part_of_a_log() -> None:
 
 
 def test_a_log_that_nobody_has_is_given_up_only_by_an_operator() -> None:
-    """Its nodes may have been added since the copy was made, or have lost their disks."""
+    """The log's nodes may have been added since the copy was made, or have lost their disks."""
     found = held()
     del found.streams[1], found.chains[2], found.copysets[3]
     keys = "log/a", "stream/1", "log/b", "chained/2", "log/c", "copyset/3"

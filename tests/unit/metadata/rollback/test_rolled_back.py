@@ -105,6 +105,23 @@ async def test_a_restored_copy_serves_nobody(cluster: RollbackCluster) -> None:
     assert not [order for node in cluster.nodes for order in node.orders if "remove" in order]
 
 
+async def test_a_log_is_not_described_before_nodes_can_tell_that_the_copy_is_old(
+    cluster: RollbackCluster,
+) -> None:
+    """Appends that follow the description would be sent, and never answered."""
+    await cluster.create()
+    await cluster.stop_repository()
+    cluster.back_up()
+    await cluster.start_repository()
+    await cluster.rejoin(*cluster.nodes)
+    await cluster.restart(restore=True)
+    describing = asyncio.create_task(cluster.describe())
+    with pytest.raises(RolledBack):
+        await cluster.nodes[1].join(cluster.address)
+    with pytest.raises(RolledBack):
+        await describing
+
+
 async def test_the_status_of_a_restored_copy_claims_nothing_that_may_be_old(
     cluster: RollbackCluster,
 ) -> None:
@@ -158,7 +175,7 @@ async def test_a_stranger_is_not_shown_as_a_node_that_is_held_back(
 async def test_a_copy_of_a_connected_node_that_lived_elsewhere_stops_nobody(
     cluster: RollbackCluster,
 ) -> None:
-    """As when a node of a cluster made from copies for tests is given the wrong address."""
+    """A node of a cluster made from copies for tests may have been given the wrong address."""
     node, copy = cluster.nodes[1], ScriptedNode(2)
     copy.cluster_secret, copy.node_secret = node.cluster_secret, node.node_secret
     copy.known_run = pb.NoteRun(number=node.known_run.number, id="elsewhere", revision=1)
@@ -239,7 +256,7 @@ async def test_nothing_is_changed_before_enough_nodes_came(
 async def test_absent_nodes_without_data_stop_counting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    """As when somebody tried out seven more nodes, and took them away again."""
+    """An operator may have tried seven more nodes, and taken them away again."""
     monkeypatch.setattr(gate, "EMPTY_WAIT_S", 0.5)
     async with SmallCluster(tmp_path, real=3) as cluster:
         create = pb.CreateLog(name="events", protocol=protocol, streams=1, replicas=3)
@@ -307,7 +324,7 @@ async def give_up(cluster: RollbackCluster, node: int, action: pb.ChangeNode.Act
 async def test_nodes_that_are_lost_are_not_waited_for(
     cluster: RollbackCluster, action: pb.ChangeNode.Action
 ) -> None:
-    """What an operator said holds also if this repository ends before enough was said."""
+    """An operator's word holds even if this repository ends before enough nodes have answered."""
     await cluster.restart()
     assert "0 of 2 storage nodes" in (await give_up(cluster, 1, action)).next
     await cluster.restart()
@@ -412,7 +429,7 @@ async def test_a_peer_without_a_secret_cannot_say_that_metadata_went_back(
 async def test_a_stranger_that_was_let_in_cannot_say_that_metadata_went_back(
     cluster: RollbackCluster, number: int
 ) -> None:
-    """It learns the cluster's secret when it registers with a free number."""
+    """The stranger learns the cluster's secret when it registers with a free number."""
     stranger = empty_node(9)
     await stranger.join(cluster.address)
     await stranger.disconnect()

@@ -28,7 +28,7 @@ Answers = list[tuple[pb.Frame | LoomError, Sequence[bytes]]]
 
 
 class MemberRig:
-    """A member whose disk works when it is told to."""
+    """A member whose disk works when the test lets it."""
 
     def __init__(self, directory: Path, *, create: bool = False, member_id: int = 1) -> None:
         self.worker = HandWorker()

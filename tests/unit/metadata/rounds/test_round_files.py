@@ -111,6 +111,28 @@ async def test_a_tail_torn_at_every_byte_is_cut_and_written_again(
         assert read(tmp_path) == [b"one", b"new"], torn
 
 
+async def test_a_torn_tail_stays_doubtful_until_nodes_have_confirmed_it(tmp_path: Path) -> None:
+    """The next start found zeros, and showed a tail that nodes might know to be higher."""
+    directory = tmp_path / "rounds"
+    write(directory, [b"one"], [b"two" * 30])
+    path = the_file(directory)
+    path.write_bytes(path.read_bytes().replace(b"two", b"tow", 1))
+    worker = HandWorker()
+    for _ in range(2):
+        log = open_log(directory, worker)
+        assert log.is_doubtful
+        assert log.read() == [b"one"]
+        log.close()
+    log = open_log(directory, worker)
+    log.trust()
+    worker.work()
+    assert not log.is_doubtful
+    log.close()
+    log = open_log(directory, worker)
+    assert not log.is_doubtful
+    log.close()
+
+
 async def test_remains_of_a_torn_job_never_come_back(tmp_path: Path) -> None:
     """The first record of a job is lost, the second reached the disk: neither is durable, and the
     second must not follow on another first one later."""
@@ -153,7 +175,7 @@ async def test_a_broken_record_before_later_ones_is_corruption_that_is_named(
 
 @pytest.mark.parametrize("records", [1, 20])
 async def test_a_flipped_bit_costs_at_most_the_last_job(tmp_path: Path, records: int) -> None:
-    """Only damage of the last job looks like a torn write; reports of nodes tell then."""
+    """Damage of the last job alone looks like a torn write; reports of nodes reveal it then."""
     jobs = [[b"%d" % number] for number in range(records)] + [[b"last", b"job"]]
     write(tmp_path, *jobs)
     path = the_file(tmp_path)
@@ -236,7 +258,7 @@ class Killed(Exception):  # noqa: N818 - an event, not an error
 async def test_what_a_killed_process_left_unsynced_is_relied_on_only_once_it_holds(
     change: int,
 ) -> None:
-    """Killed at any change; another process goes on; then the power goes, too."""
+    """The process is killed at any change, another one continues, and then the power fails, too."""
     disk = SimDisk(World(change), "host")
 
     def opened() -> tuple[FileRoundLog, HandWorker]:

@@ -141,7 +141,7 @@ async def test_a_flipped_bit_in_the_log_of_a_killed_process_costs_at_most_its_la
 
 
 async def test_a_log_that_was_cut_is_read_up_to_its_last_whole_transaction(tmp_path: Path) -> None:
-    """As after any crash: what is missing at the end was not committed."""
+    """A crash leaves the same: what is missing at the end was not committed."""
     path = tmp_path / "metadata.sqlite"
     states = []
     async with opened(path) as store:

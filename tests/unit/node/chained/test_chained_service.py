@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import threading
 from pathlib import Path
+from struct import pack
 
 import pytest
 from chained_node_rig import EPOCH, LOGLET, ChainNodes, block, replica
 from node_rig import PATIENCE_S
 from node_services import chained_on
+from poll import until
 
 from loomlog import limits
 from loomlog.config import StorageSettings
-from loomlog.core.chained.chain import POSITION_MAX, Extent, Replica
+from loomlog.core.chained.chain import Extent, Replica
 from loomlog.core.chained.messages import (
     Before,
     Check,
@@ -40,11 +44,13 @@ from loomlog.core.chained.messages import (
     Write,
     Written,
 )
-from loomlog.core.chained.replica import DAMAGED
+from loomlog.core.chained.replica import DAMAGED, NOT_HERE
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized
-from loomlog.limits import MIB
+from loomlog.limits import MIB, POSITION_MAX
 from loomlog.node.chained import volumes
+from loomlog.storage.chained.rocks_table import salvage_table
+from loomlog.storage.files import Files
 from loomlog.types import SyncMode
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import request_to_wire
@@ -169,7 +175,7 @@ async def test_chains_that_cannot_be_opened_do_not_stop_the_node(tmp_path: Path)
         await nodes.create()
         await nodes.stop(1)
         [manifest] = nodes.chains().glob("MANIFEST-*")
-        manifest.write_bytes(b"no manifest")
+        manifest.rename(tmp_path / "away")
         await nodes.start(1)
         assert nodes.found() == []
         answer = await nodes.order_chain(Create(), replica(birth=2))
@@ -186,18 +192,17 @@ async def test_a_replica_in_chains_that_cannot_be_opened_is_not_called_removed(
         await nodes.create()
         await nodes.stop(1)
         [manifest] = nodes.chains().glob("MANIFEST-*")
-        content = manifest.read_bytes()
-        manifest.write_bytes(b"no manifest")
+        away = manifest.rename(tmp_path / "away")
         await nodes.start(1)
         for request in (Remove(), Seal(EPOCH, salvage=True)):
             answer = await nodes.order_chain(request)
             assert isinstance(answer, Refused)
             assert "cannot be opened" in answer.reason
-        manifest.write_bytes(content)
+        away.rename(manifest)
         async with asyncio.timeout(PATIENCE_S):
-            while await nodes.order_chain(Check(EPOCH)) != Done():
+            while (await nodes.order_when_connected(Check(EPOCH))) != Done():
                 pass
-        assert await nodes.order_chain(Remove()) == Done()
+        assert await nodes.order_when_connected(Remove()) == Done()
         await nodes.restart(1)
         assert nodes.found() == []
 
@@ -260,7 +265,7 @@ async def test_a_node_that_stops_while_its_disk_fails_stops(
 async def test_a_replica_that_cannot_be_read_says_that_it_is_not_fit(
     tmp_path: Path, size: int, where: str
 ) -> None:
-    """Also the metadata repository hears of it, and may give the chain another one."""
+    """The metadata repository hears of it, too, and may give the chain another replica."""
     async with ChainNodes(tmp_path, 1) as nodes:
         await nodes.create()
         await nodes.ask(Write(EPOCH, block(1, size=size)))
@@ -295,6 +300,24 @@ async def test_new_replicas_go_where_the_fewest_are(tmp_path: Path) -> None:
         assert len(list(tmp_path.glob("*/cid=test/snid=1/chains"))) == 2
 
 
+async def test_a_replica_may_be_on_a_volume_that_is_missing(tmp_path: Path) -> None:
+    """Such a replica is neither lost nor removed: that is known when the volume is back."""
+    async with ChainNodes(tmp_path, 1, volumes=2) as nodes:
+        both = replica(chain=0), replica(chain=1)
+        await nodes.create(*both)
+        nodes.volumes = 1
+        await nodes.restart(1)
+        away = next(each for each in both if each[1:] not in {key[:3] for key in nodes.found()})
+        for request in (Seal(EPOCH + 1, salvage=True), Check(EPOCH), Remove()):
+            answer = await nodes.order_chain(request, away)
+            assert isinstance(answer, Refused)
+            assert answer != NOT_HERE
+            assert f"volume {tmp_path / 'vsn-1+'} is missing" in answer.reason
+        nodes.volumes = 2
+        await nodes.restart(1)
+        assert isinstance(await nodes.order_chain(Seal(EPOCH), away), SealedAt)
+
+
 # ---- space
 
 
@@ -303,8 +326,7 @@ async def test_what_chains_take_is_reported(tmp_path: Path) -> None:
         await nodes.create()
         for first in range(1, 11):
             await nodes.ask(Write(EPOCH, block(first, size=100_000)))
-        await nodes.metadata.until(lambda: nodes.metadata.loglet_bytes)
-        assert nodes.metadata.loglet_bytes >= MIB * 9 // 10
+        await nodes.metadata.until(lambda: nodes.metadata.loglet_bytes >= MIB * 9 // 10)
 
 
 async def test_the_space_of_what_was_trimmed_and_removed_is_freed(
@@ -399,3 +421,53 @@ async def test_a_source_that_is_gone_is_named(tmp_path: Path) -> None:
             answer = await nodes.pull(source, newcomer, 1, MIB)
             assert isinstance(answer, Refused)
             assert "node 1" in answer.reason
+
+
+async def test_rows_that_a_reader_cannot_read_let_the_rest_be_salvaged(tmp_path: Path) -> None:
+    """Nothing is served before the metadata repository knows that blocks may be missing."""
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        for first in range(1, 301):
+            assert await nodes.ask(Write(EPOCH, block(first))) == Stored()
+        await nodes.restart(1)  # now they are in a table
+        await nodes.stop(1)
+        table = max(nodes.chains().glob("*.sst"), key=lambda file: file.stat().st_size)
+        content = bytearray(table.read_bytes())
+        extents = [found.end() for found in re.finditer(b"E" + pack(">II", LOGLET, 0), content)]
+        content[extents[len(extents) // 3]] ^= 1
+        table.write_bytes(content)
+        await nodes.start(1)
+        aside = nodes.chains().with_name("chains.damaged")
+        async with asyncio.timeout(PATIENCE_S):
+            while not aside.exists():
+                await nodes.order_when_connected(Fetch(EPOCH, 1, MIB))
+            seal = Seal(EPOCH + 1, salvage=True)
+            while not isinstance(await nodes.order_when_connected(seal), SealedAt):
+                pass
+        listed = await nodes.order_chain(List(EPOCH + 1, 1, 400))
+        assert isinstance(listed, Listed)
+        assert len(listed.extents) == 300, "what follows from blocks is made again"
+        assert nodes.metadata.registrations[1].salvaged_chains == [0]
+
+
+async def test_chains_are_salvaged_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    def salvage_later(files: Files, path: str) -> str:
+        attempts.append(path)
+        if len(attempts) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return salvage_table(files, path)
+
+    monkeypatch.setattr(volumes, "_salvage", salvage_later)
+    monkeypatch.setattr(limits, "REOPEN_S", 0.05)
+    async with ChainNodes(tmp_path, 1) as nodes:
+        await nodes.create()
+        assert await nodes.ask(Write(EPOCH, block(1))) == Stored()
+        await nodes.stop(1)
+        (nodes.chains() / "CURRENT").write_text("no manifest\n")
+        await nodes.start(1)
+        await until(nodes.chains().with_name("chains.damaged").exists)
+        assert len(attempts) == 2

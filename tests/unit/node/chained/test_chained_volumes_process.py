@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from loomlog.core.chained.messages import (
     Stored,
     Write,
 )
+from loomlog.core.chained.replica import FORGETFUL
 from loomlog.errors import Unavailable
 from loomlog.limits import MIB
 from loomlog.net.endpoints import connect
@@ -48,19 +50,19 @@ class Process:
 
     def __init__(self, volume: Path, metadata: PlayedMetadata) -> None:
         self._volume = volume
-        self._metadata = metadata
+        self.metadata = metadata
 
     async def start(self) -> Connection:
-        self._metadata.nodes.clear()
+        self.metadata.nodes.clear()
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loomlog.cli.vsn", "start", "--end-with-parent"),
             *("--cluster-id", "test", "--storage-node-id", "1", "--volumes", str(self._volume)),
-            *("--mr", self._metadata.server.address, "--listen", "127.0.0.1:0"),
+            *("--mr", self.metadata.server.address, "--listen", "127.0.0.1:0"),
             *("--log-level", "error"),
             stdout=asyncio.subprocess.DEVNULL,
         )
-        await self._metadata.until(lambda: 1 in self._metadata.nodes)
-        address = self._metadata.registrations[1].address
+        await self.metadata.until(lambda: 1 in self.metadata.nodes)
+        address = self.metadata.registrations[1].address
         return await connect(address, Codec("client"), Handler())
 
     def limit_files(self, size: int) -> None:
@@ -132,6 +134,20 @@ async def test_what_was_acknowledged_is_there_after_every_kill(tmp_path: Path) -
             for first in writing.acknowledged:
                 found = await ask(client, replica(), Read(EPOCH, first))
                 assert found == Found(block(first, size=SIZE))
+
+
+async def test_a_copy_that_is_put_back_serves_nothing_before_it_is_sealed(tmp_path: Path) -> None:
+    async with a_node(tmp_path) as (process, client):
+        assert await ask(client, replica(), Write(EPOCH, block(1, size=SIZE))) == Stored()
+        await process.kill()
+        shutil.copytree(tmp_path / "volume", tmp_path / "copy")
+        shutil.rmtree(tmp_path / "volume")
+        (tmp_path / "copy").rename(tmp_path / "volume")
+        client = await process.start()
+        assert await ask(client, replica(), Read(EPOCH, 1)) == FORGETFUL
+        sealed = await ask(process.metadata.nodes[1], replica(), Seal(EPOCH))
+        assert isinstance(sealed, SealedAt)
+        assert await ask(client, replica(), Read(EPOCH, 1)) == Found(block(1, size=SIZE))
 
 
 async def test_a_disk_that_was_full_is_used_again_and_nothing_is_lost(tmp_path: Path) -> None:

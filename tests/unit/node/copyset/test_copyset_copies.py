@@ -17,12 +17,15 @@ from loomlog.core.copyset.messages import (
     Delivered,
     Done,
     EpochEnd,
+    FindBatch,
+    FoundBatch,
     NodeAnswer,
     NodeRequest,
     Purge,
     Read,
     Refused,
     Release,
+    Restore,
     Store,
     Stored,
     Trim,
@@ -112,7 +115,7 @@ class CopiesRig:
         self._disks.open()
         epochs = EpochStoreClient(nobody, lambda known: None)
         [path] = self._disks.paths
-        self.copies = Copies(ME, path, self._disks, epochs, lambda: 7, lambda _: None)
+        self.copies = Copies(ME, path, self._disks, epochs, lambda: 7, lambda _: None, lambda: None)
         self.copies.joined({})
         self.catch_up = RecordedCatchUp(self.copies)
 
@@ -194,6 +197,15 @@ async def test_a_read_that_was_ended_is_not_answered(rig: CopiesRig) -> None:
     assert not answer.done()
 
 
+async def test_a_repeated_append_is_found_in_a_restored_copy(rig: CopiesRig) -> None:
+    """The nodes that stored the record first may be away, or have left the nodeset."""
+    restored = record(1)._replace(batch=bytes(a_batch(1, producer_id=5, sequence=3)))
+    end = EpochEnd(1, lng=1, last=1, seal=1, wave=1)
+    assert await rig.ask(Restore(LOG, restored, end, version=1)) == Stored()
+    found = await rig.ask(FindBatch(LOG, producer_id=5, sequence=3))
+    assert found == FoundBatch((restored.first,), certain=True)
+
+
 async def test_a_node_that_was_away_is_told_to_learn_what_it_missed(rig: CopiesRig) -> None:
     await rig.ask(Store(LOG, record(1)))
     await rig.ask(Store(LOG, record(1, epoch=2)))
@@ -212,7 +224,7 @@ async def test_a_refused_request_is_answered_like_any_other(rig: CopiesRig) -> N
 
 
 async def test_the_store_is_tended(rig: CopiesRig) -> None:
-    await rig.ask(Release(LOG, make(1, 1)))  # comes behind it
+    await rig.ask(Store(LOG, record(1)))  # comes behind it
     assert rig.table.tended == [7]
 
 

@@ -88,7 +88,7 @@ async def test_a_sequencer_that_was_replaced_says_that_it_took_nothing(tmp_path:
         await rig.append(first)
         rig.epochs.dead.add(first)  # as the metadata repository believes
         assert await rig.append(second) == make(2, 1)
-        assert not await rig.append(first)
+        assert await rig.is_refused(first)
         await rig.shows({make(1, 1), make(2, 1)})  # when epoch 1 is recovered
 
 
@@ -133,7 +133,7 @@ async def test_a_closed_log_takes_nothing_and_is_recovered_on_order(tmp_path: Pa
         await connection.request(pb.Frame(recover_copyset=order))
         await connection.request(pb.Frame(recover_copyset=order))
         assert (rig.epochs.state.last_clean, rig.epochs.state.tail) == (1, placed[-1])
-        assert not await rig.append(first), "its sequencer did not know yet, and took it"
+        assert await rig.is_refused(first)
         for node in (first, second):
             with pytest.raises(Sealed):
                 await rig.append(node)
@@ -166,7 +166,8 @@ async def test_an_open_log_that_is_recovered_on_order_is_sequenced_there(tmp_pat
 
 
 async def test_an_order_that_is_late_begins_no_epoch_again(tmp_path: Path) -> None:
-    """Its LSNs are given: whoever got the same ones now would be acknowledged for another batch."""
+    """The LSNs of that epoch are assigned: an append that got one now would be acknowledged for
+    another batch."""
     async with CopysetRig(tmp_path) as rig:
         first, second, third, *_ = rig.favourites
         await rig.append()
@@ -191,7 +192,7 @@ async def test_an_order_that_is_late_begins_no_epoch_again(tmp_path: Path) -> No
 async def test_a_node_that_was_started_anew_does_not_take_its_old_epoch_for_a_new_one(
     tmp_path: Path,
 ) -> None:
-    """Who was the metadata repository's leader may still answer, with what was before."""
+    """A former leader of the metadata repository may still answer with outdated metadata."""
     async with CopysetRig(tmp_path) as rig:
         first = rig.favourites[0]
         answers, newest = [rig.epochs.to_wire()], rig.epochs.to_wire
@@ -214,7 +215,7 @@ async def test_an_epoch_that_cannot_be_settled_ends_and_another_one_begins(
         whole, left = rig.epochs.to_wire, [2]
 
         def without_history() -> pb.CopysetState:
-            """Once, when epoch 2 was taken."""
+            """Fail once, when epoch 2 was taken."""
             message = whole()
             if message.epoch in left:
                 left.remove(message.epoch)
@@ -229,13 +230,13 @@ async def test_an_epoch_that_cannot_be_settled_ends_and_another_one_begins(
 
 
 async def test_appends_are_told_when_no_sequencer_can_begin(tmp_path: Path) -> None:
-    """Whatever is wrong: they would wait for somebody who appends more."""
+    """Appends fail whatever is wrong: they would wait for another append otherwise."""
     async with CopysetRig(tmp_path) as rig:
         first = rig.favourites[0]
         whole, left = rig.epochs.to_wire, [1]
 
         def without_nodes() -> pb.CopysetState:
-            """Once, when epoch 1 was taken."""
+            """Fail once, when epoch 1 was taken."""
             message = whole()
             if message.epoch in left:
                 left.remove(message.epoch)

@@ -49,12 +49,12 @@ async def test_nobody_recovers_a_deleted_log(tmp_path: Path) -> None:
         recovering = asyncio.ensure_future(rig.epochs.connections[second].request(order))
         service = copyset_on(rig.nodes[second])
         async with asyncio.timeout(PATIENCE_S):
-            while not service._recoveries:  # noqa: ASYNC110 - nobody tells
+            while not service._recoveries._running:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
             await forget(rig, second)
             with pytest.raises(Sealed):
                 await recovering
-        assert not service._recoveries
+        assert not service._recoveries._running
 
 
 async def test_what_was_asked_of_logs_that_are_not_sequenced_here_is_not_kept(

@@ -92,7 +92,8 @@ async def test_what_was_written_and_not_committed_is_dropped_first(tmp_path: Pat
 async def test_appends_of_a_primary_that_missed_an_epoch_are_not_taken_for_others(
     tmp_path: Path,
 ) -> None:
-    """Its LLSNs were given to other entries meanwhile: the client must find out by itself."""
+    """The primary's LLSNs were given to other entries meanwhile: the client must find out by
+    itself."""
     async with Nodes(tmp_path, 2) as nodes:
         last = await sealed_source(nodes)
         await nodes.add(2)

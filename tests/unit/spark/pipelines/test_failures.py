@@ -1,4 +1,4 @@
-"""Only records that fail by themselves may be put aside."""
+"""Failures: a record is put aside only if it fails by itself."""
 
 from __future__ import annotations
 

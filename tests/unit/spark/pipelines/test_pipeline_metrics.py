@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from scrape import values
 
-from loomlog.spark.pipelines.status import PipelineStatus, SourceStatus, metrics_text
+from loomlog.metrics import text
+from loomlog.spark.pipelines.status import PipelineStatus, SourceStatus, metrics_of
 from loomlog.spark.pipelines.units import Counters
 
 
@@ -26,7 +27,7 @@ def status(**fields: object) -> PipelineStatus:
 
 
 def test_figures_have_all_their_digits() -> None:
-    found = values(metrics_text([status()]))
+    found = values(text(metrics_of([status()])))
     of = 'loomlog_pipeline_{}{{pipeline="counts"}}'.format
     assert found[of("committed_time_seconds")] == 1794837005.493457
     assert found[of("records_total")] == 1_234_567
@@ -35,5 +36,5 @@ def test_figures_have_all_their_digits() -> None:
 
 
 def test_a_stopped_pipeline_does_not_run() -> None:
-    assert 'running{pipeline="counts"} 1.0\n' in metrics_text([status()])
-    assert 'running{pipeline="counts"} 0.0\n' in metrics_text([status(state="stopped")])
+    assert 'running{pipeline="counts"} 1.0\n' in text(metrics_of([status()]))
+    assert 'running{pipeline="counts"} 0.0\n' in text(metrics_of([status(state="stopped")]))

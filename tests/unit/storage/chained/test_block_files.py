@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_write_once import EPOCH, HERE, NODE, THERE, WriteOnceRig, batch
+from write_once_rig import EPOCH, HERE, NODE, THERE, WriteOnceRig, batch
 
 from loomlog.core.chained.chain import Extent, Replica
 from loomlog.core.chained.messages import (

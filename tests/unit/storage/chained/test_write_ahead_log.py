@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_write_once import EPOCH, HERE, NODE, WriteOnceRig, batch
+from write_once_rig import EPOCH, HERE, NODE, WriteOnceRig, batch
 
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Fetch, Fetched
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
-from loomlog.storage import rocks
+from loomlog.storage import write_ahead_log
 from loomlog.storage.chained.rocks_table import RocksTable
 
 BLOCKS = 60
@@ -78,7 +78,7 @@ def test_every_flipped_bit_is_found(killed: Path, tmp_path: Path) -> None:
         content[place] ^= 1 << place % 8
         log.write_bytes(content)
         with pytest.raises(Corrupt):
-            rocks.check_log(str(tmp_path))
+            write_ahead_log.check_log(str(tmp_path))
         content[place] ^= 1 << place % 8
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -33,7 +30,6 @@ from loomlog.core.copyset.messages import (
     Preempted,
     Purge,
     Read,
-    Refused,
     Release,
     Seal,
     SealedAt,
@@ -41,12 +37,10 @@ from loomlog.core.copyset.messages import (
     Stored,
     Trim,
 )
-from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.record import LSN_MAX, Kind, Record, make
-from loomlog.core.copyset.storage import Change, LogStanding, Put
+from loomlog.core.copyset.storage import LogStanding, Put
 from loomlog.errors import Corrupt
 from loomlog.limits import MIB
-from loomlog.storage.group_commit import WAITING_BYTES_MAX
 from loomlog.storage.logsdb.recent import RecentBatch, RecentBatches
 from loomlog.storage.logsdb.rocks_logs import RocksLogs
 from loomlog.storage.logsdb.table import LogsTable, StoredLog
@@ -231,7 +225,7 @@ def test_copies_with_a_damaged_log_are_not_opened(tmp_path: Path) -> None:
 
 
 def test_a_copy_takes_the_place_of_one_that_begins_there(table: LogsTable) -> None:
-    """It does so even if it belongs to another partition."""
+    """A copy does so even if it belongs to another partition."""
     rig = LogsRig(table)
     rig.put(record(1, at_s=1))
     rig.tend(20)
@@ -254,9 +248,6 @@ def test_a_trim_hides_what_ends_there(rig: LogsRig) -> None:
     assert rig.read() == []
 
 
-# ---- times
-
-
 def ages(rig: LogsRig, at_s: float) -> tuple[int, int]:
     found: list[object] = []
     rig.store.ages(LOG, int(at_s * 1e6), found.append)
@@ -264,6 +255,9 @@ def ages(rig: LogsRig, at_s: float) -> tuple[int, int]:
     [answer] = found
     assert isinstance(answer, tuple)
     return answer
+
+
+# ---- times
 
 
 def test_which_copies_are_older_than_a_time(rig: LogsRig) -> None:
@@ -318,161 +312,6 @@ def test_a_clock_that_is_ahead_does_not_make_recent_batches_old(rig: LogsRig) ->
     rig.put(*(sent(offset, at_s=10 * offset) for offset in (1, 2, 3)))
     batches = [RecentBatch(9, offset, make(1, offset)) for offset in (3, 2, 1)]
     assert recent(rig, 86_400, span_s=15) == RecentBatches(batches[:2], complete=True)
-
-
-# ---- nonsense, overload, a disk that fails
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        Store(LOG, record(0)),
-        Store(LOG, record(1, 0)),
-        Store(LOG, record((1 << 32) - 1, 2)),
-        Store(LOG, record(1, epoch=1 << 31)),
-        Store(LOG, record(1, wave=1 << 32)),
-        Store(LOG, record(1)._replace(copyset=(1 << 48,))),
-        Amend(LOG, record(1)._replace(timestamp_us=1 << 63)),
-        Seal(LOG, 1 << 31),
-        Trim(LOG, 1 << 63),
-        Release(LOG, 1 << 63),
-        Clean(LOG, 0, EpochEnd(1, 1 << 32, 0, 0, 0)),
-    ],
-    ids=repr,
-)
-def test_nonsense_is_refused_and_harms_nobody(rig: LogsRig, request_: NodeRequest) -> None:
-    assert isinstance(rig.ask(request_), Refused)
-    rig.put(record(1))
-
-
-def test_what_waits_is_bounded(rig: LogsRig) -> None:
-    large = memoryview(bytes(WAITING_BYTES_MAX // 4))
-    answers: list[NodeAnswer] = []
-    for offset in range(1, 8):  # one is under way, four wait
-        asked = record(offset)._replace(batch=large[: 30 * MIB])
-        rig.store.ask(Store(LOG, asked), answers.append)
-    assert [a.trouble for a in answers if isinstance(a, Refused)] == [Trouble.OVERLOADED] * 2
-    rig.commits.jobs.clear()
-
-
-def test_a_full_disk_takes_no_batches(rig: LogsRig) -> None:
-    rig.put(record(1))
-    rig.store.is_full = True
-    refused = rig.ask(Store(LOG, record(2)))
-    assert isinstance(refused, Refused)
-    assert refused.trouble is Trouble.NO_SPACE
-    assert rig.ask(Seal(LOG, 0)) == SealedAt(0, 0, [], newer=record(1).last)
-    rig.trim(1)
-    rig.store.is_full = False
-    rig.put(record(2))
-
-
-class CountedLogsTable:
-    """A table that counts its commits, or fails."""
-
-    def __init__(self, table: LogsTable) -> None:
-        self._table = table
-        self.damaged_copies: list[tuple[int, int]] = []
-        self.syncs: list[bool] = []
-        self.broken = ""
-        self.logs, self.standing, self.look = table.logs, table.standing, table.look
-        self.stored_bytes, self.ages, self.ask = table.stored_bytes, table.ages, table.ask
-        self.tend, self.compact, self.close = table.tend, table.compact, table.close
-        self.interrupt, self.last = table.interrupt, table.last
-
-    def commit(self, changes: Sequence[tuple[int, Change]], *, sync: bool) -> None:
-        if self.broken:
-            raise OSError(self.broken)
-        self.syncs.append(sync)
-        self._table.commit(changes, sync=sync)
-
-
-def test_all_that_waits_shares_one_commit(table: LogsTable) -> None:
-    counting = CountedLogsTable(table)
-    rig = LogsRig(counting)
-    rig.put(*(record(offset) for offset in range(1, 101)))
-    assert counting.syncs == [True, True]  # the first at once, the others while it was under way
-    rig.put(record(1))
-    assert counting.syncs == [True, True]  # nothing changes, nothing is synced
-    rig.ask(Release(LOG, make(1, 5)))
-    assert counting.syncs == [True, True, False]  # it will be told again
-
-
-@pytest.mark.parametrize(
-    ("error", "trouble"),
-    [("input/output error", Trouble.DISABLED), ("No space left on device", Trouble.NO_SPACE)],
-)
-def test_after_a_failed_commit_nothing_is_acknowledged(
-    table: LogsTable, error: str, trouble: Trouble
-) -> None:
-    counting = CountedLogsTable(table)
-    rig = LogsRig(counting)
-    counting.broken = error
-    first = rig.ask(Store(LOG, record(1)))
-    assert isinstance(first, Refused)
-    assert first.trouble is trouble
-    counting.broken = ""
-    for request in (Store(LOG, record(2)), Read(LOG, 1, 2, 9), Seal(LOG, 3)):
-        assert isinstance(rig.ask(request), Refused)
-    assert rig.store.failed
-
-
-# ---- power and kills
-
-
-def test_memory_loses_what_was_not_synced() -> None:
-    table = MemoryLogs()
-    careless = LogsRig(table, sync=False)
-    careless.put(record(1))
-    table.lose_power()
-    assert careless.read() == []
-    LogsRig(table).put(record(1))
-    careless.put(record(2))
-    table.lose_power()
-    assert careless.read() == [record(1)]
-
-
-WRITER = """
-import sys
-from logsdb_rig import LogsRig, record
-from loomlog.storage.logsdb.rows import PartitionSettings
-from loomlog.storage.logsdb.rocks_logs import RocksLogs
-rig = LogsRig(RocksLogs(sys.argv[1], 0, PartitionSettings(duration_s=1)))
-for offset in range(1, 1 << 30):
-    batch = offset.to_bytes(8, "big") * (700 + offset % 2 * 7000)  # in a row, or in a file
-    rig.put(record(offset, at_s=offset, batch=batch))
-    if offset % 10 == 0:
-        rig.tend(offset)
-        rig.trim(max(1, offset - 100))
-    print(offset, flush=True)
-"""
-
-
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    """Killed while partitions begin and go."""
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path / "db")],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-    )
-    with writer:
-        assert writer.stdout is not None
-        lines = [writer.stdout.readline() for _ in range(250)]
-        writer.send_signal(signal.SIGKILL)
-        lines += writer.stdout.readlines()
-    acknowledged = sum(line.endswith(b"\n") for line in lines)
-    assert acknowledged >= 250
-    rig = LogsRig(RocksLogs(str(tmp_path / "db"), 0))
-    found = rig.read()
-    offsets = [each.offset for each in found]
-    assert all(bytes(each.batch[-8:]) == each.offset.to_bytes(8, "big") for each in found)
-    assert offsets == list(range(offsets[0], offsets[-1] + 1))
-    assert offsets[0] <= acknowledged - 90
-    assert offsets[-1] >= acknowledged
-    rig.table.close()
-
-
-# ---- by chance
 
 
 def requests(random: Random) -> Callable[[], NodeRequest]:
@@ -537,6 +376,9 @@ def is_look_up(request: NodeRequest) -> bool:
     return isinstance(request, Read | Digest)
 
 
+# ---- by chance
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_both_tables_answer_as_if_all_came_one_by_one(tmp_path: Path, seed: int) -> None:
     """Requests by chance, in groups; partitions begin and go, the process starts again."""
@@ -550,11 +392,12 @@ def test_both_tables_answer_as_if_all_came_one_by_one(tmp_path: Path, seed: int)
         group.sort(key=is_look_up)  # as the rig works: commits first
         expected = [node.answer(request) for request in group]
         for rig in (rocks, memory):
-            answers: list[NodeAnswer] = []
-            for request in group:
-                rig.store.ask(request, answers.append)
+            answers: dict[int, NodeAnswer] = {}
+            for index, request in enumerate(group):
+                rig.store.ask(request, partial(answers.__setitem__, index))
             rig.work()
-            assert answers == expected, group
+            assert [answers[index] for index in range(len(group))] == expected, group
+            rig.settle()
         if random.random() < 0.1:
             rocks.tend(round_ / 4)
         if random.random() < 0.05:

@@ -189,7 +189,7 @@ def test_a_torn_empty_commit_never_takes_the_high_watermark_back(tmp_path: Path,
 
 
 def test_a_recovered_high_watermark_is_recovered_again(tmp_path: Path) -> None:
-    """It came from a dropped commit; a second crash must not lose it."""
+    """The watermark came from a dropped commit; a second crash must not lose it."""
     rig = StorageRig(str(tmp_path / "lsid=7"))
     rig.append(40, 40)
     rig.commit(glsn=1, length=1, high_watermark=5)
@@ -249,7 +249,7 @@ def test_a_lost_commit_that_can_only_have_been_one_is_written_again(
 
 
 def test_a_lost_commit_whose_positions_are_unknown_hides_what_is_behind_it(tmp_path: Path) -> None:
-    """It shows again when the commits are sent again; the file stays as a copy."""
+    """The rest shows again when the commits are sent again; the file stays as a copy."""
     rig = StorageRig(str(tmp_path / "lsid=7"))
     rig.append(40, 40, 40, 40)
     glsns = (1, 11, 21, 31)  # the log has other streams

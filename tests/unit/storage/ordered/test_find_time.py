@@ -95,3 +95,12 @@ def test_a_broken_header_is_an_error_not_an_answer(rig: StorageRig) -> None:
     rig.files.open(f"{rig.path}/data/{name}").write([b"\xff"], len(batch(1, 300)) + 8)
     with pytest.raises(Corrupt):
         rig.store.find_time(15, 1)
+
+
+def test_batches_are_measured_where_they_begin(rig: StorageRig) -> None:
+    store(rig, [10] * 100, count=5)
+    size = len(batch(1, 300, count=5, latest_us=10))
+    for replica in rig.twice():
+        for first, end in ((1, 501), (1, 6), (2, 6), (2, 7), (250, 300), (6, 6), (1, 1)):
+            begun = sum(first <= llsn < end for llsn in range(1, 501, 5))
+            assert replica.size(first, end) == begun * size, (first, end)

@@ -13,7 +13,7 @@ from storage_rig import HandClock, WatchedFiles
 from loomlog.config import StorageSettings
 from loomlog.storage.disk import ThreadWorker
 from loomlog.storage.files import File, Finished
-from loomlog.storage.ordered.journal import Channel, ChannelFile, Journal
+from loomlog.storage.ordered.journal import SHORT_BYTES_MAX, Channel, ChannelFile, Journal
 from loomlog.types import SyncMode
 
 
@@ -70,6 +70,21 @@ def test_writes_that_arrive_during_a_job_share_the_next_sync(tmp_path: Path) -> 
     assert v.syncs() == 2
     assert v.files.log.count("write") == 2, "side by side, so written at once"
     assert (tmp_path / "data").read_bytes() == b"first" + 100 * b"x"
+
+
+def test_only_small_writes_may_be_made_on_the_loop(tmp_path: Path) -> None:
+    v = volume(tmp_path)
+    v.journal.write(v.data, 0, [b"small"], v.done("-"))
+    v.worker.work()
+    assert v.worker.short == 1
+    v.journal.write(v.data, 5, [bytes(SHORT_BYTES_MAX), b"large"], v.done("-"))
+    v.worker.work()
+    v.journal.call(v.data.channel, [lambda: None], v.done("-"))  # may take any time
+    v.worker.work()
+    v.journal.write_lazy(v.commit, 0, [b"commit"], v.done("-"))
+    v.clock.ring()  # then all that is dirty is synced
+    v.worker.work()
+    assert (v.worker.short, v.worker.count) == (1, 4)
 
 
 def test_each_file_is_synced_once_for_all_its_writes(tmp_path: Path) -> None:

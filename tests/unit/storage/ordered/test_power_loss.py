@@ -159,7 +159,7 @@ class Killed(Exception):  # noqa: N818 - an event, not an error
 
 @pytest.mark.parametrize("change", range(1, 60))
 def test_what_a_killed_process_left_unsynced_is_relied_on_only_once_it_holds(change: int) -> None:
-    """Killed at any change; another process goes on; then the power goes, too."""
+    """The process is killed at any change, another one continues, and then the power fails, too."""
     disk = SimDisk(World(change), "host")
     disk.mount().make_directory("/volume")
     disk.mount().sync_directory("/")

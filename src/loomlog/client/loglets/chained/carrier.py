@@ -11,9 +11,10 @@ import asyncio
 
 from loomlog.client.append.appender import Attempt, Batch
 from loomlog.client.append.carriers import Carrier, Outcomes
-from loomlog.client.append.delivery import Stream
+from loomlog.client.append.stream import Stream
 from loomlog.client.context import Client
-from loomlog.client.loglets.chained.chains import Chains, Drive
+from loomlog.client.loglets.chained.chains import Chains
+from loomlog.client.loglets.chained.requests import Drive
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.core.chained.append import Appended, append_next
 from loomlog.core.chained.chain import Block, block_of, placed
@@ -71,8 +72,14 @@ class ChainedAppend(Attempt):
         except LoomError as error:
             carrier.loop.call_soon(self._failed, error)
             return
+        expected = self.batch.expected_tail
         steps = append_next(
-            view.projection, self.batch.count, self._place, self._report, once=carrier.at_once
+            view.projection,
+            self.batch.count,
+            self._place,
+            self._report,
+            once=carrier.at_once and expected is None,
+            expected=expected,
         )
         drive = self._drive = Drive(carrier.chains, view, steps, self._ended, self._rest)
         self._spins = True

@@ -17,7 +17,7 @@ from loomlog.batch import read_header
 from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.client.servers import CachedLog
-from loomlog.client.subscribe.pieces import Referred, decode, refers
+from loomlog.client.subscribe.pieces import Single, decode_one
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Found, Interrupted, NotWritten, Reading, Trimmed
 from loomlog.core.chained.read import (
@@ -38,7 +38,7 @@ from loomlog.errors import (
 )
 from loomlog.errors import Trimmed as TrimmedError
 from loomlog.protocol_names import CHAINED
-from loomlog.types import Entry, Glsn, StreamId
+from loomlog.types import Glsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 LOOK_S: Final = 0.02  # between reads of a position that is about to be written
@@ -52,9 +52,7 @@ class ChainedFinder:
         self._name = name
         self._hole_timeout_s = hole_timeout_s
 
-    async def read(
-        self, stream: StreamId, position: Glsn, deadline_s: float
-    ) -> Entry | Referred | LoomError:
+    async def read(self, stream: StreamId, position: Glsn, deadline_s: float) -> Single | LoomError:
         """Implement Loglet.read."""
         now_s = asyncio.get_running_loop().time
         fill_s = min(now_s() + self._hole_timeout_s, deadline_s)
@@ -91,15 +89,13 @@ class ChainedFinder:
             f"continue at {end if isinstance(end, int) else block.end}"
         )
 
-    def _entry(self, block: Block, position: Glsn) -> Entry | Referred:
+    def _entry(self, block: Block, position: Glsn) -> Single:
         if block.is_junk:
             raise NotFound(
                 f"position {position} of log {self._name!r} has no entry and never will: "
                 f"continue at {block.end}"
             )
-        index = position - block.first
-        piece = decode(block.batch, refers(read_header(block.batch)), index, 1)
-        return piece if isinstance(piece, Referred) else piece.batch.entry(index)
+        return decode_one(block.batch, read_header(block.batch), position - block.first)
 
     def _not_yet(self, position: Glsn, end: Glsn) -> NotYetWritten:
         return NotYetWritten(

@@ -1,4 +1,4 @@
-"""Appends to `chained` streams at a reserved position, for publications.
+"""Appends to `chained` streams at a reserved position, for publications and transactions.
 
 A ticket reserves one position, which is written once. So several processes may write the same
 block with the same ticket at any time: it is stored once or, if all were too late, never.
@@ -6,15 +6,21 @@ block with the same ticket at any time: it is stored once or, if all were too la
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.contract import Fixed
 from loomlog.client.loglets.views import SegmentGoneError
+from loomlog.core.chained import append
 from loomlog.core.chained.append import Appended, next_ticket, write
 from loomlog.core.chained.chain import block_of, placed
-from loomlog.core.chained.messages import Ticket
-from loomlog.errors import AppendUnknown, Sealed
+from loomlog.core.chained.messages import NotWritten, Ticket, Trimmed
+from loomlog.errors import AppendUnknown, DataLoss, Sealed, Timeout
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, StreamId
+
+LOOK_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)  # between looks at a position; then the last
 
 
 async def reserve(chains: Chains, stream: StreamId, count: int) -> Fixed:
@@ -43,3 +49,35 @@ async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
         except SegmentGoneError:
             continue  # or this client has just lost what it knew of the log
         return ticket.first if isinstance(outcome, Appended) else 0
+
+
+async def settle(
+    chains: Chains, fixed: Fixed, producer_id: int, patience_s: float, timeout_s: float
+) -> bool:
+    """Implement Loglet.settle."""
+    now_s = asyncio.get_running_loop().time
+    begun_s, looks, attempts = now_s(), 0, 0
+    ticket = Ticket(*fixed.place)
+    try:
+        view = await chains.learn(fixed.stream)
+        while True:
+            fill = now_s() - begun_s >= patience_s
+            steps = append.settle(view.projection, ticket, producer_id, fill=fill)
+            outcome = await chains.run(view, steps)
+            if isinstance(outcome, bool):
+                return outcome
+            if isinstance(outcome, Trimmed):
+                raise DataLoss(f"position {ticket.first} was trimmed")
+            if now_s() - begun_s >= timeout_s:
+                raise Timeout(
+                    f"position {ticket.first} could not be read in time: try again, and see "
+                    "`loom status`"
+                )
+            if isinstance(outcome, NotWritten):
+                await asyncio.sleep(LOOK_S[min(looks, len(LOOK_S) - 1)])
+                looks += 1
+            else:
+                view = await chains.recover(view, outcome, attempts)
+                attempts += 1
+    except SegmentGoneError as error:
+        raise DataLoss(f"position {ticket.first} is gone: {error}") from error

@@ -7,14 +7,14 @@ from loomlog.client.context import Client
 from loomlog.client.loglets.chained.carrier import ChainedCarrier
 from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.chained.finder import ChainedFinder, ChainedTail
-from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
+from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve, settle
 from loomlog.client.loglets.chained.part import ChainedPart
 from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Run
-from loomlog.client.subscribe.pieces import Referred
+from loomlog.client.subscribe.pieces import Single
 from loomlog.errors import LoomError
-from loomlog.types import Entry, Glsn, StreamId
+from loomlog.types import Glsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -22,6 +22,7 @@ class ChainedLoglet(Loglet):
     """The loglet of protocol `chained`: clients drive the chains; a segment has one stream."""
 
     finds_fixed = True
+    settles = True
 
     def __init__(self, log: CachedLog, client: Client) -> None:
         super().__init__(log, client)
@@ -33,9 +34,7 @@ class ChainedLoglet(Loglet):
     def carrier(self, outcomes: Outcomes) -> ChainedCarrier:
         return ChainedCarrier(self.chains, self._client, outcomes)
 
-    async def read(
-        self, run: Run, position: Glsn, deadline_s: float
-    ) -> Entry | Referred | LoomError:
+    async def read(self, run: Run, position: Glsn, deadline_s: float) -> Single | LoomError:
         [stream] = run.streams
         return await self._finder.read(stream.log_stream_id, position, deadline_s)
 
@@ -52,6 +51,10 @@ class ChainedLoglet(Loglet):
 
     async def append_fixed(self, fixed: Fixed, batch: bytearray, confirm: Confirm) -> Glsn:
         return await append_fixed(self.chains, fixed, batch)
+
+    async def settle(self, fixed: Fixed, producer_id: int, patience_s: float) -> bool:
+        deadline_s = patience_s + self._client.settings.request_timeout_s
+        return await settle(self.chains, fixed, producer_id, patience_s, deadline_s)
 
     async def close(self) -> None:
         await self.chains.close()

@@ -97,8 +97,8 @@ class ChainedPart(FollowedPart):
                 return None
             self._go_on(last + 1)
             if not block.is_junk:
-                refers = pieces.refers(read_header(block.batch))
-                return pieces.decode(block.batch, refers, first - block.first, last - first + 1)
+                header = read_header(block.batch)
+                return pieces.decode(block.batch, header, first - block.first, last - first + 1)
             if self._gaps:
                 return Gap(first, last, "dataloss" if is_lost else "hole", is_exact)
         return None
@@ -147,7 +147,9 @@ class ChainedPart(FollowedPart):
                 replica = view.projection.chains[chain][-1]
                 size = min(limits.READ_CHUNK_BYTES, self._window_bytes)
                 request = Fetch(view.epoch, position, size)
-                answer = await self._chains.ask_replica(view, replica, request, wait_ms=WAIT_MS)
+                answer = await self._chains.requests.ask_replica(
+                    view, replica, request, wait_ms=WAIT_MS
+                )
                 if isinstance(answer, Fetched):
                     attempts = 0
                     if answer.blocks:
@@ -200,7 +202,7 @@ class ChainedPart(FollowedPart):
         projection, position = self._view.projection, self._next
         return Absence(
             is_void=position < projection.start or projection.closed,
-            is_lost=position < projection.lost_end(position),
+            is_lost=projection.may_be_lost(position),
             is_wanted=self._stop is not None,
             is_passed=self._tails[position % len(self._tails)].end > position,
             later_s=min((tail.came_s[0] for tail in self._tails if tail.blocks), default=None),
@@ -212,7 +214,7 @@ class ChainedPart(FollowedPart):
         request = Fetch(view.epoch, address, LATE_BYTES)
         with suppress(TimeoutError):
             async with asyncio.timeout(STALL_S):
-                answer = await self._chains.ask_replica(view, replica, request)
+                answer = await self._chains.requests.ask_replica(view, replica, request)
                 if isinstance(answer, Fetched):
                     self._tails[replica.chain].late = deque(answer.blocks)
 

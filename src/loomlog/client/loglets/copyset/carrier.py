@@ -13,7 +13,7 @@ from typing import Final
 from loomlog import limits
 from loomlog.client.append.appender import Attempt, Batch
 from loomlog.client.append.carriers import Carrier, Outcomes, retryable_if_sound
-from loomlog.client.append.delivery import Stream
+from loomlog.client.append.stream import Stream
 from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.copyset.segments import (
     HOPS_MAX,
@@ -24,6 +24,7 @@ from loomlog.client.loglets.copyset.segments import (
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.errors import (
     AppendUnknown,
+    Conflict,
     Corrupt,
     LoomError,
     NotFound,
@@ -59,6 +60,16 @@ class CopysetCarrier(Carrier):
     def attempt(self, batch: Batch, target: Stream) -> CopysetAttempt:
         return CopysetAttempt(self, batch, target)
 
+    def silent(self, target: Stream) -> None:
+        """Look elsewhere for a sequencer that others miss, too."""
+        try:
+            view = self.segments.view(target.id)
+        except LoomError:
+            return
+        for attempt in list(target.in_flight):
+            if isinstance(attempt, CopysetAttempt):
+                attempt.leave_the_missed(view)
+
     def tasks(self) -> list[asyncio.Task[None]]:
         return list(self._tasks)
 
@@ -72,7 +83,7 @@ class CopysetCarrier(Carrier):
 class CopysetAttempt(Attempt):
     """Sends a batch to one stream as often as necessary, always with the same bytes."""
 
-    __slots__ = ("_carrier", "_epoch", "_payload", "_task")
+    __slots__ = ("_address", "_answer", "_carrier", "_epoch", "_payload", "_task")
 
     def __init__(self, carrier: CopysetCarrier, batch: Batch, target: Stream) -> None:
         super().__init__(batch, target)
@@ -80,6 +91,15 @@ class CopysetAttempt(Attempt):
         self._epoch = 0  # the epoch that the batch is sent for
         self._payload: Buffer = b""
         self._task: asyncio.Task[None] | None = None
+        self._address = ""  # of the sequencer that was asked last
+        self._answer: asyncio.Future[tuple[pb.Frame, memoryview]] | None = None  # it waits for this
+
+    def leave_the_missed(self, view: View) -> None:
+        """Wait no longer for a node that the metadata repository misses."""
+        is_there = any(n.alive and n.address == self._address for n in view.nodes.values())
+        if self._answer is not None and not self._answer.done() and not is_there:
+            missed = f"{self._address} is missed, also by the metadata repository"
+            self._answer.set_exception(Timeout(missed))
 
     def start(self) -> None:
         self._task = self._carrier.run(self)
@@ -99,6 +119,8 @@ class CopysetAttempt(Attempt):
                 outcomes.refused(self, certain)
             elif isinstance(error, Sealed):
                 outcomes.absent(self)
+            elif isinstance(error, Conflict):  # it was looked for before
+                outcomes.refused(self, error)
             else:
                 outcomes.unknown(self, error)
 
@@ -108,7 +130,7 @@ class CopysetAttempt(Attempt):
         producer, sequencers = carrier.producer, carrier.sequencers
         sequence = producer.next_sequence()
         self._payload = self.batch.encode(producer.id, sequence, carrier.compression)
-        retries = Retries(carrier.rng)
+        retries: Retries | None = None
         hops = 0
         while True:
             view = carrier.segments.view(stream)
@@ -133,6 +155,7 @@ class CopysetAttempt(Attempt):
                     continue
                 if not self.doubtful:
                     raise
+            retries = retries or Retries(carrier.rng)
             await retries.pause()
             await carrier.segments.try_to_refresh()  # to find the current sequencer
             hops = 0
@@ -140,14 +163,23 @@ class CopysetAttempt(Attempt):
     async def _send(self, view: View, connection: Connection, address: str) -> Glsn:
         """Return the first position; 0 if it was refused because another epoch has begun."""
         self._carrier.outcomes.sent(self)
-        request = pb.CopysetAppend(loglet_id=view.loglet, repeated=self.doubtful, epoch=self._epoch)
+        request = pb.CopysetAppend(
+            loglet_id=view.loglet,
+            repeated=self.doubtful,
+            epoch=self._epoch,
+            expected_tail=self.batch.expected_tail,
+        )
         timeout_s = ANSWER_S + self.batch.size / BYTES_PER_S_MIN
+        self._address = address
+        self._answer = connection.request(
+            pb.Frame(copyset_append=request), (self._payload,), timeout_s=timeout_s
+        )
         try:
-            reply, _ = await connection.request(
-                pb.Frame(copyset_append=request), (self._payload,), timeout_s=timeout_s
-            )
+            reply, _ = await self._answer
         except Corrupt as error:
             raise retryable_if_sound(error, self._payload) from error
+        finally:
+            self._answer = None
         if reply.HasField("copyset_tail"):
             self._carrier.sequencers.epoch_reported(view, address, reply.copyset_tail.epoch)
             return 0

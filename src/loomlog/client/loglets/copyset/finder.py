@@ -20,13 +20,13 @@ from loomlog.client.loglets.copyset.part import lost
 from loomlog.client.loglets.copyset.reader_driver import RunningReader
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
 from loomlog.client.loglets.views import SegmentGoneError
-from loomlog.client.subscribe.pieces import Referred, decode, refers
+from loomlog.client.subscribe.pieces import Single, decode_one
 from loomlog.core.copyset.effects import Deliver, GapKind, ReadGap
 from loomlog.core.copyset.landmarks import SequencerTail, tail
 from loomlog.core.copyset.log_state import awaited
 from loomlog.core.copyset.messages import Delivered, Read
+from loomlog.core.copyset.nodeset import node_of
 from loomlog.core.copyset.record import Kind, Lsn, Record, epoch_of
-from loomlog.core.copyset.shards import node_of
 from loomlog.errors import (
     LoomError,
     NotFound,
@@ -39,7 +39,7 @@ from loomlog.errors import (
 )
 from loomlog.limits import KIB
 from loomlog.protocol_names import COPYSET
-from loomlog.types import Entry, Glsn, ShardId, StreamId
+from loomlog.types import Glsn, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import answer_from_wire, request_to_wire
 from loomlog.wire.link import Connection
@@ -63,16 +63,12 @@ class CopysetFinder:
         self._name = segments.log.name
         self._written: dict[StreamId, Glsn] = {}  # the last known position of each stream
 
-    async def read(
-        self, stream: StreamId, position: Glsn, deadline_s: float
-    ) -> Entry | Referred | LoomError:
+    async def read(self, stream: StreamId, position: Glsn, deadline_s: float) -> Single | LoomError:
         """Implement Loglet.read."""
         found = await self._read(stream, position, deadline_s)
         return found or Unavailable(f"position {position} is in another segment by now")
 
-    async def _read(
-        self, stream: StreamId, position: Glsn, deadline_s: float
-    ) -> Entry | Referred | None:
+    async def _read(self, stream: StreamId, position: Glsn, deadline_s: float) -> Single | None:
         """Return the entry; None if the segment ends before it, or that cannot be found out."""
         view = self._segments.view(stream)
         if (record := await self._guessing.find(view, position, ROOM_BYTES)) is not None:
@@ -91,7 +87,7 @@ class CopysetFinder:
             return _entry(found.record, position)
         raise self._nothing(found, position)
 
-    async def _take_shown(self, view: View, position: Glsn) -> Entry | Referred | None:
+    async def _take_shown(self, view: View, position: Glsn) -> Single | None:
         """Return the entry if nodes show it although the segment's tail is unknown."""
         deadline_s = asyncio.get_running_loop().time() + SHOWN_S
         try:
@@ -141,10 +137,8 @@ class CopysetFinder:
         )
 
 
-def _entry(record: Record, position: Glsn) -> Entry | Referred:
-    index = position - record.first
-    piece = decode(record.batch, refers(read_header(record.batch)), index, 1)
-    return piece if isinstance(piece, Referred) else piece.batch.entry(index)
+def _entry(record: Record, position: Glsn) -> Single:
+    return decode_one(record.batch, read_header(record.batch), position - record.first)
 
 
 class LikelyHolders:

@@ -14,10 +14,10 @@ from loomlog.client.loglets.copyset.part import CopysetPart
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Run
-from loomlog.client.subscribe.pieces import Referred
+from loomlog.client.subscribe.pieces import Single
 from loomlog.core.copyset.record import epoch_of, make
 from loomlog.errors import LoomError
-from loomlog.types import Entry, Glsn, StreamId
+from loomlog.types import Glsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -39,9 +39,7 @@ class CopysetLoglet(Loglet):
     def carrier(self, outcomes: Outcomes) -> CopysetCarrier:
         return CopysetCarrier(self.segments, self._sequencers, self._client, outcomes)
 
-    async def read(
-        self, run: Run, position: Glsn, deadline_s: float
-    ) -> Entry | Referred | LoomError:
+    async def read(self, run: Run, position: Glsn, deadline_s: float) -> Single | LoomError:
         [stream] = run.streams
         return await self._finder.read(stream.log_stream_id, position, deadline_s)
 

@@ -58,7 +58,6 @@ class CopysetPart(FollowedPart):
             until,
             self._notify,
             room_bytes=self._options.window_bytes,
-            payloads=self._options.payloads,
         )
 
     # ---- the consumer's side
@@ -93,12 +92,7 @@ class CopysetPart(FollowedPart):
 
     def _piece(self, found: Deliver) -> Stored:
         record, rows = found.record, found.last - found.first + 1
-        if not self._options.payloads:
-            return pieces.blank(
-                self._stream.log_stream_id, found.first, rows, record.epoch, record.timestamp_us
-            )
-        refers = pieces.refers(read_header(record.batch))
-        return pieces.decode(record.batch, refers, found.skip, rows)
+        return pieces.decode(record.batch, read_header(record.batch), found.skip, rows)
 
     def _gap(self, found: ReadGap) -> Gap | None:
         name = self._segments.log.name
@@ -167,13 +161,11 @@ class CopysetPart(FollowedPart):
 
 
 def lost(log: str, gap: ReadGap) -> DataLoss:
-    what = f"positions {gap.first} to {gap.last} of log {log!r} were acknowledged"
-    if not gap.exact:
-        what = (
-            f"entries of log {log!r} from position {gap.first} on were acknowledged, how many is "
-            "not known"
-        )
-    return DataLoss(
-        f"{what}, and all their copies are gone: continue at {gap.last + 1}, or ask for gaps, too "
-        "(gaps=True, --gaps)"
+    what = (
+        f"positions {gap.first} to {gap.last} of log {log!r} were acknowledged, and all their "
+        "copies are gone"
+        if gap.exact
+        else f"entries of log {log!r} from position {gap.first} on may have been acknowledged, if "
+        "any, how many is not known, and their copies are gone"
     )
+    return DataLoss(f"{what}: continue at {gap.last + 1}, or ask for gaps, too (gaps=True, --gaps)")

@@ -48,7 +48,6 @@ class RunningReader:
         notify: Callable[[], None],
         *,
         room_bytes: int,
-        payloads: bool = True,
     ) -> None:
         """`notify` is called when there is an item to take, at the end, and on failure."""
         self._segments = segments
@@ -59,7 +58,6 @@ class RunningReader:
             view.loglet,
             first,
             LSN_MAX if until is None else until,
-            batches=payloads,
             settings=ReadSettings(room_bytes=room_bytes),
         )
         self._ready: deque[Deliver | ReadGap] = deque()

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 from loomlog.client.loglets.views import SegmentViews
 from loomlog.client.servers import CachedLog, Connections
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import sequencer_of
+from loomlog.core.copyset.nodeset import node_of, sequencer_of
 from loomlog.core.copyset.record import Epoch
-from loomlog.core.copyset.shards import node_of
 from loomlog.errors import NotLeader, Retryable, Timeout, Unavailable
 from loomlog.types import Buffer, LogId, NodeId, ShardId, StreamId
 from loomlog.wire import loomlog_pb2 as pb

@@ -13,7 +13,7 @@ from typing import Any
 
 from loomlog.client.append.appender import Attempt, Batch
 from loomlog.client.append.carriers import Carrier, Outcomes, retryable_if_sound
-from loomlog.client.append.delivery import Stream
+from loomlog.client.append.stream import Stream
 from loomlog.client.context import Client
 from loomlog.client.loglets.ordered.resolver import Resolver
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
@@ -76,7 +76,10 @@ class OrderedAttempt(Attempt):
         self.sequence = 0
 
     def start(self) -> None:
-        connection = self._carrier.connections.get(self.target.address)
+        target = self.target
+        connection = target.connection
+        if connection is None or connection.closed:
+            connection = target.connection = self._carrier.connections.get(target.address)
         if connection is None or connection.congested:
             self._carrier.run(self._connect_and_send())
         else:
@@ -116,8 +119,13 @@ class OrderedAttempt(Attempt):
         """Send the encoded batch for the first time, or again."""
         self.connection = connection
         self._carrier.outcomes.sent(self)
+        append = pb.Append(
+            log_stream_id=self.target.id,
+            seal_epoch=self.epoch,
+            expected_tail=self.batch.expected_tail,
+        )
         self._request_id = connection.call(
-            pb.Frame(append=pb.Append(log_stream_id=self.target.id, seal_epoch=self.epoch)),
+            pb.Frame(append=append),
             (self._payload,),
             partial(self._answered, connection),
         )

@@ -17,7 +17,6 @@ from loomlog import batch as batches
 from loomlog.client.context import BACKOFF
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.servers import CachedLog, Connections
-from loomlog.client.subscribe import pieces
 from loomlog.errors import (
     Corrupt,
     DataLoss,
@@ -47,8 +46,7 @@ class Arrived(NamedTuple):
     last: int
     content: memoryview
     opening: int
-    refers: bool
-    lost: bool = False  # no replica can read it
+    header: batches.Header | None  # None: no replica can read it
 
 
 class Source(NamedTuple):
@@ -223,25 +221,31 @@ class Feed:
             self._damages += 1
             if isinstance(error, Corrupt) and error.first:
                 self._unreadable[self.replica] = error
-            if self._damages > DAMAGE_MAX and not self._skip_lost():
-                self._merge.fail(error)
+            if self._damages > DAMAGE_MAX and (failure := self._skip_lost(error)):
+                self._merge.fail(failure)
                 return
         elif not isinstance(error, _ELSEWHERE) and not self._is_outdated(error):
             self._merge.fail(self._named(error))
             return
         self.open_soon()
 
-    def _skip_lost(self) -> bool:
+    def _skip_lost(self, error: LoomError) -> LoomError | None:
         """Queue numbers that no replica can read as lost, if the subscriber wants to hear of them;
-        return False if it does not, or a replica was not asked."""
-        errors = self._unreadable
-        if not self._options.gaps or not self._addresses or not self._addresses <= errors.keys():
-            return False
-        first = max(self.wanted, *(error.first for error in errors.values()))
-        last = min(error.last for error in errors.values())
+        return the error that it gets otherwise. If a replica was not asked, that is the last."""
+        unread = self._unreadable.values()
+        if not self._addresses or not self._addresses <= self._unreadable.keys():
+            return error
+        first = max(self.wanted, *(each.first for each in unread))
+        last = min(each.last for each in unread)
         if first > last:
-            return False
-        lost = Arrived(first, first, last, memoryview(b""), self._openings, False, lost=True)
+            return error
+        if not self._options.gaps:
+            return DataLoss(
+                f"{self._options.numbering.describe(first)} of log {self._source.log.name!r} up to "
+                f"{last} is damaged on all replicas: continue at {last + 1}, or ask for gaps, too "
+                "(gaps=True, --gaps)"
+            )
+        lost = Arrived(first, first, last, memoryview(b""), self._openings, None)
         self.queue.append(lost)
         self.wanted = last + 1
         self._damages = self._failures = 0
@@ -249,7 +253,7 @@ class Feed:
         if len(self.queue) == 1:
             self._merge.queued(self)
         self._merge.heard(self, last, complete=False)
-        return True
+        return None
 
     def _is_outdated(self, error: LoomError) -> bool:
         """Return whether only numbers were trimmed that other streams have delivered meanwhile."""
@@ -305,8 +309,7 @@ class Feed:
                 self._give_credit(len(content))
                 continue
             self._unreadable = {}
-            refers = pieces.refers(header)
-            self.queue.append(Arrived(begin, first, last, content, self._openings, refers))
+            self.queue.append(Arrived(begin, first, last, content, self._openings, header))
             self.wanted = last + 1
             if len(self.queue) == 1:
                 self._merge.queued(self)

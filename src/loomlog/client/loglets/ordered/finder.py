@@ -13,8 +13,14 @@ from typing import Final
 
 from loomlog import batch as batches
 from loomlog.client.context import Client
-from loomlog.client.loglets.times import TimeQuery, first_at, last_position
-from loomlog.client.subscribe.pieces import Referred, decode, refers
+from loomlog.client.loglets.times import (
+    TimeQuery,
+    certain,
+    find_by_halves,
+    first_at,
+    last_position,
+)
+from loomlog.client.subscribe.pieces import Piece, Referred, Single, decode_one
 from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Retryable, Unavailable
 from loomlog.types import Entry, Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -36,11 +42,9 @@ class OrderedFinder:
 
     # ---- an entry
 
-    async def read(
-        self, streams: Sequence[pb.LogStream], position: Glsn
-    ) -> Entry | Referred | LoomError:
-        """Return the entry, or an error if a retry may succeed. It is Corrupt or DataLoss only if
-        every replica of a stream answered so."""
+    async def read(self, streams: Sequence[pb.LogStream], position: Glsn) -> Single | LoomError:
+        """Return the entry, or an error if a retry may succeed. It is DataLoss only if no replica
+        of a stream has the entry whole."""
         first = [s for s in streams if s.log_stream_id == self._last_hit]
         others = [s for s in streams if s.log_stream_id != self._last_hit]
         doubts: list[LoomError] = []
@@ -57,14 +61,14 @@ class OrderedFinder:
 
     async def _ask_streams(
         self, streams: Sequence[pb.LogStream], position: Glsn
-    ) -> tuple[Entry | Referred | None, list[LoomError]]:
+    ) -> tuple[Single | None, list[LoomError]]:
         """Return the entry if a stream has it, and the errors of streams that may have it."""
         answers = await asyncio.gather(
             *(self._ask_stream(stream, position) for stream in streams), return_exceptions=True
         )
         doubts: list[LoomError] = []
         for answer in answers:
-            if isinstance(answer, Entry | Referred):
+            if isinstance(answer, Entry | Referred | Piece):
                 self._last_hit = _stream_of(answer)
                 return answer, []
             if isinstance(answer, _ELSEWHERE):
@@ -73,7 +77,7 @@ class OrderedFinder:
                 raise answer
         return None, doubts
 
-    async def _ask_stream(self, stream: pb.LogStream, position: Glsn) -> Entry | Referred:
+    async def _ask_stream(self, stream: pb.LogStream, position: Glsn) -> Single:
         """Ask one replica after the other until one gives a definite answer."""
         errors: list[LoomError] = []
         for address in self._addresses(stream):
@@ -87,7 +91,7 @@ class OrderedFinder:
             )
         raise _least_certain(errors or [_no_replica(stream)])
 
-    async def _ask(self, address: str, stream: StreamId, position: Glsn) -> Entry | Referred:
+    async def _ask(self, address: str, stream: StreamId, position: Glsn) -> Single:
         connection = await self._connections.connect(address)
         frame = pb.Frame(read=pb.Read(log_stream_id=stream, glsn=position))
         _, payload = await connection.request(frame, timeout_s=self._timeout_s)
@@ -95,8 +99,7 @@ class OrderedFinder:
         index = position - header.first_position
         if not 0 <= index < header.count:
             raise Corrupt(f"stream {stream} at {address} sent another position than {position}")
-        piece = decode(payload, refers(header), index, 1)
-        return piece if isinstance(piece, Referred) else piece.batch.entry(index)
+        return decode_one(payload, header, index)
 
     # ---- a position in a stream
 
@@ -117,18 +120,18 @@ class OrderedFinder:
     async def find_time(self, streams: Sequence[pb.LogStream], query: TimeQuery) -> Glsn | None:
         """Search the headers of batches, then their rows: exact for any order of timestamps."""
         timestamp_us, first, last, rows_from = query
+        if any(stream.lost_from for stream in streams):
+            return await find_by_halves(query)  # what a lost stream had is nowhere
         while first <= last:
             asked = (self._ask_time(stream, timestamp_us, first, last) for stream in streams)
             begins = [position for position in await asyncio.gather(*asked) if position]
             if not begins or min(begins) > last:
                 return None
-            rows = await rows_from(min(begins), last)
-            if rows is None:
-                return None
-            position = first_at(rows, timestamp_us)
-            if position is not None:
-                return position
-            first = last_position(rows) + 1  # the header covers rows before `first`
+            following = await rows_from(min(begins), last)
+            found = certain(first_at(following, timestamp_us))
+            if found is not None or following.rows is None:
+                return found
+            first = last_position(following.rows) + 1  # the header covers rows before `first`
         return None
 
     async def _ask_time(
@@ -148,8 +151,6 @@ class OrderedFinder:
                 continue
             if found.position or found.high_watermark >= last:
                 return int(found.position)
-            if stream.lost_from and found.high_watermark >= stream.lost_after:
-                return max(first, stream.lost_after + 1)  # the rows there tell of the loss
             errors.append(Unavailable(f"{address} does not know all positions up to {last} yet"))
         raise _least_certain(errors or [_no_replica(stream)])
 
@@ -177,9 +178,11 @@ def _no_replica(stream: pb.LogStream) -> LoomError:
 
 
 def _least_certain(errors: Sequence[LoomError]) -> LoomError:
-    """Return an error that may pass, if there is one: a replica may have what others lost."""
-    return next((error for error in errors if not isinstance(error, _DAMAGE)), errors[-1])
+    """Return an error that may pass, if there is one: a replica may have what others lost. What is
+    damaged on all of them is lost."""
+    error = next((each for each in errors if not isinstance(each, _DAMAGE)), errors[-1])
+    return DataLoss(f"no replica has it whole: {error}") if isinstance(error, Corrupt) else error
 
 
-def _stream_of(found: Entry | Referred) -> StreamId:
+def _stream_of(found: Single) -> StreamId:
     return found.stream if isinstance(found, Entry) else found.header.stream_id

@@ -15,10 +15,10 @@ from loomlog.client.loglets.ordered.part import OrderedPart
 from loomlog.client.loglets.times import TimeQuery
 from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Run
-from loomlog.client.subscribe.pieces import Referred
+from loomlog.client.subscribe.pieces import Single
 from loomlog.errors import LoomError
 from loomlog.protocol_names import ORDERED
-from loomlog.types import Entry, Glsn, Llsn, StreamId
+from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -35,9 +35,7 @@ class OrderedLoglet(Loglet):
     def carrier(self, outcomes: Outcomes) -> OrderedCarrier:
         return OrderedCarrier(self._client, outcomes)
 
-    async def read(
-        self, run: Run, position: Glsn, deadline_s: float
-    ) -> Entry | Referred | LoomError:
+    async def read(self, run: Run, position: Glsn, deadline_s: float) -> Single | LoomError:
         return await self._finder.read(run.streams, position)
 
     def follow(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from loomlog.batch import Header
 from loomlog.client.loglets.ordered.feed import Arrived, Feed, Source
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.part import FollowedPart, trimmed
@@ -56,10 +57,10 @@ class OrderedPart(FollowedPart):
             if feed.queue:
                 self._heads[feed.queue[0].first] = feed
             feed.consumed(arrived)
-            if arrived.lost:
+            if arrived.header is None:
                 self._next = self._clipped(arrived.last) + 1
                 return Gap(arrived.first, self._next - 1, "dataloss")
-            piece = self._decode(feed, arrived)
+            piece = self._decode(feed, arrived, arrived.header)
             if piece is not None:
                 feed.sound()
                 self._next += piece.rows
@@ -71,11 +72,11 @@ class OrderedPart(FollowedPart):
             feed.close()
         self._heads.clear()
 
-    def _decode(self, feed: Feed, arrived: Arrived) -> Piece | Referred | None:
+    def _decode(self, feed: Feed, arrived: Arrived, header: Header) -> Piece | Referred | None:
         last = self._clipped(arrived.last)
         skip, rows = arrived.first - arrived.begin, last - arrived.first + 1
         try:
-            return pieces.decode(arrived.content, arrived.refers, skip, rows)
+            return pieces.decode(arrived.content, header, skip, rows)
         except LoomError as error:
             if feed.queue:
                 self._heads.pop(feed.queue[0].first, None)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from loomlog.client.append import delivery
+from loomlog.client.append import stream as streams
 from loomlog.client.append.carriers import Outcomes
-from loomlog.client.append.delivery import Stream
+from loomlog.client.append.stream import Stream
 from loomlog.client.context import BACKOFF, Client, Retries
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
 from loomlog.wire import loomlog_pb2 as pb
@@ -152,7 +152,7 @@ class Resolver:
             if now_s - self._probed_s > PROBE_S:
                 self._probed = None
                 connection.abort(Unavailable(f"{connection.peer} says nothing: connection cut"))
-        elif now_s - self._heard_s > delivery.SILENT_S:
+        elif now_s - self._heard_s > streams.SILENT_S:
             self._probed, self._probed_s = connection, now_s
             connection.call(self._resolve_frame(waiting), (), self._heard)
 

@@ -138,7 +138,9 @@ class _Donor:
         order, old = self._order, head.copyset
         end = self._state.end_of(head.epoch)
         lost = gone_at(head.epoch, order.through).intersection(old)
-        kept = set(old) - lost
+        # One that left the nodeset was rebuilt while this shard was away. (If it joined just now,
+        # the record gets a copy too many.)
+        kept = set(metadata.shards).intersection(old) - lost
         avoided: set[ShardId] = set()
         sent = _Sent()
         while end is not None:

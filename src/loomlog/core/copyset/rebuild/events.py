@@ -10,8 +10,10 @@ nothing: it was written twice, or decided on before another one.
       └──relocate──▶ RELOCATING ──is rebuilt──▶ DRAINED
           (restore: RESTORING)     both ──undrain──▶ INTACT
 
-A shard that has copies and loses them is LOST from any of these states. One that is away while it
-is refilled may return, too, perhaps with the only copy of something.
+A shard that has copies and loses them is LOST from any of these states. One that is EMPTY or
+DRAINED may get some of later epochs before it counts as INTACT: it may be LOST, too, and one that
+is EMPTY may be RESTORING. One that is away while it is refilled may return, too, perhaps with the
+only copy of something.
 
 The version is the number of the last event that changed which shards are rebuilt, other than by
 their being done. Donors of an older version stop and start again.
@@ -139,7 +141,11 @@ TRANSITIONS: Final[Mapping[Status, Mapping[type[Event] | Mode, Status]]] = {
         Refill: Status.REFILLING,
         Unrecoverable: Status.LOST,
     },
-    Status.LOST: {IsRebuilt: Status.EMPTY, Refill: Status.REFILLING},
+    Status.LOST: {
+        IsRebuilt: Status.EMPTY,
+        Refill: Status.REFILLING,
+        Unrecoverable: Status.LOST,  # later epochs were recovered without it
+    },
     Status.REFILLING: {
         IsRebuilt: Status.INTACT,
         Mode.RESTORE: Status.RESTORING,
@@ -151,8 +157,12 @@ TRANSITIONS: Final[Mapping[Status, Mapping[type[Event] | Mode, Status]]] = {
         Mode.RESTORE: Status.RESTORING,
         Unrecoverable: Status.LOST,
     },
-    Status.EMPTY: {Acknowledged: Status.INTACT},
-    Status.DRAINED: {Undrain: Status.INTACT},
+    Status.EMPTY: {
+        Acknowledged: Status.INTACT,
+        Mode.RESTORE: Status.RESTORING,
+        Unrecoverable: Status.LOST,
+    },
+    Status.DRAINED: {Undrain: Status.INTACT, Unrecoverable: Status.LOST},
 }
 
 AUTHORITIES: Final[Mapping[Status, Authority]] = {

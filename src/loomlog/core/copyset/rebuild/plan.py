@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
+from loomlog.core.copyset.log_state import is_recovered, last_written
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, mixed, shuffled
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
@@ -51,10 +52,14 @@ def is_certain(
     through: Mapping[ShardId, Epoch],
     absent: Collection[ShardId],
     may_return: Collection[ShardId],
+    unchecked: Collection[ShardId] = (),
 ) -> bool:
-    """Return whether no record can have all its copies on absent shards of which one may return."""
+    """Return whether no record can have all its copies on absent shards of which one may return, or
+    that may have forgotten it."""
     return not may_return or not any(
-        part.metadata.can_hold_a_copyset(gone_at(part.first, through) & set(absent))
+        part.metadata.can_hold_a_copyset(
+            gone_at(part.first, through).intersection(absent).union(unchecked)
+        )
         for part in parts(state, through)
     )
 
@@ -64,6 +69,7 @@ class Delay(StrEnum):
 
     UNRECOVERED = "epochs that the shard may have copies of are not recovered"
     UNCERTAIN = "records may have all their copies on absent shards of which one may return"
+    UNCHECKED = "records may be on no other shards than some that crashed and may have forgotten"
 
 
 def delay(
@@ -72,14 +78,19 @@ def delay(
     through: Mapping[ShardId, Epoch],
     absent: Collection[ShardId],
     may_return: Collection[ShardId],
+    unchecked: Collection[ShardId] = (),
 ) -> Delay | None:
-    """Return why a log delays a shard, if it does: not if the shard has nothing of it."""
+    """Return why a log delays a shard, if it does: not if the shard has nothing of it. `unchecked`:
+    these may have forgotten records of recovered epochs, and that is not found out yet."""
     if shard not in through:
         return None
     if not is_ready(state, through):
         return Delay.UNRECOVERED
     if shard in absent and not is_certain(state, through, absent, may_return):
         return Delay.UNCERTAIN
+    suspects = set(unchecked).difference(absent)
+    if shard in absent and suspects and not is_certain(state, through, absent, [shard], suspects):
+        return Delay.UNCERTAIN if shard in may_return else Delay.UNCHECKED
     return None
 
 
@@ -172,10 +183,14 @@ def _unfitness(
 
 
 def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:
-    """Drop a shard that is rebuilt from the nodesets of the epochs that it was rebuilt for."""
-    history = []
-    ends = [*(later.since - 1 for later in state.history[1:]), state.epoch]
-    for metadata, end in zip(state.history, ends, strict=True):
+    """Drop a shard that is rebuilt from the nodesets of the epochs that it was rebuilt for. One
+    that closes a log is never recovered; it has no records, and needs no nodeset of its own."""
+    history, items, last = [], state.history, last_written(state)
+    is_closed = state.closed and is_recovered(state)
+    if is_closed and len(items) > 1 and items[-1].since > last:
+        items = items[:-1]
+    ends = [*(later.since - 1 for later in items[1:]), last]
+    for metadata, end in zip(items, ends, strict=True):
         rest = [member for member in metadata.nodeset if member.shard != shard]
         short = tuple(each for each in metadata.short if shard not in each)
         smaller = metadata._replace(nodeset=tuple(rest), short=short)

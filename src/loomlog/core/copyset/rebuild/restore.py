@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from loomlog.core.copyset import storage
+from loomlog.core.copyset.evidence import knows_of_loss
 from loomlog.core.copyset.messages import (
     NotHere,
     Occupied,
@@ -44,7 +45,7 @@ def decide(
 
 
 def _reassign(record: Record, records: Records) -> tuple[RestoreAnswer, list[Change]]:
-    copies = [copy for copy in _overlapping(record, records) if _is_same(copy, record)]
+    copies = [copy for copy in _overlapping(record, records) if copy.is_copy_of(record)]
     if not copies:
         return NotHere(), []
     if copies[0].precedence > record.precedence or copies[0].copyset == record.copyset:
@@ -58,6 +59,8 @@ def _restore(
     record, end = request.record, request.end
     changes: list[Change] = []
     if records.end_of(end.epoch) is None:
+        if knows_of_loss(end, me, standing.lng_of(end.epoch)):
+            return NotHere(), []  # it has to purge the epoch itself, to report what is lost
         # A purge after this would delete the restored copy. Nothing is to be purged if the epoch
         # was clean because no copy of it was here, but where there are copies there is an end.
         changes = [*storage.decide(Purge(request.log, end), standing, records, me)[1]] or [end]
@@ -67,7 +70,7 @@ def _restore(
         for copy in _overlapping(record, records)
         if not any(erase.first <= copy.first <= erase.last for erase in erased)
     ]
-    if any(not _is_same(copy, record) for copy in copies):
+    if any(not copy.is_copy_of(record) for copy in copies):
         return Occupied(record.first), changes
     if is_occupied(record, copies, records.load):
         return Occupied(record.first), changes
@@ -79,7 +82,3 @@ def _restore(
 
 def _overlapping(record: Record, records: Records) -> list[Record]:
     return [*records.heads(record.first, record.last, 2)]
-
-
-def _is_same(copy: Record, record: Record) -> bool:
-    return (copy.first, copy.count, copy.kind) == (record.first, record.count, record.kind)

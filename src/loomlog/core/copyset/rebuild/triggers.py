@@ -3,7 +3,8 @@
 A shard that is away for long is restored elsewhere; one that is back intact ends that. One that
 lost its copies is refilled when it is back, also if it was away once more meanwhile: what it got
 since it lost them may be nowhere else. One that is drained is relocated once no log stores
-anything new there.
+anything new there. One that is rebuilt may get copies of later epochs before it counts as intact:
+these are restored like those that it had before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from loomlog.types import ShardId
 _HAVE_COPIES: Final = frozenset(
     {Status.INTACT, Status.RESTORING, Status.REFILLING, Status.RELOCATING}
 )
+_HAD_COPIES: Final = frozenset({Status.EMPTY, Status.DRAINED})
 
 
 class ShardFacts(NamedTuple):
@@ -33,7 +35,7 @@ class ShardFacts(NamedTuple):
 
     here: bool  # its node is connected, and its copies can be opened
     away_s: float = 0.0  # how long it is not
-    has_copies: bool = True  # of any log
+    has_copies: bool = True  # of any log; of one that is rebuilt, others than those
     in_use: bool = False  # a log may store something new there
     lost: int | None = None  # which loss its node reported, or an operator; None: none
     covered: int | None = None  # the loss that rebuilding has begun with
@@ -46,7 +48,8 @@ def due_event(shard: ShardId, status: Status, facts: ShardFacts, after_s: float)
     is_away = not facts.here and facts.has_copies and (facts.away_s >= after_s or facts.given_up)
     is_lost = facts.lost is not None
     is_new_loss = is_lost and facts.lost != facts.covered
-    if is_new_loss and status in _HAVE_COPIES:
+    has_copies = status in _HAVE_COPIES or (status in _HAD_COPIES and facts.has_copies)
+    if is_new_loss and has_copies:
         return Unrecoverable(shard)
     match status:
         case Status.INTACT:
@@ -71,12 +74,22 @@ def due_event(shard: ShardId, status: Status, facts: ShardFacts, after_s: float)
             if not facts.leaves:
                 return Undrain(shard)
         case Status.EMPTY:
-            if facts.here and not is_lost:
+            if facts.here and not is_new_loss:
                 return Acknowledged(shard)
+            if is_away and not facts.in_use:
+                return NeedsRebuild(shard, Mode.RESTORE)
         case Status.DRAINED:
-            if not facts.leaves and not is_lost:
+            if not facts.leaves and not is_new_loss:
                 return Undrain(shard)
     return None
+
+
+def is_restored(status: Status, facts: ShardFacts) -> bool:
+    """Return whether nothing is missing any more of what a shard lost."""
+    is_covered = facts.lost == facts.covered
+    if status in _HAD_COPIES:
+        return is_covered or not facts.has_copies
+    return status is Status.INTACT and is_covered
 
 
 def forgotten_event(shard: ShardId, status: Status) -> Event | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from loomlog.client.loglets.chained.chains import Chains, ChainView, Drive
-from loomlog.client.loglets.chained.requests import Answered, PendingRequest
+from loomlog.client.loglets.chained.chains import Chains, ChainView
+from loomlog.client.loglets.chained.requests import Answered, Drive, PendingRequest
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.messages import Answer, ChainedAsk, Check, Done, FindEnd, Refused, Steps
 from loomlog.core.requests import Ask, Lost
@@ -33,6 +33,7 @@ class Desk:
     """Takes questions, in place of the chains of a log."""
 
     def __init__(self, steps: Steps[list[Answer]]) -> None:
+        self.requests = self
         self.questions: list[ByHand] = []
         self.ends: list[list[Answer] | Exception] = []
         self.drive = Drive(cast(Chains, self), VIEW, steps, self.ends.append)

@@ -1,4 +1,4 @@
-"""One record, asked of single nodes first: what counts, and who is not waited for."""
+"""One record is asked of single nodes first: which answers count, and which are not awaited."""
 
 from __future__ import annotations
 

@@ -1,0 +1,66 @@
+"""Logs whose values are objects, for programs without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
+
+from loomlog.client.blocking.subscriptions import BlockingSubscription
+from loomlog.client.coded_log import (
+    AppendArguments,
+    AppendManyArguments,
+    CodedEntry,
+    check_codec,
+    decoded,
+    encode_all,
+)
+from loomlog.codecs import Codec
+from loomlog.types import Buffer, Entry, Glsn, Position
+
+if TYPE_CHECKING:
+    from loomlog.client.blocking import BlockingLog
+
+T = TypeVar("T")
+
+
+class BlockingCodedLog(Generic[T]):
+    """A log with a codec; `CodedLog` without an event loop."""
+
+    def __init__(self, log: BlockingLog, codec: Codec[T]) -> None:
+        self.name = log.name
+        self.bytes = log
+        self._codec = check_codec(codec)
+
+    def __repr__(self) -> str:
+        return f"<BlockingCodedLog {self.name!r}>"
+
+    def append(
+        self, value: T, key: Buffer | None = None, **arguments: Unpack[AppendArguments]
+    ) -> Position:
+        """Append one value and wait for its position; the other arguments are those of
+        `BlockingLog.append`."""
+        return self.bytes.append(self._codec.encode(value), key, **arguments)
+
+    def append_many(
+        self,
+        values: Iterable[T],
+        keys: Iterable[Buffer | None] | None = None,
+        **arguments: Unpack[AppendManyArguments],
+    ) -> list[Position]:
+        """Append several values atomically, at consecutive positions; the other arguments are
+        those of `BlockingLog.append_many`."""
+        return self.bytes.append_many(encode_all(self._codec, values), keys, **arguments)
+
+    def read(self, position: Glsn) -> CodedEntry[T]:
+        """Return the entry at `position`."""
+        return self.decode(self.bytes.read(position))
+
+    def subscribe(
+        self, start: Glsn | str = 1, stop: Glsn | None = None, *, timeout_s: float | None = None
+    ) -> BlockingSubscription[CodedEntry[T]]:
+        """Do what BlockingLog.subscribe does, with decoded entries."""
+        return self.bytes.subscribe(start, stop, timeout_s=timeout_s).map(self.decode)
+
+    def decode(self, entry: Entry) -> CodedEntry[T]:
+        """Return an entry of this log, from a group for example, with its value decoded."""
+        return decoded(self.name, self._codec, entry)

@@ -1,0 +1,33 @@
+"""Appends to several logs at once, for programs without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from loomlog.client.blocking.loop_thread import BlockingContext, blocking
+from loomlog.client.transactions.transaction import Transaction
+from loomlog.types import Buffer, Position
+
+
+class BlockingTransaction(BlockingContext[Transaction]):
+    """Entries for several logs that become visible together, when the block ends."""
+
+    @property
+    def positions(self) -> dict[str, list[Position]]:
+        """The positions of the entries in each log, once they are visible."""
+        return self._target.positions
+
+    def append(
+        self,
+        log: str,
+        value: Buffer,
+        key: Buffer | None = None,
+        *,
+        headers: Mapping[str, bytes] | None = None,
+        timestamp: datetime | float | None = None,
+    ) -> None:
+        """Add an entry. The entries for one log get consecutive positions, in this order."""
+        self._target.append(log, value, key, headers=headers, timestamp=timestamp)
+
+    commit = blocking(Transaction.commit)

@@ -1,0 +1,51 @@
+"""The parts of a round, one by one or packed. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, overload
+
+from loomlog.types import Glsn, Llsn, StreamId
+
+PART: Final = struct.Struct("<IIQQQ")  # the fields of RoundPart, also on disk
+
+
+class RoundPart(NamedTuple):
+    """The part of a round for one stream: [llsn, llsn + length) become [glsn, glsn + length)."""
+
+    stream_id: StreamId
+    epoch: int
+    llsn: Llsn
+    glsn: Glsn
+    length: int
+
+
+class PackedParts(Sequence[RoundPart]):
+    """The parts of a round over many streams, as they are stored; read one by one when needed."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data) // PART.size
+
+    @overload
+    def __getitem__(self, at: int) -> RoundPart: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[RoundPart, ...]: ...
+    def __getitem__(self, at: int | slice) -> RoundPart | tuple[RoundPart, ...]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        return RoundPart._make(PART.unpack_from(self.data, range(len(self))[at] * PART.size))
+
+    def __iter__(self) -> Iterator[RoundPart]:
+        return map(RoundPart._make, PART.iter_unpack(self.data))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.data)

@@ -1,0 +1,190 @@
+"""Appends to a replica: those that are not answered yet, and batches that may be sent again.
+
+The last APPENDS_IN_FLIGHT_MAX batches of each producer are kept, in the order in which they were
+stored. That suffices because a client has at most that many in flight on a stream, and sends
+nothing new there while it does not know the outcome of one of them.
+
+Every batch that is stored must be noted, whether a client, a primary or a copy brought it: after
+the answer "not here" a client appends its records elsewhere.
+
+When there are more than PRODUCER_MARKS_MAX batches in all, the producers that were silent for
+longest are forgotten. A batch is remembered until that many others have come.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from loomlog.errors import AppendUnknown, LoomError, Unavailable
+from loomlog.limits import APPENDS_IN_FLIGHT_MAX, PRODUCER_MARKS_MAX
+from loomlog.types import CommitContext, Llsn, ProducerMark
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
+
+
+class WaitingAppend(NamedTuple):
+    """An append that is answered when it is committed."""
+
+    first_llsn: Llsn
+    last_llsn: Llsn
+    connection: Connection
+    request_id: int
+    size: int
+
+
+class WaitingAppends:
+    """Appends that a primary has taken and not answered yet, in the order of their LLSNs."""
+
+    def __init__(self) -> None:
+        self._appends: deque[WaitingAppend] = deque()
+        self.bytes = 0
+
+    def add(self, append: WaitingAppend) -> None:
+        self._appends.append(append)
+        self.bytes += append.size
+
+    def redirect(self, first_llsn: Llsn, connection: Connection, request_id: int) -> bool:
+        """Send the answer of an append to another request; return False if it does not wait."""
+        for number, append in enumerate(self._appends):
+            if append.first_llsn == first_llsn:
+                append.connection.end_request(append.request_id)
+                self._appends[number] = append._replace(
+                    connection=connection, request_id=request_id
+                )
+                return True
+        return False
+
+    def answer(self, commit: CommitContext) -> None:
+        """Answer the appends that the commit covers."""
+        appends, last = self._appends, commit.last_llsn
+        distance = commit.glsn - commit.llsn
+        while appends and appends[0].last_llsn <= last:
+            append = appends.popleft()
+            self.bytes -= append.size
+            answer = pb.Appended(
+                first_glsn=append.first_llsn + distance, first_llsn=append.first_llsn
+            )
+            append.connection.send(pb.Frame(id=append.request_id, reply=True, appended=answer))
+
+    def refuse(self, after_llsn: Llsn, error: LoomError) -> None:
+        """Refuse the appends past an LLSN; the others keep waiting."""
+        while self._appends and self._appends[-1].last_llsn > after_llsn:
+            append = self._appends.pop()
+            self.bytes -= append.size
+            append.connection.refuse(append.request_id, error)
+
+    def doubt(self) -> None:
+        """Answer all without a position: their LLSNs may have been given to others since, and the
+        clients find out the outcome."""
+        for append in self._appends:
+            answer = pb.Frame(id=append.request_id, reply=True, appended=pb.Appended())
+            append.connection.send(answer)
+        self.clear()
+
+    def clear(self) -> None:
+        self._appends.clear()
+        self.bytes = 0
+
+
+class _Window:
+    """The last batches of one producer."""
+
+    __slots__ = ("dropped", "highest", "marks")
+
+    def __init__(self) -> None:
+        self.marks: deque[tuple[int, Llsn]] = deque()  # sequence, first LLSN; as they were stored
+        self.highest = 0
+        self.dropped = 0  # the highest sequence that fell out: up to it nothing is certain
+
+
+class ProducerTable:
+    """The producers of one replica, the one that appended last at the end."""
+
+    def __init__(
+        self,
+        marks: Iterable[ProducerMark] = (),
+        known_from: Llsn = 1,
+        *,
+        marks_max: int = PRODUCER_MARKS_MAX,
+    ) -> None:
+        """`marks`: of the batches on disk, where those below `known_from` are trimmed or lost."""
+        self._windows: OrderedDict[int, _Window] = OrderedDict()
+        self._count = 0
+        self._marks_max = marks_max
+        self._known_from = known_from
+        for mark in sorted(marks, key=lambda mark: mark.first_llsn):
+            self.note(mark.producer_id, mark.sequence, mark.first_llsn)
+        for window in self._windows.values():
+            if len(window.marks) == APPENDS_IN_FLIGHT_MAX:  # as many as are kept on disk
+                window.dropped = min(sequence for sequence, _ in window.marks) - 1
+
+    def note(self, producer_id: int, sequence: int, first_llsn: Llsn) -> None:
+        """Note a stored batch. Producer 0 means that there is none."""
+        if not producer_id:
+            return
+        window = self._windows.get(producer_id)
+        if window is None:
+            window = self._windows[producer_id] = _Window()
+        else:
+            self._windows.move_to_end(producer_id)
+        marks = window.marks
+        marks.append((sequence, first_llsn))
+        if sequence > window.highest:
+            window.highest = sequence
+        if len(marks) > APPENDS_IN_FLIGHT_MAX:
+            dropped, _ = marks.popleft()
+            if dropped > window.dropped:
+                window.dropped = dropped
+            return
+        self._count += 1
+        while self._count > self._marks_max and len(self._windows) > 1:
+            self._count -= len(self._windows.popitem(last=False)[1].marks)
+
+    def find(self, producer_id: int, sequence: int) -> Llsn:
+        """Return the first LLSN of this batch; 0 if it is not here. Raises AppendUnknown if it is
+        too old to tell."""
+        window = self._windows.get(producer_id)
+        if window is None or sequence > window.highest:
+            return 0
+        for known, first_llsn in window.marks:
+            if known == sequence:
+                return first_llsn
+        if sequence <= window.dropped:
+            raise AppendUnknown(
+                f"batch {sequence} of producer {producer_id} is too old to tell whether it was "
+                f"appended: this stream knows its last {APPENDS_IN_FLIGHT_MAX} only"
+            )
+        return 0
+
+    def find_certain(self, producer_id: int, sequence: int) -> Llsn:
+        """Like `find`, but raise Unavailable if the batch may have been trimmed before the table
+        was read from disk. A lower number of the producer shows that it was not."""
+        found = self.find(producer_id, sequence)
+        if found or self._known_from == 1:
+            return found
+        window = self._windows.get(producer_id)
+        if window is None or not (window.dropped or any(s < sequence for s, _ in window.marks)):
+            raise Unavailable(
+                f"batch {sequence} of producer {producer_id} is not here, but entries below LLSN "
+                f"{self._known_from} were trimmed before this replica came, or are damaged: ask "
+                "another"
+            )
+        return 0
+
+    def cut(self, last_llsn: Llsn) -> None:
+        """Forget the batches above `last_llsn`, which were dropped."""
+        emptied = []
+        for producer_id, window in self._windows.items():
+            marks = window.marks
+            if marks and marks[-1][1] <= last_llsn:
+                continue  # others may still have more: an earlier cut left them out of order
+            while marks and marks[-1][1] > last_llsn:
+                marks.pop()
+                self._count -= 1
+            window.highest = max((window.dropped, *(sequence for sequence, _ in marks)))
+            if not window.highest:
+                emptied.append(producer_id)
+        for producer_id in emptied:
+            del self._windows[producer_id]

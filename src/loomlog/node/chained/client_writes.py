@@ -1,0 +1,168 @@
+"""Blocks that clients write to the replicas of chains: some are stored only after the metadata
+repository was asked.
+
+- A client without the permission to append writes because it reads: it completes a block that its
+  writer left half-way, or fills a hole. Nothing of what it sends is stored. The metadata
+  repository, which knows what was handed out, is asked to decide the position, and writes from the
+  head down; then the client learns whether its block is there.
+- A block far behind all that is known to be handed out is stored only if the sequencer confirms it.
+  The next epoch begins behind all blocks, so one near the last position would end the log.
+
+A metadata repository that is older than this node does not decide positions, and confirms nothing:
+then blocks are stored as they always were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from loomlog.core.chained.chain import Replica
+from loomlog.core.chained.messages import (
+    Answer,
+    Beyond,
+    FindEnd,
+    Found,
+    Missing,
+    Read,
+    Refused,
+    Request,
+    Stored,
+    Write,
+    Written,
+)
+from loomlog.core.chained.replica import REACH
+from loomlog.errors import Busy, InvalidArgument, LoomError, PermissionDenied
+from loomlog.node.workers import called_back
+from loomlog.storage.chained.write_once import Answered
+from loomlog.types import Glsn
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import sequencer_answer_from_wire, sequencer_request_to_wire
+from loomlog.wire.link import Connection, Frame
+from loomlog.wire.permissions import BLOCK_WRITE
+
+ASKING_MAX: Final = 64  # questions of either kind to the metadata repository at a time
+ANSWER_S: Final = 0.8  # less than clients wait for a node
+
+Ask: TypeAlias = Callable[[Replica, Request, Answered], None]
+Question: TypeAlias = Callable[[Replica, Write], Awaitable[Answer]]
+_TOO_OLD: Final = (InvalidArgument, PermissionDenied)  # what an older metadata repository answers
+
+
+class ClientWrites:
+    """The writes of clients to the replicas on one node."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        end_of: Callable[[Replica], Glsn],
+        request: Callable[[Frame], Awaitable[Frame]],
+    ) -> None:
+        """`ask` asks a replica on this node, `end_of` returns where its blocks end, 0 if it is not
+        here, and `request` asks the metadata repository."""
+        self._ask = ask
+        self._end_of = end_of
+        self._request = request
+        self.reach: dict[Replica, Glsn] = {}  # blocks that end there or before are just stored
+        # By kind: those of readers, who may be hostile, do not keep writers waiting.
+        self._asking: Counter[Question] = Counter()
+
+    def take(
+        self, connection: Connection, replica: Replica, write: Write, done: Answered
+    ) -> Awaitable[Answer] | None:
+        """Call `done` with the answer, or return it later. A block within reach of a client that
+        is not restricted needs none of this."""
+        session = connection.session
+        if session is not None and (BLOCK_WRITE, replica.log_id) in session.lesser:
+            return self._answer_later(self._decide, replica, write)
+        if write.block.end > self.reach.get(replica, 0) and not self._is_near(replica, write):
+            return self._answer_later(self._confirm, replica, write)
+        self._ask(replica, write, done)
+        return None
+
+    def forget(self, replica: Replica) -> None:
+        self.reach.pop(replica, None)
+
+    def _is_near(self, replica: Replica, write: Write) -> bool:
+        """Return whether the block is within reach. What is handed out is first taken from the
+        blocks that are here, and then only from the sequencer: blocks may come from anybody. A
+        replica that is not here stores nothing, and is not remembered: anybody may name it."""
+        if replica not in self.reach:
+            if not (end := self._end_of(replica)):
+                return True
+            self.reach[replica] = end + REACH
+        return write.block.end <= self.reach[replica] or not write.block.is_sane
+
+    async def _answer_later(self, question: Question, replica: Replica, write: Write) -> Answer:
+        if self._asking[question] >= ASKING_MAX:
+            raise Busy("this node asks about too many positions: try again later")
+        self._asking[question] += 1
+        try:
+            return await question(replica, write)
+        finally:
+            self._asking[question] -= 1
+
+    # ---- a reader's
+
+    async def _decide(self, replica: Replica, write: Write) -> Answer:
+        block = write.block
+        if not block.is_sane:
+            return Refused(f"no block can be at [{block.first}, {block.end})")
+        look = Read(write.epoch, block.first)
+        found = await self._answer(replica, look)
+        if isinstance(found, Missing):
+            question = pb.DecidePosition(
+                loglet_id=replica.log_id, epoch=write.epoch, position=block.first
+            )
+            try:
+                await self._ask_metadata(pb.Frame(decide_position=question))
+            except _TOO_OLD as error:
+                return await self._answer(replica, write) if block.is_junk else _refused(error)
+            except (LoomError, TimeoutError) as error:
+                return _refused(error)
+            found = await self._answer(replica, look)
+        match found:
+            case Found(there):
+                return Stored() if there.is_same(block) else Written()
+            case Missing():
+                return Refused(f"position {block.first} is not decided on this chain")
+        return found
+
+    # ---- a block far ahead
+
+    async def _confirm(self, replica: Replica, write: Write) -> Answer:
+        question = sequencer_request_to_wire(replica.log_id, FindEnd(write.epoch))
+        try:
+            reply = await self._ask_metadata(pb.Frame(sequencer_request=question))
+        except _TOO_OLD:
+            return await self._answer(replica, write)
+        except (LoomError, TimeoutError) as error:
+            return _refused(error)
+        answer = sequencer_answer_from_wire(reply.sequencer_answer)
+        if not isinstance(answer, Beyond):
+            return answer if isinstance(answer, Refused) else Refused("no position is handed out")
+        reach = max(self.reach.get(replica, 0), answer.end + REACH)
+        if replica in self.reach:  # or it was removed meanwhile
+            self.reach[replica] = reach
+        if write.block.end > reach:
+            return Refused(
+                f"no block can be at [{write.block.first}, {write.block.end}): positions are "
+                f"handed out up to {answer.end - 1}"
+            )
+        return await self._answer(replica, write)
+
+    # ---- asking
+
+    async def _ask_metadata(self, question: Frame) -> Frame:
+        async with asyncio.timeout(ANSWER_S):
+            return await self._request(question)
+
+    async def _answer(self, replica: Replica, request: Request) -> Answer:
+        return await called_back(partial(self._ask, replica, request))
+
+
+def _refused(error: Exception) -> Refused:
+    return Refused(f"the metadata repository was asked: {error or 'it has not answered yet'}")

@@ -1,0 +1,286 @@
+"""Make a store again from what can be read of a damaged RocksDB.
+
+Writes in its logs that are whole, and rows that can be read, are kept. The rest is lost here, and
+nobody knows what it was: the result is not an older state of the store, but one that it never had.
+So the protocol puts its rows in order, and believes only what is true whatever is missing.
+
+Without a readable MANIFEST, RocksDB finds out by itself which column families its tables belong to,
+but loses the writes to those that have none yet. So all whole writes are made once more; the caller
+finds the names of the column families in them.
+
+It is made as a draft, `<path>.salvaging`, with links to tables and batches, which RocksDB and we
+never change. So it takes hardly any space, unless rows in tables cannot be read: then all others
+are copied to new ones.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeAlias
+
+from rocksdict import Options, Rdict, WriteBatch
+
+from loomlog.errors import Corrupt
+from loomlog.storage import rocks
+from loomlog.storage.files import DamagedRowsError, Files, closed_on_failure
+from loomlog.storage.identity import OWNER_FILE
+from loomlog.storage.set_aside import MARK, replace_store, salvaged_path
+from loomlog.storage.write_ahead_log import Change, changes_in, whole_writes, write_log
+
+_LINKED: Final = (".sst", ".blob")
+_BATCHES: Final = "batches"  # files of our own (batch_files.py)
+_NOT_COPIED: Final = ("LOCK", "LOG")
+_KEY_BYTES: Final = 40  # more than any key has
+
+
+class Database(NamedTuple):
+    """A database with its column families."""
+
+    main: Rdict
+    families: dict[str, Rdict]
+
+    def close(self) -> None:
+        for table in (*self.families.values(), self.main):
+            with suppress(Exception):  # what it cannot flush is not read from it, either
+                table.close()
+
+
+MakeOptions: TypeAlias = Callable[[], Options]
+PutInOrder: TypeAlias = Callable[[Database], None]  # raises Corrupt if rows cannot be read
+Writes: TypeAlias = Iterable[Sequence[Change]]
+NameFamilies: TypeAlias = Callable[[Writes], Mapping[int, str]]  # all but the default one
+
+
+def _no_families(writes: Writes) -> dict[int, str]:
+    return {}
+
+
+def salvage(
+    files: Files,
+    path: str,
+    options: MakeOptions,
+    put_in_order: PutInOrder,
+    name_families: NameFamilies = _no_families,
+) -> str:
+    """Put what can be read in the place of a damaged store; return where that is now. Blocking."""
+    draft = f"{path}.salvaging"
+    for left_over in (draft, salvaged_path(path)):  # by an attempt that was interrupted
+        shutil.rmtree(left_over, ignore_errors=True)
+    try:
+        _fill_draft(path, draft, options, put_in_order, name_families)
+    except BaseException:
+        for begun in (draft, f"{draft}.new"):  # the disk may be full
+            shutil.rmtree(begun, ignore_errors=True)
+        raise
+    return replace_store(files, path, draft)
+
+
+def _fill_draft(
+    path: str,
+    draft: str,
+    options: MakeOptions,
+    put_in_order: PutInOrder,
+    name_families: NameFamilies,
+) -> None:
+    _make_draft(path, draft)
+    if not _changed(draft, options, put_in_order):
+        _copy_rows(path, draft, options, name_families)
+        if not _changed(draft, options, put_in_order):
+            raise Corrupt("its rows make no sense: restore the volume")
+    open(os.path.join(draft, MARK), "wb").close()
+    _sync(draft)
+
+
+# ---- the draft
+
+
+def _make_draft(path: str, draft: str) -> None:
+    for folder, _, names in os.walk(path):
+        target = os.path.join(draft, os.path.relpath(folder, path))
+        os.makedirs(target, exist_ok=True)
+        is_linked = _BATCHES in os.path.relpath(folder, path).split(os.sep)
+        for name in names:
+            source, copy = os.path.join(folder, name), os.path.join(target, name)
+            if name.startswith(_NOT_COPIED) or name == MARK:
+                continue
+            if name.endswith(".log"):
+                with open(source, "rb") as damaged, open(copy, "wb") as mended:
+                    write_log(mended, whole_writes(damaged))
+            elif is_linked or name.endswith(_LINKED):
+                _link(source, copy)
+            else:
+                shutil.copyfile(source, copy)
+
+
+def _link(source: str, copy: str) -> None:
+    try:
+        os.link(source, copy)
+    except OSError:  # not every file system has links
+        shutil.copyfile(source, copy)
+
+
+def _sync(path: str) -> None:
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in (*(os.path.join(folder, name) for name in names), folder):
+            descriptor = os.open(name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _open(path: str, options: MakeOptions) -> Database:
+    if not os.path.exists(os.path.join(path, "CURRENT")):
+        raise Corrupt("CURRENT is missing: RocksDB would make a new database")
+    names = rocks.families(path, options())
+    main = rocks.open_database(path, options, names)
+    return Database(main, {name: main.get_column_family(name) for name in names})
+
+
+def _changed(path: str, options: MakeOptions, change: PutInOrder) -> bool:
+    """Change the rows of a database; return False if it is damaged."""
+    try:
+        database = _open(path, options)
+        with closed_on_failure(database):
+            change(database)
+            for table in (database.main, *database.families.values()):
+                table.flush(True)
+    except Corrupt:
+        return False
+    database.close()
+    return True
+
+
+# ---- rows in tables that cannot be read
+
+
+def _copy_rows(path: str, draft: str, options: MakeOptions, name_families: NameFamilies) -> None:
+    """Copy all rows that can be read to a new database in the place of the draft. A table without
+    its index hides all others: then RocksDB leaves it out (`repair`), and values in blobs with
+    it."""
+
+    def lenient() -> Options:
+        made = options()
+        made.set_paranoid_checks(False)
+        return made
+
+    new = f"{draft}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    target = rocks.open_database(new, options)
+    with closed_on_failure(target):
+        if not _changed(draft, lenient, lambda source: _add_rows(source, target, options)):
+            Rdict.repair(draft, lenient())
+            source = _open(draft, lenient)
+            with closed_on_failure(source), suppress(DamagedRowsError):
+                _add_rows(source, target, options)
+            source.close()
+            _write_again(path, target, options, name_families)
+    target.close()
+    for name in (_BATCHES, OWNER_FILE):
+        if os.path.exists(os.path.join(draft, name)):
+            os.rename(os.path.join(draft, name), os.path.join(new, name))
+    shutil.rmtree(draft)
+    os.rename(new, draft)
+
+
+def _add_rows(source: Database, target: Rdict, options: MakeOptions) -> None:
+    """Add the rows that the target lacks; raise DamagedRowsError if a table hides others."""
+    damage: DamagedRowsError | None = None
+    for name, table in {"default": source.main, **source.families}.items():
+        copy = target if name == "default" else _family(target, name, options)
+        try:
+            for key, value in readable_rows(table):
+                if copy.get(key) is None:
+                    copy.put(key, value)
+        except DamagedRowsError as error:
+            damage = error.with_traceback(None)
+        copy.flush(True)
+        if copy is not target:
+            copy.close()
+    if damage is not None:
+        raise damage
+
+
+def _family(target: Rdict, name: str, options: MakeOptions) -> Rdict:
+    with suppress(Exception):  # it is there
+        target.create_column_family(name, options())
+    return target.get_column_family(name)
+
+
+def _write_again(
+    path: str, target: Rdict, options: MakeOptions, name_families: NameFamilies
+) -> None:
+    """Make all whole writes of the logs once more. What they changed and was changed again, in
+    another write that is whole, is as it was."""
+    names = name_families(_logged(path))
+    for name in sorted(set(names.values())):
+        _family(target, name, options).close()
+    families = {number: target.get_column_family_handle(name) for number, name in names.items()}
+    for changes in _logged(path):
+        batch = WriteBatch(raw_mode=True)
+        for family, key, value, end in changes:
+            place = (families[family],) if family in families else ()
+            if family and not place:
+                continue
+            if value is not None:
+                batch.put(key, value, *place)
+            elif end is not None:
+                batch.delete_range(key, end, *place)
+            else:
+                batch.delete(key, *place)
+        target.write(batch)
+
+
+def _logged(path: str) -> Iterator[list[Change]]:
+    """Yield what the whole writes in the logs of a database changed, in order."""
+    names = [name for name in os.listdir(path) if name.endswith(".log")]
+    for name in sorted(names, key=lambda name: (len(name), name)):  # they are numbered
+        with open(os.path.join(path, name), "rb") as file:
+            for write in whole_writes(file):
+                with suppress(Corrupt):
+                    yield changes_in(write)
+
+
+def readable_rows(table: Rdict) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows that can be read, in order; raise DamagedRowsError if none can be behind."""
+    start = b""
+    while True:
+        cursor = rocks.Cursor(table)
+        try:
+            key = cursor.seek(start)
+            while key is not None:
+                yield key, cursor.value
+                start = key + b"\0"
+                key = cursor.next()
+            return
+        except DamagedRowsError:
+            start = _behind_damage(table, start)
+
+
+def _behind_damage(table: Rdict, start: bytes) -> bytes:
+    """Return the first place found behind `start` from which rows can be read. Rows are damaged
+    together, by the block: so it is looked for in steps that grow."""
+    damaged = int.from_bytes(start.ljust(_KEY_BYTES, b"\0"), "big")
+    step, last = 1, (1 << 8 * _KEY_BYTES) - 1
+    while not _can_be_read(table, readable := min(damaged + step, last)):
+        if readable == last:
+            raise DamagedRowsError("the index of a table is damaged")
+        damaged, step = readable, step * 2
+    while readable - damaged > 1:
+        middle = (damaged + readable) // 2
+        if _can_be_read(table, middle):
+            readable = middle
+        else:
+            damaged = middle
+    return readable.to_bytes(_KEY_BYTES, "big")
+
+
+def _can_be_read(table: Rdict, key: int) -> bool:
+    try:
+        rocks.Cursor(table).seek(key.to_bytes(_KEY_BYTES, "big"))
+    except DamagedRowsError:
+        return False
+    return True

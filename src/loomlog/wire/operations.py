@@ -1,0 +1,45 @@
+"""The operations that servers measure, from the table of permissions: every kind of message, and
+where one kind is for several operations, each of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from loomlog.core.permissions import Verb
+from loomlog.meters import Operation, Operations
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.permissions import RULES, Rule, Target
+
+_OF_LOGS: Final = (Target.LOGLET, Target.STREAM)
+_USES: Final = ((Verb.APPEND,), (Verb.READ,))
+
+
+def _operation(kind: str, name: str, rule: Rule) -> Operation:
+    is_use = rule.target in _OF_LOGS and rule.verbs in _USES
+    return Operation(
+        name,
+        log_field=rule.target.field if is_use else "",
+        appends=rule.verbs == (Verb.APPEND,),
+        follows=kind == "subscribe",
+        may_wait="wait_ms" in _fields(kind),
+    )
+
+
+def _fields(kind: str) -> dict[str, Any]:
+    message: Any = pb.Frame.DESCRIPTOR.fields_by_name[kind].message_type
+    return dict(message.fields_by_name)
+
+
+def _several(kind: str, rules: dict[int, Rule]) -> dict[int, Operation]:
+    names = _fields(kind)["kind"].enum_type.values_by_number
+    prefix = kind.removesuffix("_request")
+    return {
+        number: _operation(kind, f"{prefix}_{names[number].name}".lower(), rule)
+        for number, rule in rules.items()
+    }
+
+
+OPERATIONS: Final[Operations] = {
+    kind: _operation(kind, kind, rules) if isinstance(rules, Rule) else _several(kind, {**rules})
+    for kind, rules in RULES.items()
+}

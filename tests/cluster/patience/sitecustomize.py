@@ -1,0 +1,13 @@
+"""Python's own hook at start-up: gives servers little patience, and data without an age.
+
+A recovery makes do without nodes that may have what all others have forgotten after a few attempts
+instead of 30 s, and a copy of a disk never counts as older data, however long a test takes.
+"""
+
+from __future__ import annotations
+
+from loomlog.core.copyset import recovery
+from loomlog.node import age_marks
+
+recovery.CRASHED_ATTEMPTS = 3  # type: ignore[misc]
+age_marks.GROW_S = 1e6  # type: ignore[misc]

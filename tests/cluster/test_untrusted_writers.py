@@ -1,0 +1,177 @@
+"""A `chained` log on servers that enforce permissions: clients write to its replicas themselves,
+and none of them can do more harm with that than its permissions say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from chained_node_rig import block
+from loglets_of import chains_of
+
+from loomlog import columns
+from loomlog.client.cluster import Cluster, connect
+from loomlog.client.log import Log
+from loomlog.client.loglets.chained.chains import ChainView
+from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
+from loomlog.client.loglets.contract import Fixed
+from loomlog.core.chained.chain import Block, Replica, block_of, junk, placed
+from loomlog.core.chained.messages import Answer, Found, Read, Refused, Stored, Write, Written
+from loomlog.core.chained.replica import REACH
+from loomlog.limits import POSITION_MAX
+from loomlog.testing import LocalCluster
+from loomlog.types import Glsn
+
+HOLE_S = 0.1
+
+
+class Site:
+    """A cluster that enforces permissions, with a chained log of two chains."""
+
+    def __init__(self, local: LocalCluster, operator: Cluster) -> None:
+        self.local = local
+        self.operator = operator
+        self.clients: list[Cluster] = []
+
+    async def log(self, *allow: str) -> Log:
+        """Return the log for a client with a token that allows this."""
+        token = (await self.operator.create_token("user", allow)).text
+        client = await connect(self.local.address, token=token, hole_timeout_s=HOLE_S)
+        self.clients.append(client)
+        return client.log("events")
+
+    async def begin_epoch(self) -> None:
+        """Restart the metadata repository: every leader begins with another epoch."""
+        await self.local.stop_metadata(1)
+        await self.local.start_metadata(1)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    local = LocalCluster(nodes=2)
+    async with local as anybody, asyncio.timeout(60):
+        await anybody.create_log("events", protocol="chained", streams=2, replicas=2)
+        token = (await anybody.create_token("root", ["*:*"])).text
+        operator = await connect(local.address, token=token)
+        await operator.enforce_access(True)
+        made = Site(local, operator)
+        yield made
+        for client in (*made.clients, operator):
+            await client.close()
+
+
+async def view_of(log: Log) -> ChainView:
+    return await chains_of(log).learn((await log.describe()).active_streams[0].id)
+
+
+async def ask(log: Log, replica: Replica, request: Write | Read) -> Answer:
+    return await chains_of(log).requests.ask_replica(await view_of(log), replica, request)
+
+
+async def write(log: Log, replica: Replica, wanted: Block) -> Answer:
+    return await ask(log, replica, Write((await view_of(log)).epoch, wanted))
+
+
+async def write_everywhere(log: Log, wanted: Block) -> list[Answer]:
+    replicas = (await view_of(log)).projection.replicas
+    return [await write(log, replica, wanted) for replica in replicas]
+
+
+async def reserve_place(log: Log, count: int = 1) -> Fixed:
+    stream = (await log.describe()).active_streams[0].id
+    return await reserve(chains_of(log), stream, count)
+
+
+async def blocks_at(log: Log, position: Glsn) -> list[Answer]:
+    """Return what each replica of the chain of a position has there."""
+    view = await view_of(log)
+    chain = view.projection.chain_of(position)
+    return [await ask(log, replica, Read(view.epoch, position)) for replica in chain]
+
+
+async def values(log: Log, last: Glsn) -> list[bytes]:
+    return [bytes(entry.value) async for entry in log.subscribe(1, last)]
+
+
+async def test_a_reader_adds_nothing_behind_what_was_handed_out(site: Site) -> None:
+    writer, reader = await site.log("append:events"), await site.log("read:events")
+    last = (await writer.append_many([b"one", b"two", b"three"]))[-1].position
+    for first, count in ((last + 1, 1), (last + 7, 1000), (1 << 40, 1), (POSITION_MAX, 1)):
+        for answer in await write_everywhere(reader, junk(first, count)):
+            assert isinstance(answer, Refused)
+    assert all(isinstance(a, Refused) for a in await write_everywhere(reader, block(last + 1)))
+    await site.begin_epoch()
+    assert (await writer.append(b"four")).position == last + 1
+    assert await reader.tail() == last + 1
+    assert await values(reader, last + 1) == [b"one", b"two", b"three", b"four"]
+
+
+async def test_a_reader_hides_no_entry_behind_junk(site: Site) -> None:
+    """A block of five positions lies on one chain. On the other one, nothing is in their places."""
+    writer, reader = await site.log("append:events"), await site.log("read:events")
+    many = await writer.append_many([b"%d" % number for number in range(5)])
+    first, last = many[0].position, many[-1].position
+    hole = (await reserve_place(writer)).above + 1
+    after = (await writer.append(b"after")).position
+    for answer in await write_everywhere(reader, junk(first + 1, 1)):
+        assert isinstance(answer, Refused | Written)
+    await write_everywhere(reader, junk(hole, 1000))
+    assert (await reader.read(first + 1)).value == b"1"
+    await site.begin_epoch()
+    await write_everywhere(reader, junk(hole, 1000))
+    assert await values(reader, after) == [*(b"%d" % number for number in range(5)), b"after"]
+    assert hole == last + 1
+
+
+async def test_a_reader_writes_nothing_to_a_tail_that_its_head_does_not_have(site: Site) -> None:
+    writer, reader = await site.log("append:events"), await site.log("read:events")
+    both = await site.log("append:events", "read:events")
+    fixed = await reserve_place(writer)
+    place = fixed.above + 1
+    tail = (await view_of(reader)).projection.chain_of(place)[-1]
+    assert await write(reader, tail, junk(place, 1)) == Stored()
+    found = await blocks_at(reader, place)
+    assert found == [Found(junk(place, 1))] * 2
+    batch = columns.encode([b"late"], timestamps_us=1, producer_id=7, sequence=1)
+    assert await append_fixed(chains_of(both), fixed, batch) == 0
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_a_reader_gets_past_the_hole_of_a_dead_writer(site: Site, count: int) -> None:
+    writer, reader = await site.log("append:events"), await site.log("read:events")
+    await writer.append(b"before")
+    await reserve_place(writer, count)
+    last = (await writer.append(b"after")).position
+    denials = (await site.operator.status()).denials
+    assert await values(reader, last) == [b"before", b"after"]
+    assert (await site.operator.status()).denials == denials
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_reader_gets_a_block_that_its_writer_left_half_way(
+    site: Site, restart: bool
+) -> None:
+    """The block is on the head of its chain and not at the tail."""
+    writer, reader = await site.log("append:events"), await site.log("read:events")
+    await writer.append(b"before")
+    fixed = await reserve_place(writer)
+    ticket_first, epoch = fixed.above + 1, fixed.place[2]
+    batch = columns.encode([b"half"], timestamps_us=1, producer_id=7, sequence=1)
+    half = placed(block_of(batch), fixed.stream, epoch, ticket_first)
+    head = (await view_of(writer)).projection.chain_of(ticket_first)[0]
+    assert await write(writer, head, half) == Stored()
+    if restart:
+        await site.begin_epoch()
+    last = (await writer.append(b"after")).position
+    assert await values(reader, last) == [b"before", b"half", b"after"]
+
+
+async def test_a_writer_does_not_end_a_log_with_a_block_far_ahead(site: Site) -> None:
+    writer = await site.log("append:events", "read:events")
+    last = (await writer.append(b"one")).position
+    for first in (last + 2 * REACH, POSITION_MAX):
+        for wanted in (block(first), junk(first, 1)):
+            assert all(isinstance(a, Refused) for a in await write_everywhere(writer, wanted))
+    await site.begin_epoch()
+    assert (await writer.append(b"two")).position == last + 1

@@ -1,0 +1,191 @@
+"""A copyset log whose disks forget writes when the power fails, and whose recoveries die.
+
+An epoch is written, and the power fails everywhere. Some disks forget what they confirmed last.
+Recoveries begin with some of the nodes, not always patient enough to wait for the rest, and die at
+any request. When one ends, all nodes come back, and a reader reads the epoch.
+
+What was acknowledged, as some disk still knows, is read or said to be lost. Nothing else is said to
+be lost, and nothing at all if no disk forgot anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from random import Random
+
+from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
+from violation import Violation
+
+from loomlog.core.copyset.effects import AskShard, Deliver, GapKind, NeedMetadata, ReadGap
+from loomlog.core.copyset.messages import Delivered, Life, Release
+from loomlog.core.copyset.procedures import Answer, purge
+from loomlog.core.copyset.reader import CopysetReader
+from loomlog.core.copyset.record import OFFSET_MAX, Offset, last_of, make, offset_of
+from loomlog.core.copyset.recovery import Recovered, Recovery
+from loomlog.core.copyset.storage import epoch_to_purge
+
+RECORDS_MAX = 8
+RECOVERIES_MAX = 4
+READ_S = 100.0  # within which a reader must get to the end
+REQUESTS_MAX = 40  # of a recovery before it dies
+BEFORE, AFTER = 1, 2  # the power failure: lives of nodes
+
+
+class Death(Exception):  # noqa: N818 - it is what happens
+    """The process that recovers dies."""
+
+
+class _Recovery(Recovery):
+    """A recovery whose patience is drawn."""
+
+    def __init__(self, epoch: int, *, patient: bool) -> None:
+        super().__init__(LOG, epoch)
+        self._patient = patient
+
+    def _is_patient(self, now_s: float) -> bool:
+        return self._patient
+
+
+class ForgetfulWorld:
+    def __init__(self, seed: int) -> None:
+        self._random = random = Random(seed)
+        replication = random.choice((2, 2, 3))
+        self._rig = RecoveryRig(count=replication + random.randint(0, 2), replication=replication)
+        self._rig.state = replace(self._rig.state, epoch=1)
+        self._acknowledged: set[Offset] = set()
+        self._is_honest = random.random() < 0.25  # no disk forgets anything
+        self._known: Offset = 0  # acknowledged, as some disk still knows
+        self.delivered: set[Offset] = set()
+        self.lost: set[Offset] = set()
+        self.deaths = 0
+
+    def run(self) -> None:
+        self._begin(BEFORE)
+        self._write()
+        self._lose_power()
+        for _ in range(self._random.randint(0, RECOVERIES_MAX)):
+            self._recover_and_die()
+        while not self._is_recovered():
+            pass
+        self._rig.down = set()
+        self._purge()
+        self._read()
+
+    # ---- writing
+
+    def _begin(self, life: int) -> None:
+        """Give out the newest epoch, to nodes in this life."""
+        rig = self._rig
+        lives = (Life(rig.state.epoch, node, life) for node in rig.nodes)
+        rig.state = replace(rig.state, lives=(*rig.state.lives, *lives))
+
+    def _write(self) -> None:
+        rig, random = self._rig, self._random
+        copies = {node: deepcopy(rig.nodes[node]) for node in rig.nodes}
+        count = random.randint(1, RECORDS_MAX)
+        in_flight = random.randint(0, 2)  # at the end, when the power fails
+        lng = 0
+        for offset in range(1, count + 1):
+            copyset = tuple(sorted(random.sample([*rig.nodes], rig.metadata.replication)))
+            stored = copyset
+            if offset > count - in_flight:
+                stored = tuple(node for node in copyset if random.random() < 0.5)
+            rig.write(offset, *stored, lng=max(0, lng - random.choice((0, 0, 1))), copyset=copyset)
+            if stored == copyset:
+                self._acknowledged.add(offset)
+                lng += lng == offset - 1
+            if random.random() < 0.3:
+                node = random.choice([*rig.nodes])
+                copies[node] = deepcopy(rig.nodes[node])
+        if not self._is_honest:
+            for node in random.sample([*rig.nodes], random.randint(1, len(rig.nodes))):
+                rig.nodes[node] = copies[node]
+
+    def _lose_power(self) -> None:
+        rig = self._rig
+        rig.lives = dict.fromkeys(rig.nodes, AFTER)
+        self._known = max(node.records(LOG).standing.lng_of(1) for node in rig.nodes.values())
+
+    # ---- recoveries
+
+    def _next(self) -> _Recovery:
+        """Begin the next recovery, with some of the nodes."""
+        rig, random = self._rig, self._random
+        rig.next_sequencer()
+        self._begin(AFTER)
+        away = random.choice((0, 0, 1, 1, 2))
+        rig.down = set(random.sample([*rig.nodes], min(away, len(rig.nodes))))
+        return _Recovery(rig.state.epoch, patient=random.random() < 0.3)
+
+    def _recover_and_die(self) -> None:
+        requests = iter(range(self._random.randint(1, REQUESTS_MAX)))
+        with suppress(Death):
+            self._rig.drive(self._next().attempt({}, NOW_US), lambda ask: self._die(requests))
+
+    def _die(self, requests: Iterator[int]) -> Answer | None:
+        if next(requests, None) is None:
+            self.deaths += 1
+            raise Death
+        return None
+
+    def _is_recovered(self) -> bool:
+        return isinstance(self._rig.drive(self._next().attempt({}, NOW_US)), Recovered)
+
+    def _purge(self) -> None:
+        """Let all nodes catch up with what was recovered."""
+        rig = self._rig
+        newest = make(rig.state.epoch, 0)
+        for number, node in rig.nodes.items():
+            while True:
+                node.answer(Release(LOG, newest))
+                standing = node.records(LOG).standing
+                epoch = epoch_to_purge(newest, standing)
+                if epoch is None:
+                    break
+                problem = rig.drive(purge(LOG, epoch, number, standing.released_in(epoch)))
+                if problem:
+                    raise Violation(f"node {number} cannot purge epoch {epoch}: {problem}")
+
+    # ---- reading
+
+    def _read(self) -> None:
+        reader = CopysetReader(LOG, make(1, 1), last_of(1))
+        now, effects = 0.0, deque(reader.learn_state(self._rig.state, 0.0))
+        while effects or not reader.finished:
+            if not effects:
+                now += 0.1
+                effects += reader.woken(now)
+            if now > READ_S:
+                raise Violation(f"a reader waits at {reader.head}")
+            match effects.popleft() if effects else None:
+                case AskShard(node, question, request):
+                    answer = self._rig.nodes[node].answer(request)
+                    assert isinstance(answer, Delivered)
+                    answer = replace(answer, life=AFTER)
+                    effects += reader.answered(node, question, answer, now)
+                case NeedMetadata():
+                    effects += reader.learn_state(self._rig.state, now)
+                case Deliver() as shown:
+                    offsets = range(offset_of(shown.first), offset_of(shown.last) + 1)
+                    self.delivered.update(offsets)
+                    effects += reader.consumed(1, now)
+                case ReadGap() as gap:
+                    self._judge(gap)
+        missing = self._acknowledged - self.delivered - self.lost
+        if any(offset <= self._known for offset in missing) or (missing and self._is_honest):
+            raise Violation(f"{missing} was acknowledged and is passed; {self._known} was known")
+
+    def _judge(self, gap: ReadGap) -> None:
+        if gap.kind is not GapKind.DATALOSS:
+            return
+        last = min(gap.last, make(1, OFFSET_MAX))
+        offsets = range(offset_of(gap.first), offset_of(last) + 1)
+        if self._is_honest:
+            raise Violation(f"{gap} is said to be lost, and no disk forgot anything")
+        if gap.exact and not self._acknowledged.issuperset(offsets):
+            raise Violation(f"{gap} is said to be lost, and was not acknowledged")
+        self.lost.update(offset for offset in self._acknowledged if offset in offsets)

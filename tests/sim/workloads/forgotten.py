@@ -1,0 +1,211 @@
+"""Disks that forget more than others can make up for at once.
+
+absent      the power fails everywhere. All disks but one forget the last writes, and the node with
+            that one comes back when it is not waited for any more: what it alone had is said to
+            be lost. If no disk forgot anything, nothing is.
+in turn     one node after the other loses power and forgets the same writes, as soon as no
+            condition is left: nothing is lost, since the copies were made again.
+
+The first one is for `copyset` and `chained` logs. What the first node of a chain alone has may have
+been in flight when the power failed: it may be missing without a word, but nothing else is ever in
+its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+from unittest.mock import patch
+
+from sim_cluster import Shape, SimCluster
+
+from loomlog.client.cluster import Cluster
+from loomlog.core.chained import reconfigure
+from loomlog.core.chained.loglet import ChainedRecord
+from loomlog.errors import LoomError
+from loomlog.metadata.catalog.records import decode
+from loomlog.metadata.chained.records import PREFIX
+from loomlog.testing.history import History
+from loomlog.testing.sim.disk import DiskImage
+from loomlog.testing.sim.faults import FaultPlan
+from loomlog.testing.sim.host import Process
+from loomlog.testing.sim.simulation import Simulation
+from loomlog.types import Gap, Glsn, NodeId, SyncMode
+from workloads.cluster import finish
+from workloads.losses import LOG, WITHIN_S, ForgetfulDisks
+
+LOOK_S: Final = 0.2
+RECOVERY_S: Final = 45.0
+HANDED_OUT_MAX: Final = 1 << 33  # in life more: a reader has to fill it, a part at a time
+UNIMPORTANT: Final = {"clock-skew", "node-avoided"}
+
+
+def absent(sim: Simulation, plan: FaultPlan) -> History:
+    """Run the first workload of this module, without other faults."""
+    return _Absent(sim, SimCluster(sim, _shape(sim, nodes=3))).run()
+
+
+def absent_chained(sim: Simulation, plan: FaultPlan) -> History:
+    """Run the first workload of this module for `chained` logs, without other faults."""
+    with patch.object(reconfigure, "HANDED_OUT_MAX", HANDED_OUT_MAX):
+        return _AbsentOfChain(sim, SimCluster(sim, _shape(sim, nodes=3))).run()
+
+
+def in_turn(sim: Simulation, plan: FaultPlan) -> History:
+    """Run the second workload of this module, without other faults."""
+    return _InTurn(sim, SimCluster(sim, _shape(sim, nodes=sim.world.random.choice((3, 4))))).run()
+
+
+def _shape(sim: Simulation, *, nodes: int) -> Shape:
+    drawn = Shape.draw(sim.world.random, power_losses=True)
+    storage = replace(drawn.storage, sync=SyncMode.ALWAYS)
+    return replace(drawn, nodes=nodes, replicas=3, replace_after_s=None, storage=storage)
+
+
+class _CopysetDisks(ForgetfulDisks):
+    def __init__(self, sim: Simulation, servers: SimCluster) -> None:
+        super().__init__(sim, servers)
+        self._protocol = "copyset"
+        self._sim.excused.update([*servers.metadata_names, *servers.node_names])
+
+    def _begin(self) -> None:
+        self._servers.start()
+        self._do(lambda cluster: self._servers.create_log(cluster, LOG, self._protocol))
+
+    async def _settled(self, cluster: Cluster) -> Collection[str]:
+        """Wait until nothing is under way; return the conditions that are left."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                status = await cluster.status()
+                kinds = {each.kind for each in status.conditions} - UNIMPORTANT
+                if kinds <= {"data-lost"} and all(node.alive for node in status.nodes):
+                    return kinds
+                await asyncio.sleep(LOOK_S)
+
+    async def _wait(self, cluster: Cluster) -> None:
+        await self._settled(cluster)
+
+
+class _Absent(_CopysetDisks):
+    def run(self) -> History:
+        self._begin()
+        self._do(self._append)
+        absent = self._random.choice(self._servers.node_names)
+        others = [name for name in self._servers.node_names if name != absent]
+        is_honest = self._random.random() < 0.3
+        self._hit = [] if is_honest else [*self._servers.node_names]  # enough to lose something
+        really = {} if is_honest else {name: self._sim.host(name).disk.copy() for name in others}
+        for _ in range(2):  # a node learns with the next one that an entry was acknowledged
+            self._do(self._append)
+        if is_honest:
+            self._sim.host("writer").start(self._append_on)
+            finish(self._sim, [self._sim.host("operator").start(self._pause)], WITHIN_S)
+        self._lose_power(really)
+        self._sim.host("writer").kill()
+        for name in self._servers.servers:
+            if name != absent and self._sim.host(name).process is None:
+                self._start(name)
+        self._do(self._recover)
+        self._start(absent)
+        self._do(self._append)
+        self._do(self._check)
+        self._do(self._read)
+        return History()
+
+    async def _pause(self, process: Process) -> None:
+        await asyncio.sleep(self._random.uniform(0.0, 0.1))
+
+    async def _recover(self, cluster: Cluster) -> None:
+        """Read until the absent node is not waited for any more. If it is known that entries were
+        acknowledged that nobody else has, readers wait for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RECOVERY_S):
+                async for _ in cluster.log(LOG).subscribe(1, max(self._appended), gaps=True):
+                    pass
+
+    async def _check(self, cluster: Cluster) -> None:
+        kinds = await self._settled(cluster)
+        if kinds and not self._hit:
+            raise AssertionError(f"no disk forgot anything: {kinds}")
+
+
+class _AbsentOfChain(_Absent):
+    """The log is also used while the node is away, or nobody looks at what the others forgot
+    before it is back."""
+
+    def __init__(self, sim: Simulation, servers: SimCluster) -> None:
+        super().__init__(sim, servers)
+        self._protocol = "chained"
+        self._heads: list[NodeId] = []  # of the chains, when the power fails
+        self._absent: NodeId = 0
+        self._kinds: Collection[str] = ()  # of the conditions when all is settled
+
+    def _lose_power(self, really: dict[str, DiskImage]) -> None:
+        [record] = self._records()
+        self._heads = [chain[0].node_id for chain in record.projection.chains]
+        super()._lose_power(really)
+
+    def _records(self) -> list[ChainedRecord]:
+        kept = self._servers.store.look(PREFIX).items()
+        return [decode(ChainedRecord, key, value) for key, value in kept]
+
+    def _start(self, name: str) -> None:
+        super()._start(name)
+        if name in self._servers.node_names:
+            self._absent = int(name.removeprefix("vsn-"))  # the last one
+
+    async def _recover(self, cluster: Cluster) -> None:
+        if self._random.random() < 0.5:
+            await super()._recover(cluster)
+        while self._random.random() < 0.7:
+            with suppress(LoomError):
+                await self._append(cluster)
+
+    async def _check(self, cluster: Cluster) -> None:
+        await super()._check(cluster)
+        self._kinds = await self._settled(cluster)
+        [record] = self._records()
+        if record.unheard:
+            raise AssertionError(f"{record.unheard} was not compared")
+
+    def _judge(self, found: dict[Glsn, bytes], lost: list[Gap]) -> None:
+        if bool(lost) != ("data-lost" in self._kinds):
+            raise AssertionError(f"{lost} is lost, and the conditions are {self._kinds}")
+        for position in [*self._appended]:
+            if position not in found and self._was_head(position):
+                del self._appended[position]
+        super()._judge(found, lost)
+
+    def _was_head(self, position: Glsn) -> bool:
+        """Return whether the absent node is the first of a position's chain."""
+        return self._heads[position % len(self._heads)] == self._absent
+
+
+class _InTurn(_CopysetDisks):
+    def run(self) -> History:
+        self._begin()
+        self._do(self._append)
+        names = self._random.sample(self._servers.node_names, len(self._servers.node_names))
+        really = {name: self._sim.host(name).disk.copy() for name in sorted(names)}
+        self._do(self._append)
+        for name in names:
+            host = self._sim.host(name)
+            host.crash()
+            host.disk.restore(really[name])
+            host.disk.crash()
+            self._do(self._miss)  # or it would seem to be well when it is started
+            self._start(name)
+            self._do(self._wait)
+        self._do(self._read)
+        return History()
+
+    async def _miss(self, cluster: Cluster) -> None:
+        """Wait until the metadata repository misses the node that crashed."""
+        async with asyncio.timeout(WITHIN_S):
+            while all(  # noqa: ASYNC110 - nobody tells
+                node.alive for node in (await cluster.status()).nodes
+            ):
+                await asyncio.sleep(LOOK_S)

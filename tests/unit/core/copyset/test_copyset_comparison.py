@@ -1,0 +1,48 @@
+"""The copies that a scrub takes for missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from loomlog.core.copyset.comparison import Compared, Comparison, Missing, compare
+from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState, NodeAnswer, Read, Stored
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.procedures import Exchange
+from loomlog.core.copyset.record import Kind, Record, make
+
+ME, OTHER = 1, 2
+LSN = make(1, 1)
+RECORD = Record(LSN, 1, Kind.DATA, 0, (ME, OTHER), 1, 0, batch=b"batch")
+
+
+def run(*nodeset: int) -> Compared:
+    """Compare with others that have nothing."""
+    metadata = EpochMetadata(1, tuple(map(Member, nodeset)), 2)
+    end = EpochEnd(1, 1, 1, 1, 1)
+    state = LogState(2, 1, (metadata,), last_clean=1, tail=LSN, ends=(end,))
+    steps = compare(Comparison(7, ME, state, frozenset({OTHER, 3, 4}), 0), LSN, LSN)
+    try:
+        asked = next(steps)
+        while True:
+            assert isinstance(asked, Exchange)
+            asked = steps.send([answer(ask.target, ask.request) for ask in asked.asks])
+    except StopIteration as stop:
+        result: Compared = stop.value
+        return result
+
+
+def answer(shard: object, request: object) -> NodeAnswer:
+    if not isinstance(request, Read):
+        return Stored()
+    record = RECORD if request.batches else RECORD._replace(batch=b"")
+    return Delivered([record] if shard == ME else [], request.until + 1, 0, request.until)
+
+
+@pytest.mark.parametrize(
+    ("nodeset", "missing"),
+    [((ME, OTHER, 3), [Missing(OTHER, LSN, restored=True)]), ((ME, 3, 4), [])],
+)
+def test_only_shards_of_the_nodeset_miss_a_copy(
+    nodeset: tuple[int, ...], missing: list[Missing]
+) -> None:
+    assert run(*nodeset).missing == missing
