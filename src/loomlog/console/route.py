@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -12,6 +14,7 @@ from starlette.requests import Request
 
 from loomlog import limits
 from loomlog.client.cluster import Cluster
+from loomlog.console.failures import TooLarge
 from loomlog.errors import InvalidArgument
 from loomlog.limits import KIB
 
@@ -27,6 +30,9 @@ TEXTS: Final[Schema] = {"type": "array", "items": TEXT}
 ANY: Final[Schema] = {}
 
 SMALL_BODY_BYTES: Final = 64 * KIB
+JSON_PARTS_MAX: Final = 1 << 21  # each may take a hundred bytes once it is parsed
+# Each byte is looked at once, also in a text that does not end.
+_PART: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Call:
 
     cluster: Cluster
     request: Request
-    values: Mapping[str, Any]  # of all parameters
+    values: dict[str, Any]  # of all parameters
     body: bytes = b""
 
     @property
@@ -65,6 +71,10 @@ class Call:
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
+
+    def take(self, name: str) -> Any:
+        """Return a value that may be large, and keep it no longer."""
+        return self.values.pop(name)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Any]]  # -> what JSON can say, or a Response
@@ -138,6 +148,7 @@ def _fields(route: Route, request: Request, body: bytes) -> dict[str, Any]:
     known = {parameter.name for parameter in route.of("body")}
     if not body.strip() or is_binary(request):
         return {}
+    _check_parts(body)
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
@@ -147,6 +158,18 @@ def _fields(route: Route, request: Request, body: bytes) -> dict[str, Any]:
     if unknown := sorted(set(fields) - known):
         raise InvalidArgument(f"the body has no {unknown[0]!r}{_known(known)}")
     return fields
+
+
+def _check_parts(body: bytes) -> None:
+    """Raise TooLarge if JSON would take much more memory than its text."""
+    signs = body.count(b",") + body.count(b"[") + body.count(b"{")
+    if signs + body.count(b'"') // 2 <= JSON_PARTS_MAX:
+        return  # at most as many, even if some signs are in texts
+    if next(islice(_PART.finditer(body), JSON_PARTS_MAX, None), None) is not None:
+        raise TooLarge(
+            f"the JSON has more than {JSON_PARTS_MAX:,} parts (texts, objects, lists, commas): "
+            "send less at a time"
+        )
 
 
 def is_binary(request: Request) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,13 +18,13 @@ from loomlog.client.blocking import connect_sync
 from loomlog.client.cluster import Cluster, connect
 from loomlog.console.application import application
 from loomlog.console.clients import Clients
+from loomlog.console.http_protocol import HttpProtocol
 from loomlog.console.pages import Pages
 from loomlog.console.site import Connector
 from loomlog.errors import InvalidArgument, LoomError
-from loomlog.net.address import is_loopback, join_address, split_address
-from loomlog.net.listener import bind
+from loomlog.net.address import is_loopback
+from loomlog.net.listener import Listener
 
-CONNECTIONS_MAX: Final = 1000  # further ones are answered with 503
 STOP_S: Final = 1  # for requests under way; then they are cancelled
 DATE_S: Final = 1.0  # the date in answers is not older
 IDLE_S: Final = 60  # a connection without requests is closed after this
@@ -61,9 +60,14 @@ class ConsoleServer:
             tuple(metrics),
         )
         self._pages = Pages(self._connector)
-        self.address = ""
+        self._listener: Listener | None = None
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """The address that it is bound to."""
+        return "" if self._listener is None else self._listener.address
 
     @property
     def url(self) -> str:
@@ -76,36 +80,34 @@ class ConsoleServer:
 
     async def start(self) -> None:
         """Listen. Raise InvalidArgument if the address or the certificate cannot be used."""
-        context = _context(self._certificate) if self._certificate else None
-        only_loopback = context is None and is_loopback(self._listen)
+        https = None if self._certificate is None else _Https(self._certificate)
+        only_loopback = https is None and is_loopback(self._listen)
         config = uvicorn.Config(
             application(self._connector, self._pages, only_loopback=only_loopback),
-            http="h11",
+            http=HttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=STOP_S,
         )
         config.load()
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        config.ssl = context
-        self._server = _Server(config)
-        listening = await _listening(self._listen)
-        serving = self._server.serve(sockets=listening)
-        self._serving = asyncio.get_running_loop().create_task(serving)
-        ready = asyncio.ensure_future(self._server.ready.wait())
-        await asyncio.wait([self._serving, ready], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if self._serving.done():
-            self._serving.result()
-        self.address = join_address(*listening[0].getsockname()[:2])
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # warnings: what peers do wrong
+        server = _Server(config)
+        protocol = partial(
+            HttpProtocol, config=config, server_state=server.server_state, app_state={}
+        )
+        listener = Listener(protocol, https)
+        await listener.start(self._listen)
+        self._listener, self._server = listener, server
+        self._serving = asyncio.get_running_loop().create_task(server.serve())
 
     async def stop(self) -> None:
         """Stop listening; requests under way get a moment to end."""
+        if self._listener is not None:
+            await self._listener.stop()
         if self._server is not None and self._serving is not None:
             self._server.end()
             await asyncio.wait([self._serving])
@@ -114,9 +116,10 @@ class ConsoleServer:
 
 
 class _Server(uvicorn.Server):
+    """Answers what arrives; it does not listen itself."""
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.ready = asyncio.Event()
         self._ends = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
@@ -130,9 +133,9 @@ class _Server(uvicorn.Server):
         while not await self.on_tick(0):
             await asyncio.wait([self._ends], timeout=DATE_S)
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
-        self.ready.set()
+    async def startup(self, sockets: object = None) -> None:
+        self.servers = []
+        self.started = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -140,38 +143,32 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _listening(address: str) -> list[socket.socket]:
-    """Return sockets that listen. Uvicorn would end the process if it could not make them."""
-    try:
-        return await bind(*split_address(address))
-    except OSError as error:
-        raise InvalidArgument(
-            f"cannot listen on {address}: {error.strerror or error}; choose another address or "
-            "stop what uses it"
-        ) from error
+class _Https:
+    """The certificate for HTTPS; a renewed one is used from the next handshake on."""
 
-
-def _context(file: Path) -> ssl.SSLContext:
-    """Return the context for HTTPS; a renewed certificate is used from the next handshake on."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        context.load_cert_chain(file)
-        loaded = os.stat(file).st_mtime_ns
-    except OSError as error:  # an SSLError is one, too
-        raise InvalidArgument(
-            f"{file} cannot be used for HTTPS: {error.strerror or error}; give a PEM file with a "
-            "key and a certificate"
-        ) from error
-
-    def renew(*_: object) -> None:
-        nonlocal loaded
+    def __init__(self, file: Path) -> None:
+        """Raise InvalidArgument if the file cannot be used."""
+        self._file = file
         try:
-            if (changed := os.stat(file).st_mtime_ns) != loaded:
-                loaded = changed
-                context.load_cert_chain(file)
+            self._load()
+        except OSError as error:  # an SSLError is one, too
+            raise InvalidArgument(
+                f"{file} cannot be used for HTTPS: {error.strerror or error}; give a PEM file with "
+                "a key and a certificate"
+            ) from error
+
+    def accepting(self) -> ssl.SSLContext:
+        """Return the context for the next handshake."""
+        try:
+            if os.stat(self._file).st_mtime_ns != self._loaded:
+                self._load()
         except OSError:
             pass  # it is being replaced: the last one stays in use
+        return self._context
 
-    context.sni_callback = renew
-    return context
+    def _load(self) -> None:
+        loaded = os.stat(self._file).st_mtime_ns
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self._file)
+        self._context, self._loaded = context, loaded

@@ -13,12 +13,12 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from loomlog import limits
 from loomlog.errors import InvalidArgument
 from loomlog.net.address import join_address, split_address
-from loomlog.net.credentials import Credentials, explain_tls
+from loomlog.net.credentials import explain_tls
 from loomlog.net.notices import Notices
 from loomlog.net.tls_handshake import TLS_SHUTDOWN_S, accept_tls
 
@@ -29,11 +29,19 @@ _PAUSE_S: Final = 1.0  # when no file can be opened
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+class Accepting(Protocol):
+    """The side of TLS that accepts connections (net.credentials.Credentials)."""
+
+    def accepting(self) -> ssl.SSLContext:
+        """Return the context for the next handshake."""
+        ...
+
+
 class Listener:
     """Listens at one address, and gives each connection a protocol."""
 
     def __init__(
-        self, protocol: Callable[[], asyncio.BaseProtocol], credentials: Credentials | None
+        self, protocol: Callable[[], asyncio.BaseProtocol], credentials: Accepting | None
     ) -> None:
         self._protocol = protocol
         self._credentials = credentials

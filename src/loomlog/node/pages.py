@@ -75,11 +75,16 @@ class Pages:
             await self._http.stop()
 
     def _readiness(self) -> Content:
-        """Say that the node takes part in the cluster. Raise Unavailable otherwise."""
+        """Say that the node serves all that it stores. Raise Unavailable otherwise."""
         if not self._link.is_connected:
             held_back = self._link.held_back
             reason = f": {held_back.result()}" if held_back.done() else ""
             raise Unavailable(f"not registered with the metadata repository{reason}")
+        failed = {each.name for each in self._disks.volumes if _has_failed(each)}
+        if failed := failed.union(self._disks.opened.missing.values()):
+            raise Unavailable(
+                f"what is on {', '.join(sorted(failed))} is not served: `loom status` says why"
+            )
         return "text/plain; charset=utf-8", b"ready\n"
 
     async def _metrics(self) -> Content:

@@ -106,7 +106,7 @@ def _records(call: Call) -> list[Record]:
         return [Record(call.body, _key(call))]
     if call["key"] is not None or call["key_base64"] is not None:
         raise InvalidArgument("key is for bodies of application/octet-stream: put it into records")
-    given = call["records"]
+    given = call.take("records")
     if not isinstance(given, list) or not given:
         raise InvalidArgument(
             'give {"records": [{"value": …}, …]}, or a body of application/octet-stream'

@@ -11,7 +11,7 @@ from loomlog.errors import InvalidArgument
 
 
 async def append(call: Call) -> dict[str, Any]:
-    logs = call["logs"]
+    logs = call.take("logs")
     if not isinstance(logs, dict) or not logs:
         raise InvalidArgument('give {"logs": {"NAME": [{"value": …}, …], …}}')
     transaction = call.cluster.transaction()
