@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - `error` says too little
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from crc32c import crc32c
 
@@ -31,6 +31,8 @@ from loomlog.types import Buffer, Glsn, Llsn, StreamId
 HEADER_BYTES: Final = 128
 VERSION: Final = 1
 
+Compression = Literal["none", "lz4", "zstd"]
+COMPRESSIONS: Final[tuple[Compression, ...]] = ("none", "lz4", "zstd")  # by their numbers below
 CODEC_NONE: Final = 0
 CODEC_LZ4: Final = 1
 CODEC_ZSTD: Final = 2

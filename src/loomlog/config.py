@@ -99,7 +99,7 @@ class EtcdSettings:
 class ClientSettings:
     """Settings of a client."""
 
-    compression: str = "none"  # none, lz4, zstd
+    compression: str = "log"  # as each log says; or none, lz4, zstd
     append_batch_bytes: int = limits.APPEND_BATCH_BYTES
     appends_in_flight_max: int = limits.APPENDS_IN_FLIGHT_MAX
     append_buffer_bytes_max: int = limits.APPEND_BUFFER_BYTES_MAX

@@ -348,8 +348,8 @@ class MemoryAttempt(Attempt):
     async def run(self) -> None:
         """Send the batch until it is answered: it is recognised by its number."""
         loglet, outcomes = self._carrier.loglet, self._carrier.outcomes
-        producer, settings = loglet.client.producer, loglet.client.settings
-        payload = self.batch.encode(producer.id, producer.next_sequence(), settings.compression)
+        producer, compression = loglet.client.producer, self.target.compression
+        payload = self.batch.encode(producer.id, producer.next_sequence(), compression)
         while True:
             outcomes.sent(self)
             try:

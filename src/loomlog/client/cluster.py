@@ -149,6 +149,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         nodeset: int | None = None,
         retention: str | float | None = None,
         retention_bytes: str | int | None = None,
+        compression: str = "none",
         exist_ok: bool = False,
         first_position: Glsn = 1,
     ) -> Log:
@@ -160,6 +161,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         completed later.
         Entries older than `retention` ("7d", or seconds) are deleted; None keeps them forever.
         So are entries behind which at least `retention_bytes` ("10G", or bytes) are stored.
+        Clients compress batches by `compression` unless they are connected with another one.
         `nodeset` is for protocol "copyset": the number of nodes, any `replicas` of which store an
         entry; by default up to 20. The first entry gets `first_position`, as if all before it had
         been trimmed."""
@@ -187,6 +189,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
             nodeset=nodeset or 0,
             min_replicas=min_replicas or 0,
             first_position=first_position,
+            compression=check_text("compression", compression),
         )
         try:
             return await self._create_log(request)
@@ -213,6 +216,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
             replicas=active.replicas,
             min_replicas=active.min_replicas if active.min_replicas > 1 else 0,
             first_position=first_position,
+            compression=active.compression,
         )
         await self._create_log(request)
 

@@ -267,6 +267,7 @@ class Operator:
         replicas: int | None = None,
         min_replicas: int | None = None,
         nodeset: int | None = None,
+        compression: str | None = None,
     ) -> Change:
         """Switch a log to other settings while it is in use. They apply to new entries; settings
         that are None do not change."""
@@ -277,6 +278,7 @@ class Operator:
             replicas=_count("replicas", replicas),
             nodeset=_count("nodeset", nodeset),
             min_replicas=_count("min_replicas", min_replicas),
+            compression="" if compression is None else check_text("compression", compression),
         )
         return await self._change(pb.Frame(switch_log=request), repeatable=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from loomlog import limits
+from loomlog.batch import COMPRESSIONS, Compression
 from loomlog.config import ClientSettings
 from loomlog.errors import InvalidArgument
 
@@ -17,7 +18,7 @@ class ClientOptions(TypedDict, total=False):
     """The fields of ClientSettings as keyword arguments."""
 
     tls: str | None
-    compression: Literal["none", "lz4", "zstd"]
+    compression: Compression | Literal["log"]
     append_batch_bytes: int
     appends_in_flight_max: int
     append_buffer_bytes_max: int
@@ -66,7 +67,7 @@ _NUMBERS: Final = {
     "hole_timeout_s": _SECONDS_OR_0,
 }
 _CHOICES: Final = {
-    "compression": ("none", "lz4", "zstd"),
+    "compression": ("log", *COMPRESSIONS),
     "retry": ("exactly-once", "at-once"),
 }
 _NAMES: Final = frozenset({*(field.name for field in fields(ClientSettings)), "token_file"})

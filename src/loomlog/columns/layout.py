@@ -25,7 +25,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-CODECS: Final = {"none": batch.CODEC_NONE, "lz4": batch.CODEC_LZ4, "zstd": batch.CODEC_ZSTD}
+CODECS: Final = {name: codec for codec, name in enumerate(batch.COMPRESSIONS)}
 OFFSET_BYTES: Final = 4
 TIMESTAMP_BYTES: Final = 8
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from loomlog.batch import COMPRESSIONS
 from loomlog.errors import InvalidArgument, Trimmed
 from loomlog.limits import STREAMS_PER_LOG_MAX
 from loomlog.types import Glsn, LogId
@@ -30,6 +31,7 @@ class Settings(NamedTuple):
     replicas: int
     nodeset: int = 0  # of `copyset`: records are on any of this many nodes; 0: the default
     min_replicas: int = 0  # appends continue with this many; 0: the default
+    compression: str = COMPRESSIONS[0]  # of batches, by clients that do not choose themselves
 
     @property
     def replicas_least(self) -> int:
@@ -37,8 +39,8 @@ class Settings(NamedTuple):
         less than wanted, but not a single one of several."""
         return self.min_replicas or min(self.replicas, max(2, self.replicas - 1))
 
-    def check_counts(self) -> None:
-        """Raise InvalidArgument for numbers that no protocol can use."""
+    def check(self) -> None:
+        """Raise InvalidArgument for what no protocol can use."""
         if not 1 <= self.streams <= STREAMS_PER_LOG_MAX:
             raise InvalidArgument(
                 f"a log has 1 to {STREAMS_PER_LOG_MAX} streams, not {self.streams}"
@@ -49,6 +51,11 @@ class Settings(NamedTuple):
             raise InvalidArgument(
                 f"{self.min_replicas} of {self.replicas} replicas cannot be there: ask for at most "
                 f"{self.replicas} that appends need"
+            )
+        if self.compression not in COMPRESSIONS:
+            raise InvalidArgument(
+                f"there is no compression {self.compression!r}: use one of "
+                f"{', '.join(COMPRESSIONS)}"
             )
 
 

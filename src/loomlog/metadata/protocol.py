@@ -124,7 +124,9 @@ class ProtocolKeeper(ABC):
         streams = f", {settings.streams} streams" if self.has_streams else ""
         nodeset = f", a nodeset of {settings.nodeset}" if settings.nodeset else ""
         least = f" (at least {settings.min_replicas})" if settings.min_replicas else ""
-        return f"protocol {self.protocol!r}{streams}, {settings.replicas} replicas{least}{nodeset}"
+        packed = "" if settings.compression == "none" else f", compressed by {settings.compression}"
+        replicas = f"{settings.replicas} replicas{least}"
+        return f"protocol {self.protocol!r}{streams}, {replicas}{nodeset}{packed}"
 
     # ---- segments
 
@@ -399,7 +401,7 @@ class Keepers(dict[str, ProtocolKeeper]):
 
     def check(self, settings: Settings) -> None:
         """Raise InvalidArgument for settings that cannot be used."""
-        settings.check_counts()
+        settings.check()
         keeper = self.of(settings.protocol)
         if settings.min_replicas and not keeper.has_min_replicas:
             raise InvalidArgument(

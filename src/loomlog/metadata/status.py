@@ -176,6 +176,7 @@ class StatusView:
             min_replicas=self._keepers.of(settings.protocol).replicas_least(settings),
             start=segment.start,
             end=segment.end,
+            compression=settings.compression,
         )
 
     def metrics(self, status: pb.Status) -> list[Metric]:

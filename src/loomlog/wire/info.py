@@ -116,6 +116,7 @@ class SegmentInfo:
     end: Glsn | None  # the last position, start - 1 if it is empty; None: it is active
     nodeset: int | None = None  # protocol `copyset`: its size, if requested
     min_replicas: int = 1  # appends continue with this many while nodes are away
+    compression: str = "none"  # of batches, by clients that do not choose themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +434,7 @@ def _segment_info(segment: pb.Segment) -> SegmentInfo:
         end=segment.end if segment.HasField("end") else None,
         nodeset=segment.nodeset or None,
         min_replicas=segment.min_replicas or 1,
+        compression=segment.compression or "none",
     )
 
 

@@ -1282,7 +1282,7 @@ class CancelSubscription(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ...) -> None: ...
 
 class CreateLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s", "nodeset", "min_replicas", "first_position", "retention_bytes")
+    __slots__ = ("name", "protocol", "streams", "replicas", "retention_s", "nodeset", "min_replicas", "first_position", "retention_bytes", "compression")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
@@ -1292,6 +1292,7 @@ class CreateLog(_message.Message):
     MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
@@ -1301,7 +1302,8 @@ class CreateLog(_message.Message):
     min_replicas: int
     first_position: int
     retention_bytes: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ..., first_position: _Optional[int] = ..., retention_bytes: _Optional[int] = ...) -> None: ...
+    compression: str
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., retention_s: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ..., first_position: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class DescribeLog(_message.Message):
     __slots__ = ("name", "verb")
@@ -1372,7 +1374,7 @@ class QueueStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., members: _Optional[int] = ..., position: _Optional[int] = ..., taken: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end", "nodeset", "min_replicas")
+    __slots__ = ("loglet_id", "protocol", "streams", "replicas", "start", "end", "nodeset", "min_replicas", "compression")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
@@ -1381,6 +1383,7 @@ class Segment(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     NODESET_FIELD_NUMBER: _ClassVar[int]
     MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     protocol: str
     streams: int
@@ -1389,7 +1392,8 @@ class Segment(_message.Message):
     end: int
     nodeset: int
     min_replicas: int
-    def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ...) -> None: ...
+    compression: str
+    def __init__(self, loglet_id: _Optional[int] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class LogStream(_message.Message):
     __slots__ = ("log_stream_id", "state", "seal_epoch", "replicas", "entries", "condition", "joining_node", "copied_entries", "loglet_id", "protocol", "projection", "copyset", "held", "last", "lost_from", "lost_after", "rolled_back", "removing")
@@ -1456,20 +1460,22 @@ class TrimLog(_message.Message):
     def __init__(self, name: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class SwitchLog(_message.Message):
-    __slots__ = ("name", "protocol", "streams", "replicas", "nodeset", "min_replicas")
+    __slots__ = ("name", "protocol", "streams", "replicas", "nodeset", "min_replicas", "compression")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     NODESET_FIELD_NUMBER: _ClassVar[int]
     MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     protocol: str
     streams: int
     replicas: int
     nodeset: int
     min_replicas: int
-    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ...) -> None: ...
+    compression: str
+    def __init__(self, name: _Optional[str] = ..., protocol: _Optional[str] = ..., streams: _Optional[int] = ..., replicas: _Optional[int] = ..., nodeset: _Optional[int] = ..., min_replicas: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class FindExpired(_message.Message):
     __slots__ = ("name",)

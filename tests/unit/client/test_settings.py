@@ -31,7 +31,7 @@ def test_every_setting_is_an_option_and_its_default_is_valid() -> None:
         ({"request_timeout_s": True}, "request_timeout_s must be .*, not True"),
         ({"append_batch_bytes": 1.5}, "append_batch_bytes must be a whole number from 1"),
         ({"appends_in_flight_max": 33}, "a whole number from 1 to 32, not 33"),
-        ({"compression": ["lz4"]}, r"no compression \['lz4'\]; use one of none, lz4, zstd"),
+        ({"compression": ["lz4"]}, r"no compression \['lz4'\]; use one of log, none, lz4, zstd"),
         ({"retry": "never"}, "no retry 'never'; use one of exactly-once, at-once"),
         ({"compresion": "zstd"}, "no setting compresion; there are append_batch_bytes"),
     ],

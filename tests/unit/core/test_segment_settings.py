@@ -26,8 +26,9 @@ def test_a_log_may_need_fewer_or_all_replicas() -> None:
         (Settings("any", 0, 3), "a log has 1 to"),
         (Settings("any", 1, 0), "at least 1 replica"),
         (Settings("any", 1, 2, min_replicas=3), "3 of 2 replicas cannot be there"),
+        (Settings("any", 1, 2, compression="gzip"), "no compression .gzip.: use one of none, lz4"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(settings: Settings, words: str) -> None:
+def test_settings_that_cannot_be_are_refused(settings: Settings, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        settings.check_counts()
+        settings.check()

@@ -110,7 +110,7 @@ async def _switch(
     )
 
 
-def _other_settings(old: SegmentInfo, wanted: str) -> dict[str, int]:
+def _other_settings(old: SegmentInfo, wanted: str) -> dict[str, Any]:
     """Return settings that differ from those it has: otherwise nothing would be switched."""
     if wanted == "copyset":
         return {"streams": 1, "nodeset": NODES} if old.protocol == wanted else {"streams": 1}

@@ -54,6 +54,7 @@ MIN_REPLICAS = typer.Option(
     show_default="one less than --replicas, at least 2 of several",
     help="Appends continue with this many while nodes are away.",
 )
+COMPRESSION = typer.Option(help="none, lz4 or zstd; clients compress batches.")
 PROTOCOL = typer.Option(help="ordered, chained or copyset.")
 
 
@@ -67,6 +68,7 @@ def create(
     protocol: Annotated[str, PROTOCOL] = protocol_names.DEFAULT,
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
+    compression: Annotated[str, COMPRESSION] = "none",
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -81,6 +83,7 @@ def create(
             nodeset=nodeset,
             retention=retention,
             retention_bytes=retention_bytes,
+            compression=compression,
         )
         if as_json:
             print_json(asdict(made.describe()))
@@ -146,6 +149,7 @@ def switch(
     replicas: Annotated[int | None, REPLICAS] = None,
     min_replicas: Annotated[int | None, MIN_REPLICAS] = None,
     nodeset: Nodeset = None,
+    compression: Annotated[str | None, COMPRESSION] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
@@ -158,6 +162,7 @@ def switch(
             replicas=replicas,
             min_replicas=min_replicas,
             nodeset=nodeset,
+            compression=compression,
         )
     changes.say(change, as_json=as_json)
 

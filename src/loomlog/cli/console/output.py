@@ -191,6 +191,9 @@ def segment_table(info: LogInfo) -> Table:
     table = new_table(
         "segment", "protocol", "streams", "replicas", "at least", "first", "last", "state"
     )
+    packs = any(segment.compression != "none" for segment in info.segments)
+    if packs:
+        table.add_column("compression")
     for segment in info.segments:
         active = segment.end is None
         last = "" if segment.end is None else _position(info, segment.end)
@@ -199,7 +202,8 @@ def segment_table(info: LogInfo) -> Table:
         state = (info.switching or "active") if active else "sealed"
         numbers = _numbers(segment.streams, segment.replicas, segment.min_replicas)
         numbers.append(_position(info, segment.start))
-        table.add_row(str(segment.id), segment.protocol, *numbers, last, plain(state))
+        cells = [str(segment.id), segment.protocol, *numbers, last, plain(state)]
+        table.add_row(*cells, *([segment.compression] if packs else []))
     return table
 
 

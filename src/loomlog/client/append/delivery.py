@@ -24,6 +24,7 @@ from loomlog.client.append.stalls import Stalls
 from loomlog.client.append.stream import SILENT_S, SLOW_S, Stream
 from loomlog.client.context import BACKOFF, Client
 from loomlog.client.servers import CachedLog
+from loomlog.config import ClientSettings
 from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, FAIL_FAST, Action, Event, Progress, State
 from loomlog.errors import (
     AppendUnknown,
@@ -60,7 +61,7 @@ class Delivery:
         self._rng = rng
         self._loop = loop
         self.release: Callable[[int], None] = lambda size: None  # called when a batch is settled
-        self._targets = Targets(rng, settings.appends_in_flight_max, self._width)
+        self._targets = Targets(rng, settings, self._width)
         self.lanes = Lanes(self._targets, self.enqueue, loop)
         self._carriers = {protocol: make(self) for protocol, make in carriers.items()}
         self._refresher = Refresher(
@@ -405,12 +406,16 @@ class Targets:
     """All known streams of a log, and the running ones among them."""
 
     def __init__(
-        self, rng: random.Random, in_flight_max: int, width: Callable[[pb.LogStream], int]
+        self,
+        rng: random.Random,
+        settings: ClientSettings,
+        width: Callable[[pb.LogStream], int],
     ) -> None:
         """`width` returns how many batches can be in progress on a stream at once."""
         self._rng = rng
         self._width = width
-        self._in_flight_max = in_flight_max
+        self._in_flight_max = settings.appends_in_flight_max
+        self._compression = settings.compression
         self._streams: dict[StreamId, Stream] = {}
         self._running: list[Stream] = []
         self.conditions = Conditions()
@@ -464,9 +469,13 @@ class Targets:
     def adopt(self, log: pb.Log) -> None:
         """Adopt newer metadata, keeping the attempts in flight."""
         known, self._streams = self._streams, {}
+        of_log = {segment.loglet_id: segment.compression for segment in log.segments}
         for metadata in log.streams:
             stream = known.get(metadata.log_stream_id) or Stream(metadata.log_stream_id)
             stream.update(metadata, self._width(metadata))
+            stream.compression = self._compression
+            if stream.compression == "log":
+                stream.compression = of_log.get(metadata.loglet_id) or "none"
             self._streams[stream.id] = stream
         self._running = [stream for stream in self._streams.values() if stream.running]
         self.conditions = Conditions(log)

@@ -24,6 +24,7 @@ class Stream:
     __slots__ = (
         "address",
         "avoid_until_s",
+        "compression",
         "connection",
         "doubtful",
         "epoch",
@@ -43,6 +44,7 @@ class Stream:
         self.protocol = ""
         self.width = 1  # how many batches can be in progress on different replicas at once
         self.epoch = -1
+        self.compression = "none"
         self.running = False
         self.in_flight: dict[Attempt, float] = {}  # attempts with start times, oldest first
         self.doubtful = 0  # the number of those whose answers were lost

@@ -34,6 +34,7 @@ class LogSettings:
     nodeset: int | None = None
     retention_s: int | None = None
     retention_bytes: int | None = None
+    compression: str = "none"
 
     @classmethod
     def default(cls) -> LogSettings:
@@ -50,6 +51,7 @@ class LogSettings:
             active.nodeset,
             log.retention_s,
             log.retention_bytes,
+            active.compression,
         )
 
 

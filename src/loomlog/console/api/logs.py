@@ -38,6 +38,7 @@ SETTINGS: Final = (
     in_body("replicas", "Copies of each entry.", COUNT),
     in_body("min_replicas", "Appends continue with so many while nodes are away.", COUNT),
     in_body("nodeset", "The number of nodes that hold the log, if any of them may.", COUNT),
+    in_body("compression", "How clients compress batches: none, lz4 or zstd."),
 )
 RETENTION: Final = (
     in_body("retention", "Entries older than this may be deleted: 12h, 7d."),
@@ -66,6 +67,7 @@ async def create(call: Call) -> dict[str, Any]:
         nodeset=call["nodeset"],
         retention=call["retention"],
         retention_bytes=call["retention_bytes"],
+        compression=call["compression"] or "none",
     )
     return asdict(await log.describe())
 

@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from loomlog import limits
+from loomlog.batch import COMPRESSIONS
 from loomlog.core.segments import Settings, Successor
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Timeout
 from loomlog.metadata.catalog.catalog import Catalog
@@ -89,6 +90,7 @@ class Admin:
             request.replicas,
             request.nodeset,
             request.min_replicas,
+            request.compression or COMPRESSIONS[0],
         )
         self._keepers.check(settings)
         return settings

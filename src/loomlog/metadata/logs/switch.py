@@ -62,6 +62,7 @@ class LogSwitches:
             request.replicas or now.replicas,
             request.nodeset,
             request.min_replicas,
+            request.compression or now.compression,
         )
         if not wanted.min_replicas and not request.replicas and keeper.has_min_replicas:
             wanted = wanted._replace(min_replicas=now.min_replicas)

@@ -34,7 +34,6 @@ class ChainedCarrier(Carrier):
         # Do not find out whether a doubtful batch was written.
         self.at_once = client.settings.retry == "at-once"
         self._producer = client.producer
-        self._compression = client.settings.compression
 
     def attempt(self, batch: Batch, target: Stream) -> ChainedAppend:
         return ChainedAppend(self, batch, target)
@@ -42,10 +41,10 @@ class ChainedCarrier(Carrier):
     def width(self, stream: pb.LogStream) -> int:
         return sum(len(chain.replicas) for chain in stream.projection.chains) or 1
 
-    def encode(self, batch: Batch) -> Block:
+    def encode(self, batch: Batch, compression: str) -> Block:
         """Return the batch as a block without a position, under a new sequence number."""
         sequence = self._producer.next_sequence()
-        encoded = batch.encode(self._producer.id, sequence, self._compression)
+        encoded = batch.encode(self._producer.id, sequence, compression)
         return block_of(encoded if isinstance(encoded, bytearray) else bytearray(encoded))
 
 
@@ -99,7 +98,7 @@ class ChainedAppend(Attempt):
     def _encode(self) -> None:
         self._encoding = None
         try:
-            self._block = self._carrier.encode(self.batch)
+            self._block = self._carrier.encode(self.batch, self.target.compression)
         except LoomError:
             pass  # raised again when the block is needed
 
@@ -110,7 +109,7 @@ class ChainedAppend(Attempt):
         if block is None:
             if self._encoding is not None:
                 self._encoding.cancel()
-            block = self._carrier.encode(self.batch)
+            block = self._carrier.encode(self.batch, self.target.compression)
         return placed(block, self.target.id, ticket.epoch, ticket.first)
 
     def _report(self, refusal: Interrupted | None) -> None:

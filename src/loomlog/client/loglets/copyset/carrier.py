@@ -51,7 +51,6 @@ class CopysetCarrier(Carrier):
         self.segments = segments
         self.sequencers = sequencers
         self.producer = client.producer
-        self.compression = client.settings.compression
         self.outcomes = outcomes
         self.rng = client.rng
         self._loop = client.loop
@@ -129,7 +128,7 @@ class CopysetAttempt(Attempt):
         carrier, stream = self._carrier, self.target.id
         producer, sequencers = carrier.producer, carrier.sequencers
         sequence = producer.next_sequence()
-        self._payload = self.batch.encode(producer.id, sequence, carrier.compression)
+        self._payload = self.batch.encode(producer.id, sequence, self.target.compression)
         retries: Retries | None = None
         hops = 0
         while True:

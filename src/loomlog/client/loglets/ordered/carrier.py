@@ -28,7 +28,6 @@ class OrderedCarrier(Carrier):
     def __init__(self, client: Client, outcomes: Outcomes) -> None:
         self.connections = client.connections
         self.producer = client.producer
-        self.compression = client.settings.compression
         self.outcomes = outcomes
         self.loop = client.loop
         self._client = client
@@ -109,7 +108,7 @@ class OrderedAttempt(Attempt):
         producer = carrier.producer
         self.sequence, self.epoch = producer.next_sequence(), self.target.epoch
         try:
-            self._payload = self.batch.encode(producer.id, self.sequence, carrier.compression)
+            self._payload = self.batch.encode(producer.id, self.sequence, self.target.compression)
         except LoomError as error:
             carrier.loop.call_soon(carrier.outcomes.refused, self, error)
             return
