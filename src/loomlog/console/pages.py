@@ -32,7 +32,7 @@ from loomlog.console.api.logs import all_checkpoints, checkpoints_of, group_fiel
 from loomlog.console.api.records import event, events, first_position, with_pulse
 from loomlog.console.failures import answer_to, status_of
 from loomlog.console.latencies import Scraper
-from loomlog.console.rates import Rates
+from loomlog.console.rates import NO_RATES, Rates
 from loomlog.console.search import search
 from loomlog.console.site import (
     TOKEN_COOKIE,
@@ -68,6 +68,11 @@ class Visit:
     async def status(self) -> ClusterStatus:
         return (await self.watch.now()).status
 
+    @property
+    def rates(self) -> Rates:
+        """The newest rates; all are 0 before the second look."""
+        return self.watch.rates[-1] if self.watch.rates else NO_RATES
+
     def asked(self, name: str) -> str:
         return self.request.query_params.get(name, "").strip()
 
@@ -95,23 +100,22 @@ async def overview(visit: Visit) -> dict[str, Any]:
         "status": status,
         "health": view.health(status),
         "logs": _own(status.logs),
-        "rates": visit.watch.rates[-1] if visit.watch.rates else Rates(0, 0, 0, 0, 0, {}),
+        "rates": visit.rates,
         "events": list(visit.watch.events)[:-9:-1],
     }
 
 
 async def nodes(visit: Visit) -> dict[str, Any]:
-    return {"status": await visit.status()}
+    return {"status": await visit.status(), "rates": visit.rates}
 
 
 async def logs(visit: Visit) -> dict[str, Any]:
     found = await visit.cluster.logs()
-    rates = visit.watch.rates[-1].logs if visit.watch.rates else {}
     shows_all = visit.asked("all") == "1"
     return {
         "logs": found if shows_all else _own(found),
         "hidden": 0 if shows_all else len(found) - len(_own(found)),
-        "rates": rates,
+        "rates": visit.rates.logs,
         "protocols": tuple(FACTORIES),
     }
 
@@ -129,7 +133,7 @@ async def log(visit: Visit) -> dict[str, Any]:
         "checkpoints": await checkpoints_of(handle),
         "groups": await _groups(handle),
         "archive": await handle.archive(),
-        "rate": visit.watch.rates[-1].logs.get(name, 0.0) if visit.watch.rates else 0.0,
+        "rate": visit.rates.logs.get(name, 0.0),
         "stream_state": lambda stream: view.stream_state(info, stream),
         "position": lambda number: view.position(info, number),
         "protocols": tuple(FACTORIES),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from loomlog.types import NodeId
 from loomlog.wire.info import ClusterStatus
 
 _JUMP: Final = 1 << 31  # positions: a new epoch, no appends
@@ -27,6 +28,10 @@ class Rates(NamedTuple):
     rounds: float  # of commits
     metadata_ms: float  # until the metadata repository answered
     logs: Mapping[str, float]  # entries appended, by log
+    nodes: Mapping[NodeId, float]  # bytes written, by node
+
+
+NO_RATES: Final = Rates(0, 0, 0, 0, 0, {}, {})
 
 
 def rates(before: Look, after: Look) -> Rates:
@@ -37,14 +42,20 @@ def rates(before: Look, after: Look) -> Rates:
         log.name: _grown(tails.get(log.id, log.reached), log.reached, _JUMP) / passed_s
         for log in after.status.logs
     }
-    stored = [sum(n.stored_bytes or 0 for n in look.status.nodes) for look in (before, after)]
+    stored = {node.id: node.stored_bytes for node in before.status.nodes}
+    nodes = {
+        node.id: _grown(stored[node.id] or 0, node.stored_bytes or 0) / passed_s
+        for node in after.status.nodes
+        if stored.get(node.id) is not None
+    }
     return Rates(
         after.time_s,
         sum(logs.values()),
-        _grown(*stored) / passed_s,
+        sum(nodes.values()),
         _grown(before.status.rounds, after.status.rounds) / passed_s,
         1000 * after.took_s,
         {name: rate for name, rate in logs.items() if rate},
+        nodes,
     )
 
 

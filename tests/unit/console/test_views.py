@@ -32,11 +32,12 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
         STATUS,
         rounds=70,
         logs=(replace(LOG, reached=30), replace(LOG, id=2, name="new", reached=5)),
-        nodes=(replace(NODE, stored_bytes=5000), replace(NODE, id=2)),
+        nodes=(replace(NODE, stored_bytes=5000), replace(NODE, id=2), replace(NODE, id=3)),
     )
     found = rates(Look(100.0, STATUS, 0.0), Look(102.0, later, 0.004))
     assert (found.entries, found.rounds, found.stored_bytes) == (10.0, 10.0, 2000.0)
     assert (found.logs, found.metadata_ms) == ({"orders": 10.0}, 4.0)
+    assert found.nodes == {1: 2000.0, 2: 0.0}
 
 
 def test_a_new_epoch_and_a_new_leader_are_no_rates() -> None:

@@ -211,10 +211,8 @@ def stream_table(
     logs: Sequence[LogInfo], only: Callable[[LogInfo, StreamInfo], bool] | None = None
 ) -> Table:
     """List streams: all of them, or those for which `only` returns True."""
-    table = new_table("log", "stream", "state", "epoch", "entries")
+    table = new_table("log", "stream", "state", "epoch", "entries", "nodes", "condition")
     table.collapse_padding = True
-    table.add_column("nodes", overflow="fold", min_width=len("1 (primary), 2, 3"))
-    table.add_column("condition", overflow="fold")
     for info in logs:
         for stream in info.streams:
             if only is not None and not only(info, stream):

@@ -122,7 +122,7 @@ def health(conditions: Sequence[ConditionInfo]) -> list[RenderableType]:
         words = plain(each.text) + (f" (about {size(each.bytes)})" if each.bytes else "")
         lines.append(f"[{color}]{each.severity}[/] {plain(group.subject)}: {words}")
         if each.help:
-            lines.append(Padding(f"→ {plain(each.help)}", (0, 0, 0, 2)))
+            lines.append(Padding(f"→ {plain(each.help)}", (0, 0, 0, 2), expand=False))
     more = sum(group.count for group in groups[CONDITIONS_SHOWN:])
     return [*lines, f"and {more:,} more: see `loom status --json`"] if more > 0 else lines
 

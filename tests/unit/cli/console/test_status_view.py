@@ -141,3 +141,14 @@ def test_numbers_of_benchmarks_are_whole() -> None:
     shown = "\n".join(lines(table))
     assert all(cell in shown for cell in cells)
     assert "…" not in shown
+
+
+def test_no_word_of_a_condition_is_cut_off() -> None:
+    words = "waiting for node two because nobody else could take over any replica of it".split()
+    info = log("payments-europe", 4_294_973_628, state="sealed")
+    [stream] = info.streams
+    info = replace(info, streams=(replace(stream, condition=" ".join(words)),))
+    shown = lines(status_view(replace(STATUS, logs=(info,), conditions=())))
+    assert max(map(len, shown)) <= 80
+    found = " ".join(shown).split()
+    assert [word for word in words if word not in found] == []
