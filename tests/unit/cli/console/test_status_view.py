@@ -144,11 +144,11 @@ def test_numbers_of_benchmarks_are_whole() -> None:
 
 
 def test_no_word_of_a_condition_is_cut_off() -> None:
-    words = "waiting for node two because nobody else could take over any replica of it".split()
+    text = "waiting for node two because nobody else could take over any replica of it"
     info = log("payments-europe", 4_294_973_628, state="sealed")
     [stream] = info.streams
-    info = replace(info, streams=(replace(stream, condition=" ".join(words)),))
+    info = replace(info, streams=(replace(stream, condition=text),))
     shown = lines(status_view(replace(STATUS, logs=(info,), conditions=())))
     assert max(map(len, shown)) <= 80
     found = " ".join(shown).split()
-    assert [word for word in words if word not in found] == []
+    assert [word for word in text.split() if word not in found] == []
