@@ -42,6 +42,7 @@ def test_permissions_tokens_and_the_audit_log(tmp_path: Path) -> None:
             with pytest.raises(PermissionDenied, match="token billing has no permission read:ord"):
                 billing.log("orders").read(1)
             assert billing.logs() == []
+        assert b"no grants" in loom(up.mr, root, "acl", "list").stdout
         granted = loom(up.mr, root, "acl", "grant", "alice", "reader", "orders", "--json")
         assert [each["who"] for each in json.loads(granted.stdout)["grants"]] == ["alice"]
         checked = loom(up.mr, root, "acl", "check", "alice", "append", "orders")
@@ -49,7 +50,9 @@ def test_permissions_tokens_and_the_audit_log(tmp_path: Path) -> None:
 
         given = loom(up.mr, root, "acl", "grant", "alice", "role:billing")
         assert b"nothing is granted to role:billing yet" in given.stdout, given.stderr
-        loom(up.mr, root, "acl", "grant", "role:billing", "append", "orders")
+        twice = loom(up.mr, root, "acl", "grant", "role:billing", "append:orders", "orders")
+        assert (twice.returncode, b"not both" in twice.stderr) == (1, True)
+        loom(up.mr, root, "acl", "grant", "role:billing", "append:orders")
         checked = loom(up.mr, root, "acl", "check", "alice", "append", "orders")
         assert b"(append:orders by role:billing)" in checked.stdout
         removed = loom(up.mr, root, "acl", "remove", "role:billing", "--yes", "--json")

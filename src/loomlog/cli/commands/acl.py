@@ -30,7 +30,8 @@ Subject = Annotated[
 What = Annotated[
     str,
     typer.Argument(
-        metavar="WHAT", help=f"A verb, a role ({', '.join(ROLES)}), or one of yours, role:NAME."
+        metavar="WHAT",
+        help=f"A verb, a role ({', '.join(ROLES)}), one of yours, role:NAME, or VERB:NAMES.",
     ),
 ]
 Pattern = Annotated[
@@ -49,7 +50,10 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     table = new_table("who", "may", "names")
     for grant in access.rules.grants:
         table.add_row(plain(grant.subject), plain(grant.what), plain(grant.pattern))
-    console().print(table)
+    if access.rules.grants:
+        console().print(table)
+    else:
+        print("no grants: only certificates of operators, and tokens, have permissions")
     if not access.rules.enforced:
         print("nothing is enforced: everybody may do everything until `loom acl enable`")
 
@@ -64,6 +68,7 @@ def grant(
 ) -> None:
     """Grant a verb or a role; it counts at once. What is granted to role:NAME, all have to whom
     role:NAME is granted."""
+    what, names = _parts(what, names)
     with connected_sync(cluster) as client:
         access = client.grant(Grant(who, what, names))
     text = f"{who} may {what}:{names}"
@@ -82,6 +87,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Take a grant away, as `loom acl list` shows it."""
+    what, names = _parts(what, names)
     with connected_sync(cluster) as client:
         access = client.revoke(Grant(who, what, names))
     lost = what if is_role(what) else f"{what}:{names}"
@@ -137,6 +143,16 @@ def disable(yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False)
     with connected_sync(cluster) as client:
         access = client.enforce_access(False)
     say(_fields(access), f"nothing is enforced{_behind(access)}", as_json=as_json)
+
+
+def _parts(what: str, names: str) -> tuple[str, str]:
+    """Return verb and names of append:orders.*, which is how tokens and denials write it."""
+    verb, colon, pattern = what.partition(":")
+    if not colon or is_role(what):
+        return what, names
+    if names != "*":
+        raise InvalidArgument(f"give {what}, or {verb} {names}, not both")
+    return verb, pattern
 
 
 def _make_audit_log(client: BlockingCluster) -> None:
