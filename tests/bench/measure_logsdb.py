@@ -198,7 +198,7 @@ async def measure_stores(path: Path, size: int, logs: int, in_flight: int, secon
 
     async def write(writer: int) -> None:
         offset = 0
-        while perf_counter() < end:
+        while offset == 0 or perf_counter() < end:
             offset += 1
             start = perf_counter()
             log = writer % logs + 1
