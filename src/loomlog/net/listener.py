@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -63,9 +64,11 @@ class Listener:
                 self._sockets = await bind(host, port)
                 bound = self._sockets[0].getsockname()
         except OSError as error:
+            # asyncio writes the address into the text of an error, too.
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or error
             raise InvalidArgument(
-                f"cannot listen on {address}: {error.strerror or error}; "
-                "choose another address or stop what uses it"
+                f"cannot listen on {address}: {reason}; choose another address or stop what uses it"
             ) from error
         self.address = join_address(bound[0], bound[1])
         for listening in self._sockets:
