@@ -226,6 +226,11 @@ PAGES: Final = (
 # ---- how they are served
 
 
+def _got(path: str, endpoint: Callable[..., Any]) -> PathRoute:
+    """Return a route for GET and HEAD alone; Starlette lets objects handle all methods."""
+    return PathRoute(path, endpoint, methods=["GET"])
+
+
 class Pages:
     """All pages, and the events that keep them up to date."""
 
@@ -236,17 +241,17 @@ class Pages:
         self._templates = _environment()
 
     def routes(self) -> list[PathRoute]:
-        found = [PathRoute(page.path, _Endpoint(self, page, self._page)) for page in PAGES]
+        found = [_got(page.path, _Endpoint(self, page, self._page)) for page in PAGES]
         live = [
-            PathRoute(f"/live{page.path.rstrip('/')}", _Endpoint(self, page, self._live))
+            _got(f"/live{page.path.rstrip('/')}", _Endpoint(self, page, self._live))
             for page in PAGES
         ]
         [page] = [page for page in PAGES if page.load is log]
         return [
             *found,
             *live,
-            PathRoute("/rows/{log}", _Endpoint(self, page, self._rows)),
-            PathRoute("/static/{name}", _static),
+            _got("/rows/{log}", _Endpoint(self, page, self._rows)),
+            _got("/static/{name}", _static),
             PathRoute("/sign-in", self._sign_in, methods=["POST"]),
             PathRoute("/sign-out", self._sign_out, methods=["POST"]),
         ]

@@ -8,6 +8,7 @@ import socket
 import pytest
 from http_rig import Http
 
+from loomlog.console.pages import PAGES
 from loomlog.console.server import ConsoleServer
 from loomlog.errors import InvalidArgument
 
@@ -31,3 +32,16 @@ async def test_port_0_is_a_free_one_and_free_again_afterwards() -> None:
     assert (await asyncio.to_thread(http.ask, "GET", "/healthz")).body == b"ok\n"
     await server.stop()
     socket.create_server((host, int(port))).close()
+
+
+async def test_pages_can_only_be_got() -> None:
+    server = ConsoleServer(NOBODY, "127.0.0.1:0")
+    await server.start()
+    http = Http(server.url.rstrip("/"))
+    paths = [page.path.format(log="events") for page in PAGES]
+    for path in (*paths, "/live/nodes", "/rows/events", "/static/console.js", "/healthz"):
+        for method in ("DELETE", "POST", "TRACE"):
+            answer = await asyncio.to_thread(http.ask, method, path)
+            assert answer.error == (405, "InvalidArgument"), path
+            assert answer.headers["allow"] == "GET, HEAD"
+    await server.stop()
