@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chained_delivery import ChainedWorld
 from copyset_delivery import Call, CopysetWorld, ModelRetries
-from delivery_world import DeliveryWorld, Shape, explore
+from delivery_world import DEADLINE_S, DeliveryWorld, Shape, explore, outcome
 from ordered_delivery import ModelStream, OrderedWorld
 from violation import Violation
 
@@ -131,6 +131,22 @@ async def test_at_once_never_says_that_what_is_stored_was_not_appended(
 ) -> None:
     epochs = 1 if world is OrderedWorld else 0  # the others would take long
     explore(world, Shape(silences=1, epochs=epochs, twice=True), AT_ONCE)
+
+
+@pytest.mark.parametrize("world", [OrderedWorld, CopysetWorld])
+async def test_a_batch_that_is_refused_to_the_end_was_not_appended_for_certain(
+    world: type[DeliveryWorld],
+) -> None:
+    """It is not sent once more just before its deadline."""
+    run = world(Shape(refusals=1, epochs=0, cuts=0), EXACTLY_ONCE)
+    run.loop.now_s = DEADLINE_S - 0.1
+    for step in ("refuse", "answer"):
+        for name in [name for name in run.choices() if name.startswith(step)]:
+            run.choose(name)
+    assert run.batches[0].progress.state is RETRYING
+    assert "rested 0" not in run.choices()
+    run.choose("overdue")
+    assert outcome(run.futures[0]) == "Unavailable"
 
 
 FLAWS: dict[str, tuple[type[DeliveryWorld], State, Event, State, Action, Shape]] = {

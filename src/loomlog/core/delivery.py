@@ -4,7 +4,8 @@ Invariants:
 - a batch is attempted again only if it was certainly not appended; retry="at-once" breaks this
   rule, in one row of the table;
 - a batch whose answer was lost stays with its attempt until it is known whether it was appended;
-- every batch is settled once, and what may have been appended never fails as if it were not.
+- every batch is settled once, and what may have been appended never fails as if it were not;
+- a batch that was refused is not sent again so late that nobody would wait for the answer.
 """
 
 from __future__ import annotations
@@ -124,6 +125,18 @@ FAIL_FAST: Final[Rules] = {
     (DOUBTFUL, Event.ABSENT): (SETTLED, Action.FAIL),
 }
 """There is one attempt."""
+
+
+ANSWER_S: Final = 0.5  # that the last attempt is given at least, or a tenth of the whole time
+
+
+def rest_s(pause_s: float, left_s: float, timeout_s: float, took_s: float) -> float | None:
+    """Return how long a refused batch rests before its next attempt: `pause_s`, or less if there
+    were no time for an answer otherwise. None: there is none at all, so it fails with the refusal
+    when its time is over. Sent once more, it might or might not have been appended by then.
+    `left_s`: of the whole `timeout_s`; `took_s`: that the refusal took to come."""
+    latest_s = left_s - max(min(ANSWER_S, timeout_s / 10), 2 * took_s)
+    return min(pause_s, latest_s) if latest_s >= pause_s / 2 else None
 
 
 class Progress:

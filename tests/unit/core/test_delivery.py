@@ -19,6 +19,7 @@ from loomlog.core.delivery import (
     Event,
     Progress,
     State,
+    rest_s,
 )
 
 
@@ -97,3 +98,23 @@ def test_a_conflict_settles_what_was_in_doubt() -> None:
     sent_and_lost = (Event.PICKED, Event.SENT, Event.LOST)
     assert advanced(progress, *sent_and_lost, Event.SENT, Event.CONFLICT) is Action.FAIL
     assert (progress.state, progress.loss) == (SETTLED, "")
+
+
+def test_a_refused_batch_rests_as_long_as_it_should() -> None:
+    assert rest_s(pause_s=0.3, left_s=4.0, timeout_s=4.0, took_s=0.01) == 0.3
+
+
+def test_the_last_attempt_begins_in_time_for_an_answer() -> None:
+    assert rest_s(pause_s=0.5, left_s=0.8, timeout_s=4.0, took_s=0.01) == pytest.approx(0.4)
+    assert rest_s(pause_s=0.5, left_s=0.8, timeout_s=4.0, took_s=0.2) == pytest.approx(0.4)
+    assert rest_s(pause_s=0.5, left_s=1.8, timeout_s=60.0, took_s=0.7) == pytest.approx(0.4)
+
+
+def test_a_batch_is_not_sent_again_when_its_answer_would_be_late() -> None:
+    assert rest_s(pause_s=0.01, left_s=0.39, timeout_s=4.0, took_s=0.01) is None
+    assert rest_s(pause_s=0.01, left_s=2.0, timeout_s=4.0, took_s=1.0) is None
+    assert rest_s(pause_s=0.5, left_s=-1.0, timeout_s=4.0, took_s=0.0) is None
+
+
+def test_a_batch_with_little_time_is_tried_more_than_once() -> None:
+    assert rest_s(pause_s=0.01, left_s=0.29, timeout_s=0.3, took_s=0.01) == 0.01

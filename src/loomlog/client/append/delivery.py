@@ -25,7 +25,16 @@ from loomlog.client.append.stream import SILENT_S, SLOW_S, Stream
 from loomlog.client.context import BACKOFF, Client
 from loomlog.client.servers import CachedLog
 from loomlog.config import ClientSettings
-from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, FAIL_FAST, Action, Event, Progress, State
+from loomlog.core.delivery import (
+    AT_ONCE,
+    EXACTLY_ONCE,
+    FAIL_FAST,
+    Action,
+    Event,
+    Progress,
+    State,
+    rest_s,
+)
 from loomlog.errors import (
     AppendUnknown,
     Busy,
@@ -198,7 +207,7 @@ class Delivery:
         if action is Action.RESOLVE:
             self._resolve(attempt, event)
         elif action is Action.RETRY:
-            self._retry(batch, attempt.target, error)
+            self._retry(attempt, error)
         elif action is Action.REQUEUE:
             batch.end_attempt()
             batch.lane.queue.appendleft(batch)
@@ -213,14 +222,19 @@ class Delivery:
             self._avoid(attempt.target)
             self._work_around(attempt.target)
 
-    def _retry(self, batch: Batch, target: Stream, error: LoomError | None) -> None:
+    def _retry(self, attempt: Attempt, error: LoomError | None) -> None:
+        batch, target = attempt.batch, attempt.target
         logger.debug("an append to %s is tried again: %s", self._log, error)
         batch.refusal = error
         self._avoid(target, at_once=not isinstance(error, Busy))
+        now_s, timeout_s = self._loop.time(), self._timeout_of(batch)
+        took_s = now_s - target.in_flight[attempt]
         batch.end_attempt()
-        waited_s = self._loop.time() - self._begun_s(batch)
-        wait_s = BACKOFF.late_s(waited_s, self._rng)
-        batch.retry = self._loop.call_later(wait_s, self._rested, batch)
+        left_s = batch.deadline_s - now_s
+        pause_s = BACKOFF.late_s(timeout_s - left_s, self._rng)
+        wait_s = rest_s(pause_s, left_s, timeout_s, took_s)
+        if wait_s is not None:
+            batch.retry = self._loop.call_later(wait_s, self._rested, batch)
 
     def _rested(self, batch: Batch) -> None:
         batch.progress.advance(Event.RESTED)

@@ -215,6 +215,17 @@ async def test_a_stream_that_has_moved_makes_an_append_unavailable_not_its_log_u
             await cluster.log("events").append(b"x")
 
 
+async def test_a_stream_that_has_no_room_to_the_end_makes_an_append_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery, "BACKOFF", TimePasses(1.0, 1.0))
+    async with FakeCluster() as fake, await connect(fake.address) as cluster:
+        fake.add_log("events")
+        fake.faults.append(refuse(errors.Busy("node 2: its volume is full")))
+        with pytest.raises(errors.Busy, match="within 30 s: node 2: its volume is full"):
+            await cluster.log("events").append(b"x")
+
+
 async def test_an_error_that_a_retry_cannot_mend_is_raised_as_it_is() -> None:
     async with FakeCluster() as fake, await connect(fake.address) as cluster:
         fake.add_log("events")
