@@ -15,6 +15,8 @@ from sim_cluster import Shape, SimCluster
 from loomlog import Log
 from loomlog.client.cluster import Cluster
 from loomlog.config import StorageSettings
+from loomlog.core.copyset.nodeset import Exclusions
+from loomlog.core.copyset.sequencer import SequencerSettings
 from loomlog.core.presence import ANSWER_S, QUIET_S, Presence, Standing
 from loomlog.metadata import term
 from loomlog.metadata.nodes.connected_nodes import RECONNECT_GRACE_S
@@ -25,6 +27,7 @@ SEEDS = 5
 NODES = 4
 LEAST = 3  # nodes: as many as replicas
 DETECTION_S = 3.0
+WAVE_S = SequencerSettings().store_timeout_s
 PROTOCOLS = [ORDERED, CHAINED, COPYSET]
 
 
@@ -141,6 +144,35 @@ def test_without_a_question_they_wait_until_it_is_silent(monkeypatch: pytest.Mon
     nodes = range(1, NODES + 1)
     stories = (partial(appends_continue_without_a_silent_node, node) for node in nodes)
     assert any(went_wrong(story, 0) for story in stories)
+
+
+async def a_silent_node_costs_one_wave(stage: Stage) -> None:
+    """Sequencers that store copies on it find out before the metadata repository does."""
+    _, log = await stage.set_up(COPYSET)
+    [stream] = (await log.describe()).streams
+    assert stream.copyset is not None
+    stopped = next(n for n in range(1, NODES + 1) if n != stream.copyset.sequencer)
+    loop = asyncio.get_running_loop()
+    stage.sim.host(f"vsn-{stopped}").pause(4 * DETECTION_S)
+    waits_s = []
+    for _ in range(100):
+        began_s = loop.time()
+        await log.append(b"meanwhile")
+        waits_s.append(loop.time() - began_s)
+    assert sum(waits_s) < DETECTION_S, "else it counts as silent, and this proves nothing"
+    slow_s = [wait_s for wait_s in waits_s if wait_s >= WAVE_S]
+    assert len(slow_s) == 1, f"so many appends waited for it: {len(slow_s)}"
+    assert slow_s[0] < 1.5 * WAVE_S
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_node_that_stops_costs_one_wave(seed: int) -> None:
+    assert went_wrong(a_silent_node_costs_one_wave, seed) is None
+
+
+def test_without_a_list_of_silent_nodes_more_appends_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Exclusions, "silent", lambda exclusions, shards, metadata, now: None)
+    assert any(went_wrong(a_silent_node_costs_one_wave, seed) for seed in range(SEEDS))
 
 
 async def a_slow_node_stays(stage: Stage) -> None:

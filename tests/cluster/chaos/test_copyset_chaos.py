@@ -24,7 +24,6 @@ pytestmark = pytest.mark.timeout(240)
 
 DETECTION_S = 1.0
 RESUME_S = 1.0  # after detection
-WAVE_S = 0.5  # SequencerSettings.store_timeout_s
 SLACK_S = 1.0
 STEPS = 10  # that follow each other at most, each of which takes as long as a usual append
 NEVER_S = 600.0
@@ -63,18 +62,15 @@ async def test_whoever_sequences_is_killed(tmp_path: Path) -> None:
             await servers.start_node(victim)
 
 
-async def test_a_frozen_node_costs_one_wave(tmp_path: Path) -> None:
-    """The metadata repository does not miss it: sequencers that store there find out themselves."""
+async def test_appends_continue_without_a_node_that_freezes(tmp_path: Path) -> None:
+    """What that costs is told by tests/sim/test_quick_restarts.py, whose clock is not this one."""
     servers = Servers(tmp_path, nodes=5, detection_s=NEVER_S)
     async with servers, Workload(servers.address, protocol="copyset", streams=1) as work:
         await work.acked(50)
-        usual_s = await work.usual_s()
         sequencer = await sequencer_of(work)
         frozen = next(node for node in servers.nodes if node != sequencer)
         servers.nodes[frozen].freeze()
-        waits_s = [await work.append_s() for _ in range(100)]
-        assert max(waits_s) < WAVE_S + SLACK_S + STEPS * usual_s
-        assert sum(wait_s >= max(WAVE_S, 2 * usual_s) for wait_s in waits_s) <= 2
+        await work.acked(100)
         servers.nodes[frozen].thaw()
 
 
