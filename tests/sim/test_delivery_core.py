@@ -37,6 +37,9 @@ from loomlog.core.delivery import (
 )
 from loomlog.errors import Conflict
 
+# They wait for nothing, and compute for some ten seconds: minutes where many others compute, too.
+pytestmark = pytest.mark.timeout(900)
+
 SHAPES: dict[type[DeliveryWorld], list[Shape]] = {
     OrderedWorld: [
         Shape(cuts=2),
