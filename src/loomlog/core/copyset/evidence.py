@@ -85,15 +85,12 @@ def _covers(one: tuple[Offset, Offset], other: tuple[Offset, Offset]) -> bool:
 
 
 def _marked(end: EpochEnd, through: Offset) -> Iterator[tuple[Offset, Offset]]:
-    """Yield the ranges up to an offset that recovery marked. If it found very many, it is not known
-    which of the last ones are marked."""
+    """Yield the ranges up to an offset that recovery marked."""
     first = end.lng + 1
     for begin, until in _found(end):
         if first < begin and first <= through:
             yield first, min(begin - 1, through)
         first = until + 1
-    if end.found and end.found[-1][1] < end.last:
-        first = max(first, end.last + 1)
     if first <= through:
         yield first, through
 

@@ -21,7 +21,7 @@ from loomlog.core.copyset.record import OFFSET_MAX, Kind, Lsn, Offset, Record, m
 from loomlog.types import ShardId
 
 # Ranges that the epoch store remembers. A sequencer has at most 1,000 records under way, and every
-# other of them may be missing.
+# other of them may be missing; more can be if disks forgot how far all was stored.
 UNMARKED_MAX: Final = 512
 
 Digests: TypeAlias = Mapping[ShardId, Sequence[Record]]  # heads, in order
@@ -102,11 +102,14 @@ def _without(first: Offset, last: Offset, taken: Iterable[Span]) -> list[Span]:
 
 
 def unmarked(spans: Iterable[Span], after: Offset) -> tuple[tuple[Offset, Offset], ...]:
-    """Return the first ranges above `after` that no mark covers, few enough for the epoch store.
-    What is there is a record. If recovery did not find it, it was lost, and may come back."""
+    """Return the ranges above `after` that no mark covers. What is there is a record. If recovery
+    did not find it, it was lost, and may come back. There are few enough for the epoch store: of
+    very many the last ones are one, so that holes between them count as losses, not the reverse."""
     marks = [span for span in spans if span.kind is not Kind.DATA]
     ranges = [(span.first, span.last) for span in _without(after + 1, OFFSET_MAX, marks)]
-    return tuple(ranges[:UNMARKED_MAX])
+    if len(ranges) > UNMARKED_MAX:
+        ranges[UNMARKED_MAX - 1 :] = [(ranges[UNMARKED_MAX - 1][0], ranges[-1][1])]
+    return tuple(ranges)
 
 
 def above(after: Offset, digests: Digests) -> dict[ShardId, list[Record]]:

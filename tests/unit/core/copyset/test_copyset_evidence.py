@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
 
-from loomlog.core.copyset.evidence import knows_of_loss, with_loss
+from loomlog.core.copyset.evidence import knows_of_loss, marked_at, with_loss
 from loomlog.core.copyset.log_state import miss, trim, uncertain
 from loomlog.core.copyset.messages import (
     Delivered,
@@ -22,9 +22,9 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.procedures import Nowhere, Unresolved, purge, resolve
 from loomlog.core.copyset.rebuild.restore import RestoreAnswer, decide
-from loomlog.core.copyset.record import OFFSET_MAX, make
+from loomlog.core.copyset.record import OFFSET_MAX, Kind, make
 from loomlog.core.copyset.recovery import CRASHED_ATTEMPTS, NotRecovered, Recovered, Recovery
-from loomlog.core.copyset.settlement import UNMARKED_MAX
+from loomlog.core.copyset.settlement import UNMARKED_MAX, Span, unmarked
 
 END = EpochEnd(1, lng=0, last=5, seal=1, wave=9, found=((1, 1), (4, 5)), absent=(3,))
 
@@ -61,14 +61,23 @@ def test_an_epoch_of_which_nothing_was_found_is_lost_from_its_beginning() -> Non
     assert (changed.last, changed.exact, changed.lost) == (4, False, ((1, 4),))
 
 
-def test_of_very_many_ranges_the_last_are_not_known() -> None:
-    many = tuple((3 * n + 1, 3 * n + 2) for n in range(UNMARKED_MAX))
-    last, behind = 4 * UNMARKED_MAX, 4 * UNMARKED_MAX + 10
-    end = replace(END, found=many, last=last)
-    changed = with_loss(end, behind)
-    hole = 3 * (UNMARKED_MAX - 1)
-    assert changed.lost[-2:] == ((hole, hole), (last + 1, behind))
-    assert with_loss(changed, behind) == changed
+def test_of_very_many_holes_none_hides_a_loss() -> None:
+    """The last ones count as lost, and no record as a hole."""
+    holes = range(2, 4 * UNMARKED_MAX, 2)
+    marks = [Span(offset, offset, Kind.HOLE) for offset in holes]
+    last = holes[-1] + 1
+    found = unmarked([*marks, Span(last + 1, OFFSET_MAX, Kind.BRIDGE)], 0)
+    assert len(found) == UNMARKED_MAX
+    end = EpochEnd(1, 0, last, 1, 9, found=found, absent=(3,))
+    assert [marked_at(end, record).is_marked for record in range(1, last + 1, 2)] == [False] * (
+        len(holes) + 1
+    )
+    known = [hole for hole in holes if marked_at(end, hole).is_marked]
+    assert known == list(holes[: UNMARKED_MAX - 1])
+    assert all(marked_at(end, hole).is_marked is False for hole in holes[len(known) :])
+    changed = with_loss(end, last + 10)
+    assert changed.lost == (*((hole, hole) for hole in known), (last + 1, last + 10))
+    assert with_loss(changed, last + 10) == changed
 
 
 # ---- a node that comes back
