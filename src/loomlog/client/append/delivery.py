@@ -25,16 +25,8 @@ from loomlog.client.append.stream import SILENT_S, SLOW_S, Stream
 from loomlog.client.context import BACKOFF, Client
 from loomlog.client.servers import CachedLog
 from loomlog.config import ClientSettings
-from loomlog.core.delivery import (
-    AT_ONCE,
-    EXACTLY_ONCE,
-    FAIL_FAST,
-    Action,
-    Event,
-    Progress,
-    State,
-    rest_s,
-)
+from loomlog.core import delivery
+from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, FAIL_FAST, Action, Event, Progress, State
 from loomlog.errors import (
     AppendUnknown,
     Busy,
@@ -232,7 +224,7 @@ class Delivery:
         batch.end_attempt()
         left_s = batch.deadline_s - now_s
         pause_s = BACKOFF.late_s(timeout_s - left_s, self._rng)
-        wait_s = rest_s(pause_s, left_s, timeout_s, took_s)
+        wait_s = delivery.rest_s(pause_s, left_s, timeout_s, took_s)
         if wait_s is not None:
             batch.retry = self._loop.call_later(wait_s, self._rested, batch)
 
