@@ -19,11 +19,6 @@ from loomlog.wire.info import ClusterStatus
 pytestmark = pytest.mark.timeout(120)
 
 REMOVE, MARK = "remove", "mark-unrecoverable"
-WORDS = [  # chains wait for nodes that are marked: `remove` is the word for those
-    *(("ordered", REMOVE), ("ordered", MARK)),
-    *(("copyset", REMOVE), ("copyset", MARK)),
-    ("chained", REMOVE),
-]
 
 
 async def give_up(cluster: Cluster, node: NodeId, word: str) -> None:
@@ -72,7 +67,8 @@ async def nodes_of(log: Log) -> list[NodeId]:
     return [replica.node for replica in (await log.describe()).streams[0].replicas]
 
 
-@pytest.mark.parametrize(("protocol", "word"), WORDS)
+@pytest.mark.parametrize("word", [REMOVE, MARK])
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
 async def test_what_only_they_had_is_lost_and_the_log_goes_on(
     tmp_path: Path, protocol: str, word: str
 ) -> None:
@@ -136,8 +132,9 @@ async def test_what_is_left_is_copied_to_nodes_that_take_their_places(tmp_path: 
             await local.start_node(node)
         await give_up(cluster, 2, REMOVE)
         await until(lambda: left_on(cluster), lambda left: left == {1: half, 3: half})
-        status = await until(cluster.status, lambda status: "data-lost" in kinds(status))
-        assert [node.id for node in status.nodes] == [1, 3]
+        await until(cluster.status, lambda status: "data-lost" in kinds(status))
+        # It is forgotten as soon as the stream that it left runs.
+        await until(cluster.status, lambda status: [node.id for node in status.nodes] == [1, 3])
         last = (await log.append(b"more")).position
         await local.stop_node(1)
         kept = {at: value for at, value in values.items() if at <= half}
@@ -220,17 +217,87 @@ async def test_the_only_replica_is_given_up_by_a_second_word(tmp_path: Path) -> 
         assert (list(entries), [(gap.first, gap.last) for gap in gaps]) == ([last], [(1, 20)])
 
 
-async def test_a_word_that_chains_do_not_take_names_one_that_they_do(tmp_path: Path) -> None:
+async def test_a_marked_node_of_a_chain_is_used_if_nothing_else_was_there_meanwhile(
+    tmp_path: Path,
+) -> None:
     local = LocalCluster(2, directory=tmp_path)
     async with local as cluster:
-        log = await cluster.create_log("events", protocol="chained", replicas=2, min_replicas=1)
-        values = await append(log, 3)
-        await local.stop_node(1)
-        with pytest.raises(InvalidArgument, match="run `loom node remove --force 1`"):
-            await give_up(cluster, 1, MARK)
-        await give_up(cluster, 1, REMOVE)
-        await until(cluster.status, lambda status: [node.id for node in status.nodes] == [2])
-        assert await found(log, 3) == (values, [])
+        log = await cluster.create_log("events", protocol="chained", replicas=2)
+        values = await append(log, 20)
+        for node in (1, 2):
+            await local.stop_node(node)
+        for node in (1, 2):
+            await give_up(cluster, node, MARK)
+        words = "there is no node where it can begin again"
+        await until(cluster.status, lambda status: words in helps(status))
+        await local.start_node(2)
+        assert await until(lambda: found(log, 20), lambda seen: not seen[1]) == (values, [])
+        await local.start_node(1)
+        await until(cluster.status, lambda status: not kinds(status))
+        values[(await log.append(b"more")).position] = b"more"
+        assert await found(log, 21) == (values, [])
+
+
+async def test_a_marked_node_of_a_chain_that_returns_later_keeps_what_it_has(
+    tmp_path: Path,
+) -> None:
+    """Others took its place: nothing of it is read or deleted, until what is lost is trimmed."""
+    local = LocalCluster(3, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("events", protocol="chained", replicas=2)
+        values = await append(log, 20)
+        gone = await nodes_of(log)
+        for node in gone:
+            await local.stop_node(node)
+        for node in gone:
+            await give_up(cluster, node, MARK)
+        await until(cluster.status, lambda status: "data-lost" in kinds(status))
+        assert not await old_replicas(cluster)
+        for node in gone:
+            await local.start_node(node)
+        status = await until(cluster.status, lambda s: kinds(s) == {"data-lost"})
+        assert await old_replicas(cluster) == [
+            f"node {gone[0]} and node {gone[1]} may have some of it in an old replica, which is "
+            "not read"
+        ]
+        assert is_on(tmp_path, (gone[0],), values[7])
+        last = (await log.append(b"more")).position
+        entries, gaps = await found(log, last)
+        assert entries == {last: b"more"}
+        assert gaps[0].first == 1
+        assert gaps[-1].last >= 20
+        with pytest.raises(DataLoss):
+            await log.read(7)
+        await log.trim(last - 1)
+        status = await until(cluster.status, lambda status: not kinds(status))
+        assert {node.replicas for node in status.nodes if node.id in gone} <= {0, 1}
+
+
+async def old_replicas(cluster: Cluster) -> list[str]:
+    lost = (each for each in (await cluster.status()).conditions if each.kind == "data-lost")
+    return [each.help for each in lost if each.help]
+
+
+def helps(status: ClusterStatus) -> str:
+    return "; ".join(f"{each.text}: {each.help}" for each in status.conditions)
+
+
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_the_word_is_not_repeated_and_the_last_node_needs_another_one(
+    tmp_path: Path, protocol: str
+) -> None:
+    local = LocalCluster(2, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("events", protocol=protocol, replicas=1, nodeset=None)
+        await append(log, 3)
+        (node,) = await nodes_of(log) if protocol != "copyset" else (1,)
+        await local.stop_node(node)
+        await give_up(cluster, node, MARK)
+        with pytest.raises(InvalidArgument, match="nothing waits for what node"):
+            await give_up(cluster, node, MARK)
+        await cluster.remove_node(node, force=True)
+        await until(cluster.status, lambda status: len(status.nodes) == 1)
+        await log.append(b"more")
 
 
 async def test_a_log_without_entries_goes_on_elsewhere(tmp_path: Path) -> None:

@@ -319,7 +319,8 @@ class Repository(Party):
         """Begin the epoch that the upkeep wants; lost chains get a fresh replica."""
         log_id = self._records.record.loglet
         fresh = [Replica(n, log_id, chain, next(self._records.births)) for chain, n in wanted.fresh]
-        self._records.record = self._records.record.admit(*fresh)
+        record = self._records.record.note_witnesses(*wanted.given_up)
+        self._records.record = record.admit(*fresh)
         self.judge.fresh.update(fresh)
         yield from self.reconfigure(wanted.goal(*fresh), may_be_short=wanted.short)
         self._records.record = self._records.record.give_up(*fresh)

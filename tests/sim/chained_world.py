@@ -280,7 +280,7 @@ class ChainedWorld:
             case 1 if up:
                 self._crash(random.choice(up))
             case 2 if down:
-                random.choice(down).restart()
+                self._restart(random.choice(down))
             case 3 if up:
                 self._lose_disk(random.choice(up))
             case 4:
@@ -300,6 +300,9 @@ class ChainedWorld:
         self._end_calls(node)
         for unanswered in node.crash(self.random):
             unanswered(Lost())
+
+    def _restart(self, node: Node) -> None:
+        node.restart()
 
     def _lose_disk(self, node: Node) -> None:
         """Lose a disk. Unless this world loses chains, every chain must keep a replica, whatever
@@ -340,7 +343,7 @@ class ChainedWorld:
         self.blocked.clear()
         for node in self.nodes.values():
             if not node.up:
-                node.restart()
+                self._restart(node)
 
     def _mend(self) -> None:
         """Do what the upkeep of the newest repository wants, one thing at a time."""

@@ -322,8 +322,9 @@ class ProtocolKeeper(ABC):
         return node
 
     def give_up(self, node: NodeRecord) -> NodeRecord:
-        """Return the record of a node whose data will not come back, as an operator says."""
-        return node
+        """Return the record of a node whose data will not come back, as an operator says; the same
+        one if nothing waits for it."""
+        return node.given_up() if self.replicas_on(node.node_id) else node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         """Add to the answer to a registration what the node has to know."""

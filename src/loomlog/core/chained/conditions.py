@@ -85,17 +85,22 @@ def _waits(view: ChainsView) -> Iterator[Condition]:
 
 def _losses(view: ChainsView) -> Iterator[Condition]:
     record = view.standing.record
+    there = {r.node_id for r in record.witnesses if view.nodes.reachable(r.node_id)}
+    names = " and ".join(f"node {node}" for node in sorted(there))
+    helps = f"{names} may have some of it in an old replica, which is not read" if there else ""
     for text in describe_losses(record.projection, view.trimmed):
-        yield Condition(Kind.DATA_LOST, text, log=view.log, stream=record.stream_id)
+        yield Condition(Kind.DATA_LOST, text, helps, log=view.log, stream=record.stream_id)
 
 
 def _comparisons(view: ChainsView) -> Iterator[Condition]:
     record = view.standing.record
-    for node in sorted({each.replica.node_id for each in record.unheard}):
+    unheard = {each.replica for each in record.unheard}
+    given_up = {r for r in view.standing.lost if not view.nodes.reachable(r.node_id)}
+    for node in sorted({replica.node_id for replica in unheard - given_up}):
         text = f"node {node} may have entries that the others forgot when they crashed"
         helps = view.not_compared or "it is compared with them"
         if not view.nodes.reachable(node):
-            helps = f"start it, or, if it never comes back, run `loom node remove --force {node}`"
+            helps = f"start it; or, if its data is lost, run `loom node mark-unrecoverable {node}`"
         yield Condition(Kind.NOT_RECOVERED, text, helps, log=view.log, stream=record.stream_id)
 
 

@@ -35,7 +35,7 @@ class ChainedRecord:
     # node; their own: there if need be, on another volume
     damaged: tuple[Replica, ...] = ()  # leave, or left, because blocks cannot be read
     unheard: tuple[Unheard, ...] = ()  # left; are compared with their chains when they are back
-    witnesses: tuple[Replica, ...] = ()  # left, and have blocks that all others have lost
+    witnesses: tuple[Replica, ...] = ()  # left, and may have blocks that all others have lost
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""
@@ -66,12 +66,21 @@ class ChainedRecord:
         """The node of each replica that is used or being filled."""
         return [r.node_id for r in (*self.projection.replicas, *self.joining)]
 
-    def older(self, chain: int) -> list[Replica]:
-        """Return the replicas besides those in force that may have blocks of a chain, in the order
-        in which they are believed. Newcomers have decided blocks only. A replica that left may have
-        blocks that were decided otherwise later: so one that left later comes first."""
+    def older(self, *chains: int) -> list[Replica]:
+        """Return the replicas besides those in force that may have blocks of some chains, in the
+        order in which they are believed. Newcomers have decided blocks only. A replica that left
+        may have blocks that were decided otherwise later, also on another chain: so one that left
+        later comes first."""
         older = (*self.joining, *reversed(self.given_up), *reversed(self.dropping))
-        return [replica for replica in older if replica.chain == chain]
+        return [replica for replica in older if replica.chain in chains]
+
+    def unserved(self, node: NodeId, life: int) -> list[Replica]:
+        """Return the replicas of a node that serve nothing until they are sealed again: those that
+        it crashed with, and those that left. Of a chain that began again without them, no other
+        replica refuses clients that know nothing of that."""
+        has_crashed = self.projection.has_crashed(node, life)
+        unserved = (*self.needless, *(self.projection.replicas if has_crashed else ()))
+        return [replica for replica in unserved if replica.node_id == node]
 
     # ---- changes
 
@@ -112,6 +121,7 @@ class ChainedRecord:
             trimmed=0 if again else self.trimmed,
             moving=tuple(move for move in self.moving if move[0] in staying),
             unheard=(*self.unheard, *unheard),
+            witnesses=tuple(r for r in self.witnesses if r not in staying),
         )
 
     def move(self, replica: Replica, target: NodeId) -> ChainedRecord:
@@ -130,6 +140,11 @@ class ChainedRecord:
         """Note why replicas leave: what is damaged elsewhere, too, is not deleted with them."""
         return replace(self, damaged=tuple(dict.fromkeys((*self.damaged, *replicas))))
 
+    def note_witnesses(self, *replicas: Replica) -> ChainedRecord:
+        """Note replicas that a chain begins again without: their nodes were given up, and may be
+        back nevertheless."""
+        return replace(self, witnesses=tuple(dict.fromkeys((*self.witnesses, *replicas))))
+
     def is_unheard(self, replica: Replica) -> bool:
         return any(each.replica == replica for each in self.unheard)
 
@@ -137,8 +152,7 @@ class ChainedRecord:
         """Note that replicas were compared with their chains, or need not be, and which of them
         have blocks that their chains lost. What they prove is in the projection."""
         unheard = tuple(each for each in self.unheard if each.replica not in replicas)
-        known = tuple(dict.fromkeys((*self.witnesses, *witnesses)))
-        return replace(self, unheard=unheard, witnesses=known)
+        return replace(self.note_witnesses(*witnesses), unheard=unheard)
 
     def give_up(self, *newcomers: Replica) -> ChainedRecord:
         """Continue without newcomers; what they hold is to be removed."""

@@ -62,6 +62,31 @@ def find_gaps(
     return [*gaps, range(position, POSITION_MAX)]
 
 
+def find_additions(
+    epoch: int, source: Replica, gaps: list[range], first: Glsn
+) -> Steps[list[range] | Stop]:
+    """Return from where to where a replica has blocks, one behind the other, that are in places
+    which nothing covers. It is sealed. What is before `first` is trimmed, perhaps in a block."""
+    runs: list[range] = []
+    position, more, goes_on = first, True, False
+    while more:
+        [answer] = yield [Ask(source, List(epoch, position, LIST_MAX))]
+        if isinstance(answer, TrimmedTo):
+            position = answer.position + 1
+            continue
+        if not isinstance(answer, Listed):
+            return stopped(answer)
+        for extent in answer.extents:
+            index = bisect_right(gaps, max(extent.first, first), key=_start) - 1
+            is_free = index >= 0 and extent.end <= gaps[index].stop
+            if is_free:
+                begin = runs.pop().start if goes_on else extent.first
+                runs.append(range(begin, extent.end))
+            goes_on, position = is_free, extent.end
+        more = answer.more
+    return runs
+
+
 def lost_by(chain: int, chains: int, gaps: list[range], start: Glsn) -> range:
     """Return the positions from the first to the last that a chain lost below the start of the
     epoch. What begins on another chain is a hole there."""

@@ -77,6 +77,7 @@ class Fetch:
     position: Glsn
     bytes_max: int
     salvage: bool = False
+    last: Glsn = 0  # blocks that end behind it are left out; 0: none are
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Pull:
     position: Glsn
     bytes_max: int
     salvage: bool = False
+    last: Glsn = 0  # as in Fetch
 
 
 @dataclass(frozen=True, slots=True)

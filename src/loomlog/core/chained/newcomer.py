@@ -118,13 +118,14 @@ def copy(
     until: Glsn | None = None,
     *,
     salvage: bool = False,
+    last: Glsn = 0,
     note: Callable[[Newcomer], None] = _ignore,
 ) -> Steps[Newcomer | Interrupted]:
-    """Copy every block that the newcomer lacks, or all below `until`. `note` is called after each
-    part with how far it got."""
+    """Copy every block that the newcomer lacks, or all below `until`, but none that ends behind
+    `last`. `note` is called after each part with how far it got."""
     more = True
     while more and (until is None or newcomer.copied < until):
-        request = Pull(epoch, source, newcomer.copied, COPY_PART_BYTES, salvage)
+        request = Pull(epoch, source, newcomer.copied, COPY_PART_BYTES, salvage, last)
         [answer] = yield [Ask(newcomer.replica, request)]
         match answer:
             case TrimmedTo(position):
@@ -139,7 +140,7 @@ def copy(
 
 def pull(replica: Replica, request: Pull) -> Steps[Answer]:
     """Carry out a pull on the node of the newcomer: blocks go from node to node."""
-    fetch = Fetch(request.epoch, request.position, request.bytes_max, request.salvage)
+    fetch = Fetch(request.epoch, request.position, request.bytes_max, request.salvage, request.last)
     [fetched] = yield [Ask(request.source, fetch)]
     if not isinstance(fetched, Fetched):
         return fetched

@@ -25,8 +25,9 @@ and fill holes as always. So it takes two round trips, however long the log is.
 - A chain whose replicas are all lost or damaged begins again with a fresh one, which gets what
   they, replicas that left and newcomers have. Positions below the start of the new epoch that no
   block of any chain covers are lost for good. Replicas that left may have blocks that were decided
-  otherwise later, so of two blocks in one place the one that is copied first stays, and their junk
-  does not count: something that is lost may have taken its place.
+  otherwise later, so of two blocks in one place the one that is copied first stays, also if the
+  other one is on another chain. Their junk does not count: something that is lost may have taken
+  its place.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from typing import Final, NamedTuple, TypeAlias
 from loomlog.core.backoff import Backoff
 from loomlog.core.chained.chain import Chain, Projection, Replica, Unheard
 from loomlog.core.chained.lost_blocks import (
+    find_additions,
     find_gaps,
     find_missing,
     find_places,
@@ -353,12 +355,12 @@ def _restore_chains(
     may have lost, if it was handed out."""
     if not goal.fresh:
         return {}
-    newcomers = []
+    newcomers = {}
     for fresh in goal.fresh:
         newcomer = yield from _restore_chain(projection, fresh, seals, epoch)
         if isinstance(newcomer, Interrupted):
             return newcomer
-        newcomers.append(newcomer)
+        newcomers[fresh.chain] = newcomer
     heads = [chain[0] for chain in chains]
     first = max([projection.first, *(seal.trimmed + 1 for seal in seals.values())])
     gaps = yield from find_gaps(epoch, heads, first)
@@ -371,12 +373,10 @@ def _restore_chains(
             if not isinstance(missing, list):
                 return as_interrupted(missing)
             lost[damaged.chain] = overlaps(lost[damaged.chain], missing)
-    for newcomer in newcomers:
-        for source in goal.older:
-            if source in seals and source.chain == newcomer.replica.chain:
-                filled = yield from copy(epoch, source, newcomer, salvage=True)
-                if isinstance(filled, Interrupted):
-                    return filled
+    for source in filter(seals.__contains__, goal.older):
+        problem = yield from _add(epoch, source, newcomers[source.chain], heads, first)
+        if problem is not None:
+            return problem
     if goal.older:
         gaps = yield from find_gaps(epoch, heads, first, without_junk=True)
         if not isinstance(gaps, list):
@@ -404,6 +404,24 @@ def _restore_chain(
         if isinstance(filled, Interrupted):
             return filled
     return newcomer
+
+
+def _add(
+    epoch: int, source: Replica, newcomer: Newcomer, heads: list[Replica], first: Glsn
+) -> Steps[Interrupted | None]:
+    """Copy the blocks of a replica that left, where no chain has any."""
+    gaps = yield from find_gaps(epoch, heads, first)
+    if not isinstance(gaps, list):
+        return as_interrupted(gaps)
+    runs = yield from find_additions(epoch, source, gaps, first)
+    if not isinstance(runs, list):
+        return as_interrupted(runs)
+    for run in runs:
+        start = newcomer._replace(copied=run.start)
+        filled = yield from copy(epoch, source, start, salvage=True, last=run.stop - 1)
+        if isinstance(filled, Interrupted):
+            return filled
+    return None
 
 
 def _is_certain(replica: Replica, answer: Answer, goal: Goal) -> bool:

@@ -262,6 +262,8 @@ def _fetch(request: Fetch, blocks: Blocks) -> Fetched:
         extents = blocks.scan(position, FETCH_BLOCKS_MAX)
         more = len(extents) == FETCH_BLOCKS_MAX
         for extent in extents:
+            if request.last and extent.end > request.last + 1:
+                return Fetched(fetched, more=False)
             if size >= request.bytes_max:
                 return Fetched(fetched, more=True)
             position = extent.end

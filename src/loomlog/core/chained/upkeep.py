@@ -19,6 +19,10 @@ all its replicas again. One that was not heard when the others had crashed is co
 chain first. If it was damaged and its chain lost blocks, or it has blocks that the others lost, an
 operator may want what is left of them: then it stays until these are trimmed, or its node is
 drained.
+
+A replica whose node an operator gave up is lost while that node is away. If it comes back before
+an epoch did without it, it is used; otherwise it left like any other, and stays if its chain began
+again and lost blocks.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class ChainsStanding(NamedTuple):
     replicas_wanted: int
     needs_epoch: str = ""  # why it needs a new one regardless of its nodes
     unfit: frozenset[Replica] = frozenset()  # their nodes are there, their blocks are not
-    lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, removed, or an older copy
+    lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, given up, or an older copy
     damaged: frozenset[Replica] = frozenset()  # unfit for good: blocks are not what was written
     missing: frozenset[Replica] = frozenset()  # unfit: not there, though all there is served
     full: frozenset[Replica] = frozenset()  # appends wait, because they have no room
@@ -103,6 +107,7 @@ class NewEpoch:
     damaged: frozenset[Replica] = frozenset()
     moved: frozenset[Replica] = frozenset()
     short: bool = False  # chains may become shorter than appends need
+    given_up: tuple[Replica, ...] = ()  # the same as `older`, but nobody waits for them
 
     def goal(self, *fresh: Replica) -> Goal:
         """Return the goal of the epoch, given the replicas with which lost chains begin again."""
@@ -241,10 +246,18 @@ def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | 
             if (node := nodes.fresh(chains.record)) is None:
                 return Wait(f"chain {index} is lost, and there is no node where it can begin again")
             fresh.append((index, node))
-    removed = frozenset(r.node_id for r in chains.lost if not nodes.reachable(r.node_id))
-    older = tuple(replica for index, _ in fresh for replica in chains.record.older(index))
-    damaged, short = chains.damaged, may_become_short(chains, nodes)
-    return NewEpoch(reason, removed, chains.unfit, tuple(fresh), older, damaged, short=short)
+    given_up = frozenset(r for r in chains.lost if not nodes.reachable(r.node_id))
+    begin_again = [index for index, _ in fresh]
+    return NewEpoch(
+        reason,
+        leaving=frozenset(replica.node_id for replica in given_up),
+        unfit=chains.unfit,
+        fresh=tuple(fresh),
+        older=tuple(chains.record.older(*begin_again)),
+        damaged=chains.damaged,
+        short=may_become_short(chains, nodes),
+        given_up=tuple(sorted(r for r in given_up if r.chain in begin_again)),
+    )
 
 
 def may_become_short(chains: ChainsStanding, nodes: Nodes) -> bool:

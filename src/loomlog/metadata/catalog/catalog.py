@@ -123,6 +123,17 @@ class Catalog(KeptRecords):
             await self._write(node_key(node_id), changed)
             return changed
 
+    async def change_node(
+        self, node_id: NodeId, change: Callable[[NodeRecord], NodeRecord]
+    ) -> bool:
+        """Write what becomes of a node; return whether it is different."""
+        async with self._writing:
+            known = self.node(node_id)
+            changed = change(known)
+            if changed != known:
+                await self._write(node_key(node_id), changed)
+            return changed != known
+
     async def make_replaceable(self, node: NodeRecord) -> None:
         """Let an empty node take the number of this one, unless one has done so meanwhile."""
         async with self._writing:

@@ -81,6 +81,5 @@ class ChainComparer:
     def _is_needless(self, record: ChainedRecord, unheard: Unheard) -> bool:
         """Return whether a replica need not be compared: all that it can have is trimmed, or an
         operator removes its node, which is away."""
-        replica = unheard.replica
-        is_removed = self._nodes.lost(replica) and not self._nodes.reachable(replica.node_id)
+        is_removed = self._nodes.removed_for_good(unheard.replica.node_id)
         return is_removed or is_trimmed(record, unheard)

@@ -448,14 +448,16 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             return node.with_losses(_UNCERTAIN, [(1,)])
         return node.without_losses(_UNCERTAIN) if node.losses_of(_UNCERTAIN) else node
 
+    def give_up(self, node: NodeRecord) -> NodeRecord:
+        # Also for what left: others wait for it if they lost everything.
+        return node.given_up() if self.records.replicas_on(node.node_id) else node
+
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         answer.void.extend(_ref_of(key) for key in node.losses_of(CHAINED))
         answer.forgetful.extend(
             _ref_of(replica[1:])
-            for record in self.records.on_node(node.node_id)
-            if record.projection.has_crashed(node.node_id, node.life)
-            for replica in record.projection.replicas
-            if replica.node_id == node.node_id
+            for record in self.records
+            for replica in record.unserved(node.node_id, node.life)
         )
 
     def registered(self, node: NodeRecord, request: pb.Register) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from loomlog.core.chained.chain import Chain, Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.placement import Load, choose_spare
+from loomlog.errors import Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import Losses, NodeRecord
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
@@ -121,10 +122,13 @@ class ChainNodes:
 
     def lost(self, replica: Replica) -> bool:
         """Return whether the blocks of a replica never come back: its node serves all chains that
-        it has, but lost this one or has an older copy of it; or the node was removed for good."""
+        it has, but lost this one or has an older copy of it; or an operator gave the node up, and
+        it is away."""
         node = self._catalog.nodes.get(replica.node_id)
-        if node is None or node.removing:
-            return node is not None
+        if node is None:
+            return False
+        if node.removing or (node.is_given_up and not self._connected.connected(node.node_id)):
+            return True
         return self.serves_chains(replica.node_id) and replica[1:] in self._void(node)
 
     def serves_chains(self, node: NodeId) -> bool:
@@ -140,6 +144,15 @@ class ChainNodes:
             void = frozenset(losses)
             self._voids[node.node_id] = losses, void
         return void
+
+    def register_again(self, node: NodeId) -> None:
+        """Have a node that is there register once more."""
+        self._connected.disconnect(node, Unavailable("other replicas took the place of its own"))
+
+    def removed_for_good(self, node: NodeId) -> bool:
+        """Return whether an operator removes a node, which is away: it is not admitted again."""
+        record = self._catalog.nodes.get(node)
+        return record is not None and record.removing and not self.reachable(node)
 
     def leaving(self, node: NodeId) -> bool:
         record = self._catalog.nodes.get(node)

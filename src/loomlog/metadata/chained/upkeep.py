@@ -333,12 +333,17 @@ class Upkeep:
         try:
             damaged = sorted(wanted.damaged)
             await self._chained.change(
-                record.loglet, lambda record: record.note_damaged(*damaged).admit(*fresh)
+                record.loglet,
+                lambda record: (
+                    record.note_damaged(*damaged).note_witnesses(*wanted.given_up).admit(*fresh)
+                ),
             )
             goal, epoch = wanted.goal(*fresh), record.projection.epoch
             new = await self.epochs.attempt(record.loglet, goal, wanted.reason, after=epoch)
         finally:
             self._joining.difference_update(fresh)
+        for replica in wanted.given_up:  # if it is back by now, it learns that it left
+            self._nodes.register_again(replica.node_id)
         for replica in set(fresh).intersection(new.replicas):
             logger.warning(
                 "segment %d: no replica of chain %d was whole: what is left of it is on node %d",

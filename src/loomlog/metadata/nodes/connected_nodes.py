@@ -316,6 +316,12 @@ class ConnectedNodes:
         """Return whether something new can be placed on a node."""
         return self.reachable(node) and not self.takes_nothing(node)
 
+    def disconnect(self, node: NodeId, error: LoomError) -> None:
+        """Drop a node, if it is connected: it has to register again."""
+        known = self._nodes.get(node)
+        if known is not None and known.connection is not None:
+            known.connection.close(error)
+
     def disconnect_all(self, error: LoomError) -> None:
         """Drop all nodes: nothing more is sent to them."""
         for connection in list(self._node_of):

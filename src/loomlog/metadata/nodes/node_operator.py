@@ -13,7 +13,7 @@ from loomlog.core.conditions import Condition, Kind
 from loomlog.core.outage import LogOutage, of_log
 from loomlog.errors import InvalidArgument, NotFound, Unavailable
 from loomlog.metadata.catalog.catalog import Catalog
-from loomlog.metadata.catalog.records import LogRecord
+from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.logs.admin import logged
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.protocol import Keepers, ReplicaSet
@@ -256,23 +256,24 @@ class NodeOperator:
             raise InvalidArgument(
                 f"node {node} is alive and has its data: stop it first if that is not so"
             )
-        before = record = self._catalog.node(node)
         replicas: list[ReplicaSet] = []  # those whose protocols wait for the word of an operator
-        for keeper in self._keepers.values():
-            given_up = keeper.give_up(record)
-            replicas += keeper.replicas_on(node) if given_up != record else ()
-            record = given_up
-        if record == before and self._replicas_on(node) and not record.is_given_up:
-            raise InvalidArgument(
-                f"the logs on node {node} do not take this word: if its data never comes back, run "
-                f"`loom node remove --force {node}`, or `loom node replace {node}` and start it "
-                "with empty volumes"
-            )
-        if record == before:
+
+        def give_up(record: NodeRecord) -> NodeRecord:
+            if record.is_given_up:
+                return record
+            before = record
+            for keeper in self._keepers.values():
+                given_up = keeper.give_up(record)
+                replicas.extend(keeper.replicas_on(node) if given_up != record else ())
+                record = given_up
+            return record if record == before else record.given_up()
+
+        if not await self._catalog.change_node(node, give_up):
             raise InvalidArgument(
                 f"nothing waits for what node {node} had: its replicas are made from others"
             )
-        await self._catalog.update_node(node, losses=record.given_up().losses)
+        # It may only be slow. If it has to register again, the word is taken back.
+        self._nodes.disconnect(node, Unavailable(f"the data of node {node} was given up"))
         self._wishes_changed(node)
         return pb.Changed(
             done=f"what node {node} had counts as lost",
@@ -286,7 +287,7 @@ class NodeOperator:
         lost = [
             name
             for name, nodes in replicas
-            if all(n == node or (n in known and known[n].is_given_up) for n in nodes)
+            if nodes and all(n == node or (n in known and known[n].is_given_up) for n in nodes)
         ]
         if not lost:
             return ""
@@ -358,15 +359,10 @@ class NodeOperator:
             )
         only = [name for name, nodes in replicas if nodes == (node,)]
         if only and not self._catalog.node(node).is_given_up:
-            record, keepers = self._catalog.node(node), self._keepers.values()
-            takes_word = any(keeper.give_up(record) != record for keeper in keepers)
-            otherwise = (
-                f"or, if its data never comes back, run `loom node mark-unrecoverable {node}` first"
-                if takes_word
-                else "or delete the logs that it belongs to; see `loom log list`"
+            raise InvalidArgument(
+                f"node {node} has the only replica of {', '.join(only)}: start it again, or, if "
+                f"its data never comes back, run `loom node mark-unrecoverable {node}` first"
             )
-            has = f"node {node} has the only replica of {', '.join(only)}"
-            raise InvalidArgument(f"{has}: start it again, {otherwise}")
 
     async def forget_if_removed(self, node: NodeId) -> None:
         """Forget a node that an operator removed, once no replica is left there."""

@@ -450,9 +450,6 @@ class OrderedKeeper(ProtocolKeeper):
     def has_data(self, request: pb.Register) -> bool:
         return bool(request.uncommit_reports)
 
-    def give_up(self, node: NodeRecord) -> NodeRecord:
-        return node.given_up() if self.records.on_node(node.node_id) else node
-
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
         answer.reads_packed = True
 

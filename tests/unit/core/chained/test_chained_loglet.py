@@ -64,11 +64,31 @@ def test_a_chain_that_begins_again_is_trimmed_again_and_its_newcomers_are_given_
     assert after.dropping == PROJECTION.chains[0]
 
 
+def test_a_replica_that_stays_in_force_is_no_witness() -> None:
+    first, second = PROJECTION.chains
+    noted = RECORD.note_witnesses(*first)
+    assert noted.note_witnesses(first[0]) == noted
+    after = noted.swap(NEXT._replace(chains=(first[1:], second)))
+    assert (after.witnesses, after.dropping) == ((first[0],), (first[0],))
+
+
+def test_replicas_that_left_serve_nothing_and_those_that_crashed() -> None:
+    first, second = PROJECTION.chains
+    after = RECORD.swap(NEXT._replace(chains=(first[1:], second), lives=((2, 5), (3, 5))))
+    assert after.unserved(1, 5) == [first[0]]
+    assert after.unserved(2, 5) == []
+    assert after.unserved(2, 6) == [first[1], second[0]]
+    assert after.forget(first[0]).unserved(1, 5) == []
+
+
 def test_newcomers_are_believed_first_and_the_first_to_leave_last() -> None:
     left, given_up = (Replica(1, 7, 0, 1), Replica(2, 7, 0, 1)), Replica(3, 7, 0, 5)
     record = replace(RECORD, joining=(NEWCOMER,), dropping=left, given_up=(given_up,))
     assert record.older(0) == [NEWCOMER, given_up, *reversed(left)]
     assert record.older(1) == []
+    elsewhere = Replica(2, 7, 1, 1)
+    record = replace(record, dropping=(left[0], elsewhere, left[1]))
+    assert record.older(0, 1) == [NEWCOMER, given_up, left[1], elsewhere, left[0]]
 
 
 def test_a_loglet_that_belongs_to_no_log_removes_all_its_replicas() -> None:

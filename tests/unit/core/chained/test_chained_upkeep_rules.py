@@ -284,7 +284,25 @@ def test_a_node_that_was_removed_is_not_waited_for() -> None:
     lost = frozenset([Replica(1, 1, 0, 1), Replica(2, 1, 0, 1)])
     removed = decide(loglet([1, 2], unfit=lost, lost=lost), Nodes(silent={2}, fresh=3))
     reason = "node 1 is there without its blocks"
-    assert removed == NewEpoch(reason, frozenset([2]), lost, ((0, 3),), short=True)
+    gone = (Replica(2, 1, 0, 1),)
+    wanted = NewEpoch(reason, frozenset([2]), lost, ((0, 3),), short=True, given_up=gone)
+    assert removed == wanted
+
+
+def test_a_chain_begins_again_without_nodes_that_were_given_up() -> None:
+    """What they have may be all that is left of it: it stays, if they come back."""
+    first, second, left = Replica(1, 1, 0, 1), Replica(2, 1, 0, 1), old(4)
+    chains = loglet([1, 2], left=(left,), unfit=frozenset([first]), lost=frozenset([first]))
+    away = Nodes(silent={1, 2, 4}, fresh=3)
+    assert decide(chains, away) == Wait("nobody has all of chain 0: start node 1 or 2")
+    both = frozenset([first, second])
+    waiting = decide(chains._replace(unfit=both, lost=both), away)
+    assert waiting == Wait("chain 0 is lost but for what node 4 may have left: start it")
+    wanted = decide(chains._replace(unfit=both, lost=both | {left}), away)
+    assert isinstance(wanted, NewEpoch)
+    assert (wanted.leaving, wanted.fresh) == (frozenset([1, 2, 4]), ((0, 3),))
+    assert wanted.given_up == (first, second, left)
+    assert wanted.older == (left,)
 
 
 def old(node: NodeId, birth: int = 1) -> Replica:
