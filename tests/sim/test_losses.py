@@ -10,6 +10,7 @@ from loomlog.core.chained import comparison, reconfigure
 from loomlog.core.chained.lost_blocks import Side
 from loomlog.core.chained.messages import Steps
 from loomlog.core.copyset import log_state, procedures
+from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.nodes import registration
 from loomlog.metadata.nodes.registration import Registration
 from loomlog.testing.sim.disk import SimFiles
@@ -17,6 +18,7 @@ from loomlog.testing.sim.disk import SimFiles
 SEEDS = 15
 FORGETFUL_SEEDS = 20
 FORGOTTEN_SEEDS = 5
+GIVEN_UP_SEEDS = 6
 FORGETFUL_REGRESSIONS = (
     *(53, 1231),  # a reader believed nodes that had forgotten the record
     6075,  # a node was away, so appends went to two of three replicas, and both disks forgot them
@@ -50,6 +52,19 @@ def test_the_same_holds_for_nodes_that_an_operator_gives_up() -> None:
     for seed in (*range(SEEDS), *GIVEN_UP_REGRESSIONS):
         outcome = run_seed(Choice(seed, "given-up", "none"))
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+@pytest.mark.parametrize("workload", ["given-up-chained", "given-up-copyset"])
+def test_nodes_of_other_logs_are_given_up_as_well(workload: str) -> None:
+    for seed in range(GIVEN_UP_SEEDS):
+        outcome = run_workload(workload, seed)
+        assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
+
+
+def test_the_judge_notices_a_word_that_chains_do_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NodeRecord, "is_given_up", property(lambda node: node.removing))
+    errors = (run_workload("given-up-chained", seed).error or "" for seed in range(GIVEN_UP_SEEDS))
+    assert any("TimeoutError" in error for error in errors)
 
 
 # ---- disks that forget

@@ -11,7 +11,7 @@ from workloads.clocks import clocks, clocks_chained, clocks_copyset
 from workloads.cluster import cluster
 from workloads.decisions import decisions
 from workloads.forgotten import absent, absent_chained, in_turn
-from workloads.given_up import given_up
+from workloads.given_up import given_up, given_up_chained, given_up_copyset
 from workloads.impostors import impostors
 from workloads.losses import forgetful, forgetful_killed, losses
 from workloads.protocols import conditional, copysets, mortals, pipelines, protocols, switches
@@ -46,6 +46,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "forgetful": forgetful,
     "forgetful-killed": forgetful_killed,
     "given-up": given_up,
+    "given-up-chained": given_up_chained,
+    "given-up-copyset": given_up_copyset,
     "impostors": impostors,
     "in-turn": in_turn,
     "losses": losses,

@@ -6,6 +6,7 @@
 
 Every entry that was acknowledged is read, or said to be lost; with fewer nodes than replicas hit or
 given up, all are read. Nodes that come back take nothing away that could be read without them.
+Without any node, readers of `ordered` logs learn what is lost, and others wait.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sim_cluster import Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
 from loomlog.errors import InvalidArgument, NotFound
-from loomlog.protocol_names import ORDERED
+from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.simulation import Simulation
@@ -30,15 +31,29 @@ RETURN_S: Final = 10.0  # in which nodes that come back are used, or not
 
 def given_up(sim: Simulation, plan: FaultPlan) -> History:
     """Run the workload of this module, without other faults."""
+    return _run(sim, ORDERED)
+
+
+def given_up_chained(sim: Simulation, plan: FaultPlan) -> History:
+    """Run it with a `chained` log."""
+    return _run(sim, CHAINED)
+
+
+def given_up_copyset(sim: Simulation, plan: FaultPlan) -> History:
+    """Run it with a `copyset` log."""
+    return _run(sim, COPYSET)
+
+
+def _run(sim: Simulation, protocol: str) -> History:
     drawn = Shape.draw(sim.world.random, power_losses=True)
     shape = replace(drawn, storage=replace(drawn.storage, sync=SyncMode.ALWAYS))
-    return GivenUpNodes(sim, SimCluster(sim, shape)).run()
+    return GivenUpNodes(sim, SimCluster(sim, shape), protocol).run()
 
 
 class GivenUpNodes(Losses):
-    def __init__(self, sim: Simulation, servers: SimCluster) -> None:
+    def __init__(self, sim: Simulation, servers: SimCluster, protocol: str) -> None:
         super().__init__(sim, servers)
-        self._protocol = ORDERED
+        self._protocol = protocol
         self._absent: list[str] = []  # have their data, and are marked all the same
         self._found: set[Glsn] = set()
 
@@ -55,10 +70,12 @@ class GivenUpNodes(Losses):
             if name not in self._absent:
                 self._start(name)
         self._do(self._give_up)
-        self._do(self._read)
+        if self._protocol == ORDERED or len(self._absent) < len(there):
+            self._do(self._read)
         for name in self._absent:
             self._start(name)
-        self._do(self._read_again)
+        if self._protocol == ORDERED or there:
+            self._do(self._read_again)
         return History()
 
     @property
