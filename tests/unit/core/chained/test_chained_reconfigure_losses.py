@@ -6,7 +6,7 @@ import pytest
 from chained_rig import Chains, newcomer
 
 from loomlog.core.chained import lost_blocks
-from loomlog.core.chained.chain import Replica, first_projection, junk
+from loomlog.core.chained.chain import Block, Replica, first_projection, junk
 from loomlog.core.chained.messages import (
     Answer,
     Copy,
@@ -195,6 +195,27 @@ def test_a_chain_that_begins_again_gets_what_a_replica_had_that_left() -> None:
     assert log.run(read_at(projection, 2)) == Found(kept)
     assert log.run(read_at(projection, undecided.first)) == Found(junk(undecided.first, 1))
     assert projection.start == late.end
+
+
+def test_what_a_replica_had_that_left_does_not_overlap_what_another_chain_has() -> None:
+    log = Chains(chains=2, nodes=2)
+    kept = log.appended(1)  # at 1, on the second chain
+    undecided = log.at_head_only(2, 2)  # at 2, on the first one
+    left = log.projection.chains[0][0]
+    log.appended(2, 3)  # at 4, on the first one, too
+    log.silent = {1}
+    log.reconfigured(Goal(leaving=frozenset([1])), lambda _: 2)
+    log.silent = set()
+    log.replica_answers(log.projection.chains[0][0], Remove())
+    before = log.projection.chains[1][0]
+    decided = Block(3, 4, 9, 8, b"batch")
+    log.replica_answers(before, Write(log.projection.epoch, decided))
+    fresh = Replica(3, 1, 0, 88)
+    projection = log.reconfigured(Goal(fresh=(fresh,), older=(left,)))
+    assert log.on(3) == []
+    assert not {*range(undecided.first, undecided.end)}.isdisjoint(range(3, 7))
+    assert log.run(read_at(projection, 1)) == Found(kept)
+    assert log.run(read_at(projection, 3)) == Found(decided)
 
 
 def test_no_chain_begins_again_before_replicas_that_left_have_been_asked() -> None:

@@ -120,6 +120,24 @@ def test_readers_may_have_filled_the_place_from_another_chain(chains: int, fille
     assert log.run(decide_at(log.projection, kept.first)) == Found(kept)
 
 
+def test_a_chain_that_begins_again_leaves_to_the_comparison_what_another_chain_has_filled() -> None:
+    log = Forgetful(chains=2)
+    log.ticket(1)  # a writer that died, on the second chain
+    forgotten = log.appended(3)  # at 2, on the first one
+    log.lose_power(1, 2, absent={3})
+    log.continue_without()
+    assert log.run(decide(log.projection, 1)) == Found(junk(1, 4))
+    unheard = log.unheard
+    log.silent = set()
+    for replica in log.projection.chains[0]:
+        log.replica_answers(replica, Remove())
+    (left,) = (each.replica for each in unheard if each.replica.chain == 0)
+    log.reconfigured(Goal(fresh=(Replica(1, 1, 0, 88),), older=(left,)))
+    assert log.run(decide_at(log.projection, forgotten.first)) == Found(junk(1, 4))
+    found = log.report(log.run(compare(log.projection, unheard)))
+    assert found >= positions(forgotten)
+
+
 def test_only_the_hole_that_has_a_lost_block_is_reported() -> None:
     log = Forgetful()
     log.ticket()

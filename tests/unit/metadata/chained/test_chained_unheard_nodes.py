@@ -228,6 +228,27 @@ async def test_a_node_that_is_removed_is_not_waited_for(
         assert Kind.NOT_RECOVERED not in await cluster.kinds()
 
 
+async def test_a_node_that_was_given_up_is_compared_if_it_returns_nevertheless(
+    tmp_path: Path, may_begin: asyncio.Event
+) -> None:
+    async with ForgetfulCluster(tmp_path, may_begin) as cluster:
+        await cluster.begin()
+        await cluster.log.append(b"kept")
+        cluster.note()
+        lost = await cluster.log.append(b"forgotten")
+        await cluster.lose_power()
+        await cluster.node_is(cluster.absent, lambda node: not node.alive)
+        assert Kind.NOT_RECOVERED in await cluster.kinds()
+        await cluster.change_node(pb.ChangeNode.MARK_UNRECOVERABLE, cluster.absent)
+        assert Kind.NOT_RECOVERED not in await cluster.kinds()
+        assert cluster.record.unheard, "its word may be needed"
+        await cluster.log.append(b"later")
+        await cluster.come_back()
+        await until(cluster.kinds, lambda kinds: Kind.DATA_LOST in kinds)
+        assert await cluster.log.lost() == {lost}
+        assert cluster.has_old_replica()
+
+
 async def test_it_is_not_removed_in_passing(tmp_path: Path, may_begin: asyncio.Event) -> None:
     """The chains run without the node, so nothing else of it is needed."""
     async with ForgetfulCluster(tmp_path, may_begin) as cluster:
@@ -236,7 +257,7 @@ async def test_it_is_not_removed_in_passing(tmp_path: Path, may_begin: asyncio.E
         await cluster.lose_power(forget=False)
         node = cluster.absent
         await cluster.node_is(node, lambda each: not each.alive)
-        assert f"`loom node remove --force {node}`" in await cluster.helps()
+        assert f"`loom node mark-unrecoverable {node}`" in await cluster.helps()
         await cluster.change_node(pb.ChangeNode.DRAIN, node)
         with pytest.raises(InvalidArgument, match="if it never comes back"):
             await cluster.change_node(pb.ChangeNode.REMOVE, node)
