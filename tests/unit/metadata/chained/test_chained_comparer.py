@@ -44,6 +44,7 @@ class NoEpochs(Epochs):
             drive=drive,
             reachable=lambda node: True,
             lost=lambda replica: False,
+            removed_for_good=lambda node: False,
         )
         self.catalog = self.records = self.driver = self.nodes = there
         self.changed = lambda loglet: self.comparer.look(RECORD)  # as the upkeep does
