@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import ssl
+from pathlib import Path
 
 import pytest
 from http_rig import Http
 
 from loomlog.console.pages import PAGES
 from loomlog.console.server import ConsoleServer
+from loomlog.core.principal import Principal
 from loomlog.errors import InvalidArgument
+from loomlog.net.certificates import create_authority, create_certificate
 
 NOBODY = "127.0.0.1:1"  # a console starts also while its cluster is away
 
@@ -47,3 +52,33 @@ async def test_pages_can_only_be_got() -> None:
                 assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
     finally:
         await server.stop()
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    create_authority(tmp_path, "c")
+    first, second = (
+        create_certificate(tmp_path, Principal("metadata", number=n, cluster="c"), ["127.0.0.1"])
+        for n in (1, 2)
+    )
+    server = ConsoleServer(NOBODY, "127.0.0.1:0", tmp_path / "ca.pem", first)
+    await server.start()
+    try:
+        before = await _shown(server.address, tmp_path / "ca.pem")
+        for number, text in enumerate((b"nonsense", second.read_bytes())):
+            first.write_bytes(text)
+            os.utime(first, ns=(number, number))  # in the same tick of the clock, perhaps
+            shown = await _shown(server.address, tmp_path / "ca.pem")
+            assert (shown == before) == (text == b"nonsense")
+    finally:
+        await server.stop()
+
+
+async def _shown(address: str, authorities: Path) -> bytes | None:
+    """Return the certificate that a server shows."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=authorities)
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    shown: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return shown
