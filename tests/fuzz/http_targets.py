@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import logging
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any, Final
 
+import uvicorn
 from fuzzing import Target, same
 from starlette.requests import Request
+from uvicorn.server import ServerState
 
 from loomlog.console.api import ROUTES
 from loomlog.console.application import Endpoint
+from loomlog.console.http_protocol import HttpProtocol
 from loomlog.console.route import Route
 from loomlog.console.site import Bodies
 from loomlog.core.permissions import parse_permissions
@@ -176,10 +180,85 @@ def _values(route: Route, place: str) -> dict[str, Any]:
 _VALUES: Final = {"string": "text", "boolean": True, "array": [1, 2], "object": {}}
 
 
+# ---- connections of the console
+
+
+class _ConsoleTransport(_Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.content = bytearray()
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.content += data
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def pause_reading(self) -> None:
+        """Do nothing: the rest of the input comes anyway."""
+
+    resume_reading = pause_reading
+
+
+async def _echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the size of the body; nothing to a peer that has left."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message["body"]), message["more_body"]
+    headers = [(b"content-length", b"%d" % len(b"%d" % size))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"%d" % size})
+
+
+@cache
+def _console_config() -> uvicorn.Config:
+    config = uvicorn.Config(_echo, http=HttpProtocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    return config
+
+
+def _read_console(data: bytes) -> int:
+    return _loop().run_until_complete(_connect(data))
+
+
+async def _connect(data: bytes) -> int:
+    """Be a peer that sends this and leaves. An error of ours is what uvicorn logs as one."""
+    state, transport = ServerState(), _ConsoleTransport()
+    protocol = HttpProtocol(config=_console_config(), server_state=state, app_state={})
+    wrong: list[logging.LogRecord] = []
+    protocol.logger = logging.Logger("console", logging.ERROR)
+    protocol.logger.addFilter(lambda record: wrong.append(record) or False)  # type: ignore[func-returns-value]
+    protocol.connection_made(transport)  # type: ignore[arg-type]
+    for at in range(0, len(data), 500):
+        if not transport.closing:
+            protocol.data_received(data[at : at + 500])
+            await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    if state.tasks:
+        await asyncio.wait(state.tasks, timeout=1)
+    if wrong or state.tasks or state.connections:
+        raise AssertionError(f"{[each.getMessage() for each in wrong]}, {len(state.tasks)} left")
+    if transport.content and not transport.content.startswith(b"HTTP/1.1 "):
+        raise AssertionError(f"it answers {bytes(transport.content[:50])!r}")
+    return len(transport.content)
+
+
 def http_targets() -> list[Target]:
     """Return the targets of this module, the fastest kinds first."""
     return [
         Target("token", (_token_example(),), _read_token, compare=same(_read_token)),
         Target("http", _HTTP, _read_http),
+        Target("console", _HTTP, _read_console),
         Target("api", tuple(_api_examples()), _read_api),
     ]

@@ -10,7 +10,7 @@ from loomlog.errors import Corrupt
 
 TARGETS = all_targets()
 INPUTS = 2000
-SLOW = {"replica": 40, "batch": 500, "api": 500}
+SLOW = {"replica": 40, "batch": 500, "api": 500, "console": 1000}
 
 
 def test_the_corpus_breaks_nothing_any_more() -> None:

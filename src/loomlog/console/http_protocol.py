@@ -115,7 +115,9 @@ class HttpProtocol(H11Protocol):
             head = h11.Response(
                 status_code=status, headers=answer.raw_headers, reason=status.phrase.encode()
             )
-            for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
+            is_head = self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
+            body = b"" if is_head else bytes(answer.body)
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None:  # what it would still send is not for this peer
             self.cycle.disconnected = True

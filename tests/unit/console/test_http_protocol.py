@@ -39,12 +39,18 @@ class Peer:
         self._writer.write(data)
         await self._writer.drain()
 
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+    async def head(self) -> tuple[int, dict[str, str]]:
         async with asyncio.timeout(PATIENCE_S):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-            headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        return int(head[0].split()[1]), dict(
+            line.lower().split(": ", 1) for line in head[1:] if line
+        )
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status, headers = await self.head()
+        async with asyncio.timeout(PATIENCE_S):
             body = await self._reader.readexactly(int(headers["content-length"]))
-        return int(head[0].split()[1]), headers, body
+        return status, headers, body
 
     async def error(self) -> tuple[int, dict[str, Any]]:
         status, headers, body = await self.answer()
@@ -93,6 +99,16 @@ async def test_what_is_no_http_gets_an_error_in_json(console: ConsoleServer, dat
         )
         assert error["message"].startswith("this is no request of HTTP/1.1: ")
         assert await peer.ended()
+
+
+async def test_a_broken_request_for_a_head_gets_no_body(console: ConsoleServer) -> None:
+    wrong: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    async with connected(console) as peer:
+        await peer.send(b"HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        assert (await peer.head())[0] == 400
+        assert await peer.ended()
+    assert wrong == []
 
 
 async def test_idle_connections_give_way_to_others(
