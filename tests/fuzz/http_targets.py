@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from uvicorn.server import ServerState
 from loomlog.console.api import ROUTES
 from loomlog.console.application import Endpoint
 from loomlog.console.http_protocol import HttpProtocol
-from loomlog.console.route import Route
+from loomlog.console.route import Call, Route
 from loomlog.console.site import Bodies
 from loomlog.core.permissions import parse_permissions
 from loomlog.errors import Unavailable
@@ -104,7 +105,7 @@ _HTTP: Final = (
 
 
 class _NoCluster:
-    """The clients of an API whose cluster is away."""
+    """The clients of an API that asks nothing of its cluster."""
 
     bodies = Bodies()
 
@@ -116,13 +117,20 @@ class _NoCluster:
         return self
 
     async def __aenter__(self) -> None:
-        raise Unavailable("the request was understood")
+        """Do nothing: there is no cluster."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Do nothing: it is never entered."""
+        """Do nothing, as before."""
 
 
-_ENDPOINTS: Final = [(route, Endpoint(route, _NoCluster())) for route in ROUTES]  # type: ignore[arg-type]
+async def _understood(call: Call) -> None:
+    raise Unavailable("the request was understood")
+
+
+_ENDPOINTS: Final = [
+    (route, Endpoint(replace(route, handle=_understood), _NoCluster()))  # type: ignore[arg-type]
+    for route in ROUTES
+]
 
 
 @cache

@@ -98,19 +98,24 @@ class Endpoint:
     async def _response(self, request: Request, stack: AsyncExitStack) -> Response:
         """Return the answer; what it needs while it is sent is left in `stack`."""
         check_origin(request)
+        _check_scheme(request)
         token = request.state.token = token_of(request)
+        # First: this process holds no body of somebody whom the cluster does not let in.
+        cluster = await stack.enter_async_context(self._clients.use(token))
         reading = self._bodies.read(request, self._route.body_bytes_max)
         body = await stack.enter_async_context(reading)
         _check_type(request, self._route, body)
         values = checked_values(self._route, request, body)
-        cluster = await stack.enter_async_context(self._clients.use(token))
         answer = await self._route.handle(Call(cluster, request, values, body))
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
 
-def _check_type(request: Request, route: Route, body: bytes) -> None:
+def _check_scheme(request: Request) -> None:
     if request.headers.get("authorization", "bearer ").partition(" ")[0].lower() != "bearer":
         raise Unauthorized("write `Authorization: Bearer TOKEN`, with a token of `loom token`")
+
+
+def _check_type(request: Request, route: Route, body: bytes) -> None:
     if not body or (route.also_bytes and is_binary(request)):
         return
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

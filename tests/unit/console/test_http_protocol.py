@@ -17,7 +17,8 @@ from loomlog.console.server import ConsoleServer
 
 NOBODY = "127.0.0.1:1"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-POST = b"POST /v1/logs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"  # half of it
+POST = b"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"  # half of it
+BODY = b"token=a+b "
 PATIENCE_S = 30.0
 
 
@@ -147,8 +148,8 @@ async def test_if_all_connections_are_in_use_a_further_one_is_refused(
         assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         assert json.loads(body)["error"]["kind"] == "Busy"
         assert await last.ended()
-        await peers[0].send(b"{}" + b" " * 8)
-        assert (await peers[0].error())[0] == 415
+        await peers[0].send(BODY)
+        assert (await peers[0].answer())[0] == 303
         assert len(console_connections(console)) == 2
 
 
@@ -193,8 +194,8 @@ async def test_a_request_may_take_longer_than_its_head(console: ConsoleServer) -
         await until_busy(console, 1)
         [connection] = console_connections(console)
         assert connection._head_timer is None
-        await peer.send(b"{}" + b" " * 8)
-        assert (await peer.error())[0] == 415
+        await peer.send(BODY)
+        assert (await peer.answer())[0] == 303
         assert connection._head_timer is None
 
 
@@ -214,3 +215,15 @@ async def test_a_peer_that_does_not_read_is_cut_off(
             return len(console_connections(console))
 
         await until(connections, lambda found: found == 0)
+
+
+async def test_no_body_is_read_of_a_caller_whom_the_cluster_does_not_let_in(
+    console: ConsoleServer,
+) -> None:
+    async with connected(console) as peer:
+        await peer.send(
+            b"POST /v1/logs/events/records HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 40000000\r\n\r\n"
+        )
+        status, error = await peer.error()
+        assert (status, error["kind"]) == (503, "Unavailable")
