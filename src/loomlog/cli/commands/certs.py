@@ -35,6 +35,10 @@ Hosts = Annotated[
     ),
 ]
 Days = Annotated[float, typer.Option(metavar="N", help="How long it is valid.")]
+File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="Such as certs/node-3.pem, or node-3.pem in the directory."),
+]
 Number = Annotated[int, typer.Argument(metavar="N", min=1, max=limits.NODE_ID_MAX)]
 
 
@@ -132,14 +136,11 @@ def list_all(directory: Directory = CERTS, as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Such as certs/node-3.pem.")],
-    as_json: Json = False,
-) -> None:
+def show(file: File, directory: Directory = CERTS, as_json: Json = False) -> None:
     """Show a certificate."""
     from loomlog.net.certificates import read_certificate
 
-    fields = _fields(read_certificate(file))
+    fields = _fields(read_certificate(_found(file, directory)))
     if as_json:
         print_json(fields)
         return
@@ -175,16 +176,18 @@ def renew(
 
 @app.command("revoke")
 def revoke(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Such as certs/client-bob.pem.")],
+    file: File,
     directory: Directory = CERTS,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Refuse a certificate from now on.
 
-    Give everybody the file `revoked`, which is beside ca.pem. Connections that are open stay so."""
+    Give everybody the file `revoked`, which is beside ca.pem. Servers that get it close open
+    connections of its holder, too."""
     from loomlog.net.certificates import read_certificate, revoke_certificate
 
+    file = _found(file, directory)
     holder = read_certificate(file).principal
     confirm(lambda: f"Refuse this certificate of {holder}?", yes=yes)
     revoke_certificate(directory, file)
@@ -213,6 +216,12 @@ def retire(directory: Directory = CERTS, as_json: Json = False) -> None:
     count = retire_authorities(directory)
     text = f"{count} older authorities are not trusted any more by those who get the new ca.pem"
     say({"retired": count}, text, as_json=as_json)
+
+
+def _found(file: Path, directory: Path) -> Path:
+    """Return the path of a file that may be named as `loom certs list` does."""
+    listed = directory / file.name
+    return listed if file == Path(file.name) and not file.exists() and listed.exists() else file
 
 
 def _fields(certificate: Certificate) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def test_a_cluster_gets_its_certificates(certs: Certs) -> None:
     assert listed["client-alice.pem"]["days_left"] == pytest.approx(10, abs=0.1)
     assert listed["ca.pem"]["holder"] == "authority"
     assert certs("show", "certs/node-3.pem") == listed["node-3.pem"]
+    assert certs("show", "node-3.pem") == listed["node-3.pem"]
 
 
 def test_renewing_keeps_holder_and_hosts(certs: Certs) -> None:
@@ -78,7 +79,7 @@ def test_revoking_needs_a_decision(certs: Certs) -> None:
     certs("client", "bob")
     assert "--yes" in certs.refused("revoke", "certs/client-bob.pem")
     for _ in range(2):
-        certs("revoke", "certs/client-bob.pem", "--yes")
+        certs("revoke", "client-bob.pem", "--yes")
     (number,) = Path("certs/revoked").read_text().split()
     assert int(number, 16)
 
