@@ -37,7 +37,7 @@ Hosts = Annotated[
 Days = Annotated[float, typer.Option(metavar="N", help="How long it is valid.")]
 File = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="Such as certs/node-3.pem, or node-3.pem in the directory."),
+    typer.Argument(metavar="FILE", help="Such as certs/node-3.pem, or a name in the directory."),
 ]
 Number = Annotated[int, typer.Argument(metavar="N", min=1, max=limits.NODE_ID_MAX)]
 
