@@ -25,7 +25,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-CODECS: Final = {name: codec for codec, name in enumerate(batch.COMPRESSIONS)}
+CODECS: Final[dict[str, int]] = {name: codec for codec, name in enumerate(batch.COMPRESSIONS)}
 OFFSET_BYTES: Final = 4
 TIMESTAMP_BYTES: Final = 8
 
