@@ -140,7 +140,7 @@ async def test_at_once_never_says_that_what_is_stored_was_not_appended(
 async def test_a_batch_that_is_refused_to_the_end_was_not_appended_for_certain(
     world: type[DeliveryWorld],
 ) -> None:
-    """It is not sent once more just before its deadline."""
+    """A client does not send it once more just before its deadline."""
     run = world(Shape(refusals=1, epochs=0, cuts=0), EXACTLY_ONCE)
     run.loop.now_s = DEADLINE_S - 0.1
     for step in ("refuse", "answer"):

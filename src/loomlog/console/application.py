@@ -100,7 +100,7 @@ class Endpoint:
         check_origin(request)
         _check_scheme(request)
         token = request.state.token = token_of(request)
-        # First: this process holds no body of somebody whom the cluster does not let in.
+        # First: this process holds no body of a caller whom the cluster does not let in.
         cluster = await stack.enter_async_context(self._clients.use(token))
         reading = self._bodies.read(request, self._route.body_bytes_max)
         body = await stack.enter_async_context(reading)
