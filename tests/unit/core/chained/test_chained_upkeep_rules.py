@@ -290,7 +290,7 @@ def test_a_node_that_was_removed_is_not_waited_for() -> None:
 
 
 def test_a_chain_begins_again_without_nodes_that_were_given_up() -> None:
-    """Their blocks may be all that is left of it: they stay, if the nodes come back."""
+    """The blocks of those nodes may be all that is left of it: they stay if the nodes return."""
     first, second, left = Replica(1, 1, 0, 1), Replica(2, 1, 0, 1), old(4)
     chains = loglet([1, 2], left=(left,), unfit=frozenset([first]), lost=frozenset([first]))
     away = Nodes(silent={1, 2, 4}, fresh=3)
