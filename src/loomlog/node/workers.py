@@ -50,6 +50,7 @@ async def insist(
     return result
 
 
+REST: Final = 2  # times as long as work at a bounded rate took
 REST_S_MAX: Final = 0.5  # a peer that does not answer takes nobody's time
 
 
@@ -71,7 +72,7 @@ class Throttle:
         await asyncio.sleep(free_at_s - now_s)
 
     def rest(self, took_s: float) -> None:
-        """Leave as much time to others as something took: the busier they are, the longer that
+        """Leave more time to others than something took: the busier they are, the longer that
         was."""
-        until_s = asyncio.get_running_loop().time() + min(took_s, REST_S_MAX)
+        until_s = asyncio.get_running_loop().time() + min(REST * took_s, REST_S_MAX)
         self._free_at_s = max(self._free_at_s, until_s)

@@ -85,6 +85,11 @@ def drain(node: Node, volume: OneVolume = "", yes: Yes = False, *, how: Invocati
                 return _volume_emptied(again, client.status(), node, before)
 
             changes.say_and_wait(change, how, look)
+            if how.wait and not how.as_json:
+                print(
+                    f"volume {volume} is empty: start the vsn of node {node} without it, then run "
+                    f"`loom node replace {node} --volume {volume}`"
+                )
             return
         changes.confirm(lambda: _drain_question(client.status(), node), yes=yes)
         before = _node(client.status(), node).replicas

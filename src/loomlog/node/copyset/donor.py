@@ -2,9 +2,9 @@
 
 core/copyset/rebuild/ decides; this runs its scans over all logs of the shard, in the background and
 at a bounded rate, and starts again whenever other shards are rebuilt. If the rate is bounded, it
-also sends little at once and pauses as long as that took: appends wait behind little, and the less
-a busy cluster can spare, the less it has to do. What could not be restored is left for another
-scan, after a pause.
+also sends little at once, of one log at a time, and pauses twice as long as that took:
+appends wait behind little, and the less a busy cluster can spare, the less it has to do. What
+could not be restored is left for another scan, after a pause.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Donor:
         self._all_scanned = 0  # scans that all donors have finished
         self._progress = _Progress()
         self._throttle = Throttle(0)
+        self._one_by_one = asyncio.Lock()  # portions, if the rate is bounded
         self._woken = asyncio.Event()
         self._is_running = False
         self._filling: dict[LogId, asyncio.Task[int]] = {}
@@ -232,10 +233,11 @@ class Donor:
         loop = asyncio.get_running_loop()
         answers: list[DonorAnswer] = []
         for portion in _portions(asks):
-            await self._throttle.take(sum(map(_size, portion)))
-            began_s = loop.time()
-            answers += await self._ask(portion)
-            self._throttle.rest(loop.time() - began_s)
+            async with self._one_by_one:
+                await self._throttle.take(sum(map(_size, portion)))
+                began_s = loop.time()
+                answers += await self._ask(portion)
+                self._throttle.rest(loop.time() - began_s)
         return answers
 
     async def _ask(self, asks: Sequence[DonorAsk]) -> Sequence[DonorAnswer]:

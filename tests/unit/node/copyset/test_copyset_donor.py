@@ -108,9 +108,21 @@ async def test_a_bounded_donor_sends_little_at_once(bytes_per_s: int, at_once: l
     assert await answering == [Stored()] * 6
 
 
-async def test_what_took_time_leaves_as_much_to_others() -> None:
+async def test_a_bounded_donor_sends_something_of_one_log_at_a_time() -> None:
+    target: Any = Target()
+    unused: Any = None
+    donor = Donor(1, unused, unused, target, unused, unused)
+    donor._throttle.bytes_per_s = 1 << 40
+    record = Record(make(1, 1), 1, Kind.DATA, 0, (1, 2), wave=1, lng=0, batch=b"batch")
+    asks: list[DonorAsk] = [Ask(2, Restore(1, record, EpochEnd(1, 0, 6, 2, 1), 1))]
+    answering = [asyncio.create_task(donor._answer(asks)) for _ in range(4)]
+    assert [await target.answer() for _ in range(4)] == [1, 1, 1, 1]
+    assert await asyncio.gather(*answering) == [[Stored()]] * 4
+
+
+async def test_what_took_time_leaves_twice_as_much_to_others() -> None:
     throttle, loop = Throttle(1 << 40), asyncio.get_running_loop()
     begun_s = loop.time()
     throttle.rest(0.05)
     await throttle.take(1)
-    assert loop.time() - begun_s >= 0.05
+    assert loop.time() - begun_s >= 0.1
