@@ -38,7 +38,8 @@ def test_one_volume_is_emptied_and_takes_nothing_new(tmp_path: Path) -> None:
             wrong = loom.fails("node", "drain", "4", "--volume", "/nowhere")
             assert "it has no volume /nowhere" in wrong
             drain = ("node", "drain", "4", "--volume", str(first))
-            assert "finished after" in loom.says(*drain, "--wait", "--timeout", "50")
+            said = loom.says(*drain, "--wait", "--timeout", "50")
+            assert f"volume {first} is empty: start the vsn of node 4 without it" in said
             left = loom.json(*drain)
             assert left["replicas_left"] == 0
             assert replicas_in(second), "the other volume stays as it is"

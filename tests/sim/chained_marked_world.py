@@ -38,7 +38,7 @@ class MarkedWorld(ChainedWorld):
         self._decided: frozenset[NodeId] = frozenset()  # were given up when an epoch was wanted
         self.begun_again = 0  # without nodes that were given up
         self.returned = 0  # nodes that were given up
-        self.kept = 0  # replicas, at the end, because of what they have
+        self.kept = 0  # entries, at the end, on replicas that left
         super().__init__(seed)
 
     # ---- what the operator does, and what nodes do
@@ -134,15 +134,15 @@ class MarkedWorld(ChainedWorld):
     def _look_at_the_end(self) -> None:
         super()._look_at_the_end()
         standing = self._standing()
-        for replica in standing.record.needless:
-            only = [
-                block for block in self._acknowledged(replica.chain) if self._has(replica, block)
-            ]
-            chain = self.projection.chains[replica.chain]
-            only = [block for block in only if not self._has(chain[0], block)]
-            if only and upkeep.is_needless(standing, replica, self):
-                raise Violation(f"{replica} is to be removed, and only it has {only[0]}")
-            self.kept += bool(only)
+        for index, chain in enumerate(self.projection.chains):
+            left = [replica for replica in standing.record.needless if replica.chain == index]
+            for block in self._acknowledged(index):
+                holders = [replica for replica in left if self._has(replica, block)]
+                if self._has(chain[0], block) or not holders:
+                    continue
+                if all(upkeep.is_needless(standing, replica, self) for replica in holders):
+                    raise Violation(f"{holders} are to be removed, and only they have {block}")
+                self.kept += 1
 
     def _acknowledged(self, chain: int) -> list[Block]:
         chains = len(self.projection.chains)

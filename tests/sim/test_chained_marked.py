@@ -31,7 +31,7 @@ def test_only_what_nodes_had_that_were_given_up_is_lost(chunk: int) -> None:
     worlds = [run_world(MarkedWorld, seed) for seed in seeds]
     assert sum(world.begun_again for world in worlds) > SEEDS_PER_CHUNK // 15
     assert sum(world.returned for world in worlds) > SEEDS_PER_CHUNK
-    assert sum(world.judge.losses for world in worlds) > SEEDS_PER_CHUNK // 10
+    assert sum(world.judge.losses for world in worlds) > 5
     assert sum(world.kept for world in worlds) > 0
     assert sum(len(world.judge.acknowledged) for world in worlds) > 3 * SEEDS_PER_CHUNK
 
@@ -94,4 +94,4 @@ def test_what_left_is_copied_although_another_chain_has_something_there(
 
 def test_what_only_a_node_has_that_returns_is_removed(monkeypatch: Patch) -> None:
     monkeypatch.setattr(ChainedRecord, "note_witnesses", lambda record, *replicas: record)
-    assert notices("is to be removed, and only it has")
+    assert notices("are to be removed, and only they have")

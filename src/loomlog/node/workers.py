@@ -50,7 +50,7 @@ async def insist(
     return result
 
 
-REST: Final = 2  # times as long as work at a bounded rate took
+REST: Final = 3  # times as long as work at a bounded rate took
 REST_S_MAX: Final = 0.5  # a peer that does not answer takes nobody's time
 
 

@@ -2,7 +2,7 @@
 
 core/copyset/rebuild/ decides; this runs its scans over all logs of the shard, in the background and
 at a bounded rate, and starts again whenever other shards are rebuilt. If the rate is bounded, it
-also sends little at once, of one log at a time, and pauses twice as long as that took:
+also sends little at once, of one log at a time, and pauses three times as long as that took:
 appends wait behind little, and the less a busy cluster can spare, the less it has to do. What
 could not be restored is left for another scan, after a pause.
 """
