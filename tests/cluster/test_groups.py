@@ -326,14 +326,35 @@ async def test_without_an_event_loop() -> None:
         ({"shards": True}, "shards must be a number"),
         ({"session_timeout_s": 0.1}, "session_timeout_s must be seconds from 0.5 to 3600"),
         ({"commit_every_s": "x"}, "commit_every_s must be seconds"),
+        ({"member": ""}, "member must be a text of 1 to 100 printable characters, not ''"),
+        ({"member": "\x1b[31m"}, r"100 printable characters, not '\\x1b\[31m'"),
     ],
 )
 async def test_bad_arguments(options: dict[str, object], why: str) -> None:
     async with LocalCluster(nodes=1) as cluster:
         with pytest.raises(errors.InvalidArgument, match=why):
             cluster.log("events").group("g", **options)  # type: ignore[arg-type]
-        with pytest.raises(errors.InvalidArgument, match="no slash"):
-            cluster.log("events").group("a/b")
+        for name in ("a/b", "", "a\nb", "g" * 101, 7):
+            with pytest.raises(errors.InvalidArgument, match="100 printable characters, no slash"):
+                cluster.log("events").group(name)  # type: ignore[arg-type]
+
+
+async def test_logs_and_groups_may_have_the_longest_names() -> None:
+    async with LocalCluster(nodes=1) as cluster:
+        log = await cluster.create_log("l" * 200, replicas=1)
+        await log.append(b"1")
+        name = "g" * 100
+        async with log.group(name) as group:
+            await take(group, 1)
+            await group.commit()
+        async with log.queue(name) as queue:
+            async for job in queue:
+                await job.ack()
+                break
+        await log.checkpoint(name).set(1)
+        assert (
+            [*await log.groups()] == [*await log.queues()] == [*await log.checkpoints()] == [name]
+        )
 
 
 async def test_others_run_while_a_consumer_awaits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,11 +53,17 @@ def check_kind(what: str, value: object, kind: type) -> None:
         raise InvalidArgument(f"{what} must be of type {kind.__name__}, not {value!r:.100}")
 
 
+def is_name(name: object, chars_max: int) -> TypeGuard[str]:
+    """Return whether it is a text of 1 to `chars_max` printable characters."""
+    return isinstance(name, str) and 1 <= len(name) <= chars_max and name.isprintable()
+
+
 def check_member(name: object) -> None:
     """Raise InvalidArgument unless it can be the name of a member, or None."""
-    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= MEMBER_CHARS_MAX):
+    if name is not None and not is_name(name, MEMBER_CHARS_MAX):
         raise InvalidArgument(
-            f"member must be a text of 1 to {MEMBER_CHARS_MAX} characters, not {name!r:.100}"
+            f"member must be a text of 1 to {MEMBER_CHARS_MAX} printable characters, "
+            f"not {name!r:.100}"
         )
 
 

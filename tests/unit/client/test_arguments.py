@@ -70,7 +70,7 @@ def test_sizes_that_cannot_be_retained(size: str | int) -> None:
 @pytest.mark.parametrize("name", ["", 7, "x" * 101])
 def test_what_is_no_name_of_a_member(name: str) -> None:
     for options in (GroupOptions, QueueOptions):
-        with pytest.raises(InvalidArgument, match="member must be a text of 1 to 100 characters"):
+        with pytest.raises(InvalidArgument, match="member must be a text of 1 to 100 printable"):
             options(member=name)
 
 

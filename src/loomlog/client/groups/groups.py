@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from loomlog.client.arguments import is_name
 from loomlog.client.context import Client
 from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
 from loomlog.client.groups.membership import MemberLeases
@@ -54,9 +55,10 @@ class Groups(Registers):
 
 def check_group_name(what: str, name: object) -> str:
     """Return the name of a group or queue; raise InvalidArgument if it cannot be one."""
-    if not isinstance(name, str) or not 1 <= len(name) <= _NAME_CHARS_MAX or "/" in name:
+    if not is_name(name, _NAME_CHARS_MAX) or "/" in name:
         raise InvalidArgument(
-            f"a {what}'s name has 1 to {_NAME_CHARS_MAX} characters and no slash, not {name!r:.100}"
+            f"a {what}'s name has 1 to {_NAME_CHARS_MAX} printable characters, no slash, "
+            f"not {name!r:.100}"
         )
     return name
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from loomlog.client.arguments import is_int
+from loomlog.client.arguments import is_int, is_name
 from loomlog.client.context import Client
 from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
@@ -134,9 +134,10 @@ class Checkpoints(Registers):
         self._prefix = f"checkpoint/{log.name}/"
 
     def checkpoint(self, name: str) -> Checkpoint:
-        if not isinstance(name, str) or not 1 <= len(name) <= _NAME_CHARS_MAX:
+        if not is_name(name, _NAME_CHARS_MAX):
             raise InvalidArgument(
-                f"a checkpoint's name has 1 to {_NAME_CHARS_MAX} characters, not {name!r:.100}"
+                f"a checkpoint's name has 1 to {_NAME_CHARS_MAX} printable characters, "
+                f"not {name!r:.100}"
             )
         register = self.register(self._prefix + name)
         return Checkpoint(name, self._log, self._loglets, register, self._now_us)
