@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
 import loomlog
 from loomlog import connect_sync, errors
+from loomlog.client.append import pipeline as append_pipeline
 from loomlog.testing import LocalCluster
 
 COUNT = 3000
@@ -96,6 +98,27 @@ async def test_entries_of_a_pipeline_have_headers_and_timestamps() -> None:
         assert plain.timestamp_us > 1_600_000_000_000_000
         assert (both.key, both.headers, both.timestamp_us) == (b"k", {"trace": b"7f"}, 1_500_000)
         assert (blocking.headers, blocking.timestamp_us) == ({"a": b"b"}, 2_000_000)
+
+
+async def test_records_of_all_kinds_keep_their_order_in_many_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(append_pipeline, "_BATCH_BYTES", 400)
+    monkeypatch.setattr(append_pipeline, "_BATCH_RECORDS", 6)
+    random, expected = Random(1), []
+    async with LocalCluster(nodes=1) as cluster:
+        log = await cluster.create_log("log", replicas=1)
+        async with log.pipeline() as pipeline:
+            for number in range(300):
+                value = b"%d " % number + bytes(random.choice([0, 0, 50, 1000]))
+                key = random.choice([None, None, b"key"])
+                headers = random.choice([None, None, {"number": b"%d" % number}])
+                pipeline.append(value, key, headers=headers)
+                expected.append((value, key, headers or {}))
+                if random.random() < 0.02:
+                    await asyncio.sleep(0)
+        entries = [entry async for entry in log.subscribe(1, 300)]
+    assert [(entry.value, entry.key, entry.headers) for entry in entries] == expected
 
 
 def append_headers(address: str) -> None:

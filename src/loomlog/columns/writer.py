@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -27,6 +27,9 @@ from loomlog.limits import ALIGNMENT, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, RECORD
 from loomlog.types import Buffer
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+
+Special: TypeAlias = tuple[bytes | None, int | None]
+"""The encoded headers of a record and its time, if it has some."""
 
 _ASSIGNED: Final = frozenset({"position", "stream", "llsn"})  # the cluster assigns new ones
 _WRITTEN: Final = frozenset({"value", "key", "timestamp", "headers"})
@@ -65,6 +68,24 @@ def encode(
         sequence=sequence,
         compression=compression,
     )
+
+
+def encode_gathered(
+    values: Sequence[bytes],
+    keys: Sequence[bytes | None] | None,
+    special: Mapping[int, Special],
+    timestamp_us: int,
+    **stamps: Any,
+) -> bytearray:
+    """Return a batch of records of which few have headers or a time of their own: `special` is by
+    index, and `timestamp_us` the time of all others."""
+    headers: list[bytes | None] | None = None
+    timestamps_us: int | list[int] = timestamp_us
+    if special:
+        each = [special.get(index, (None, None)) for index in range(len(values))]
+        headers = [data for data, _ in each]
+        timestamps_us = [timestamp_us if time is None else time for _, time in each]
+    return encode(values, keys=keys, headers=headers, timestamps_us=timestamps_us, **stamps)
 
 
 def encode_arrow(

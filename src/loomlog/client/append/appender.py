@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from loomlog.client.append.delivery import Delivery, Targets
     from loomlog.client.append.stream import Stream
     from loomlog.client.context import Client
+    from loomlog.columns.writer import Special
 
 FEW_IN_FLIGHT: Final = 2  # per stream or replica of a chain: one being stored, one being sent
 RECORD_OVERHEAD_BYTES: Final = 32  # so that empty values count, too
@@ -406,8 +407,7 @@ class GatheredBatch(Batch):
         super().__init__(lane, 0, deadline_s, timestamp_us)
         self.values: list[bytes] = []
         self.keys: list[bytes | None] | None = None  # None: no record has one
-        # Headers and time of the records that have some, by index.
-        self.special: dict[int, tuple[bytes | None, int | None]] = {}
+        self.special: dict[int, Special] = {}  # by index
         self.futures: list[asyncio.Future[Position]] = []
 
     @property
@@ -415,19 +415,13 @@ class GatheredBatch(Batch):
         return len(self.values)
 
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
-        from loomlog.columns.writer import encode
+        from loomlog.columns.writer import encode_gathered
 
-        headers: list[bytes | None] | None = None
-        timestamps_us: int | list[int] = self.timestamp_us
-        if self.special:
-            each = [self.special.get(index, (None, None)) for index in range(self.count)]
-            headers = [data for data, _ in each]
-            timestamps_us = [self.timestamp_us if time is None else time for _, time in each]
-        return encode(
+        return encode_gathered(
             self.values,
-            keys=self.keys,
-            headers=headers,
-            timestamps_us=timestamps_us,
+            self.keys,
+            self.special,
+            self.timestamp_us,
             producer_id=producer_id,
             sequence=sequence,
             compression=compression,

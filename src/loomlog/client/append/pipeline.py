@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from functools import partial
+from itertools import repeat
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from loomlog import limits
 from loomlog.client.append import errors
@@ -23,22 +23,32 @@ from loomlog.client.arguments import timestamp_us
 from loomlog.errors import InvalidArgument, LoomError, Unavailable
 from loomlog.types import Buffer, Position
 
+if TYPE_CHECKING:
+    from loomlog.columns.writer import Special
+
 _BATCH_BYTES: Final = 4 * limits.MIB  # enough for the rate of unordered appends
 _BATCH_RECORDS: Final = 1 << 16
 
+_Record: TypeAlias = tuple[bytes, bytes | None, bytes | None, int | None]
+"""Value, key, encoded headers and time of an entry."""
 
-class Record(NamedTuple):
-    """An entry to be appended."""
 
-    value: bytes
-    key: bytes | None
-    headers: bytes | None
-    timestamp_us: int | None
+class _Gathered:
+    """Records that are appended as one batch."""
 
-    @property
-    def size(self) -> int:
-        besides = len(self.key or b"") + len(self.headers or b"")
-        return RECORD_OVERHEAD_BYTES + len(self.value) + besides
+    __slots__ = ("futures", "keys", "size", "special", "values")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.values: list[bytes] = []
+        self.keys: list[bytes | None] | None = None  # None: no record has one
+        self.special: dict[int, Special] = {}  # by index
+        self.futures: list[asyncio.Future[Position]] = []
+
+    def encode(self, *, timestamps_us: int, **stamps: Any) -> Buffer:
+        from loomlog.columns.writer import encode_gathered
+
+        return encode_gathered(self.values, self.keys, self.special, timestamps_us, **stamps)
 
 
 class Pipeline:
@@ -52,7 +62,7 @@ class Pipeline:
         self._append_batch = append
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Record, asyncio.Future[Position]]] = deque()
+        self._waiting: deque[_Gathered] = deque()  # the last one takes more, until it is sent
         self._sender: asyncio.Task[None] | None = None
         self._failure: LoomError | None = None
         self._ended = False
@@ -83,7 +93,13 @@ class Pipeline:
         """Append one entry behind all earlier ones, and return a future of its position.
 
         If an append fails, all later ones raise Unavailable and are not appended."""
-        return self._put(self._record(value, key, headers, timestamp))
+        if (
+            (type(value) is bytes and len(value) <= limits.RECORD_BYTES_MAX)
+            and (key is None and headers is None and timestamp is None)
+            and not self._ended
+        ):  # most are: the shortest way
+            return self._put(value)
+        return self._put(*self._record(value, key, headers, timestamp))
 
     def _record(
         self,
@@ -91,7 +107,7 @@ class Pipeline:
         key: Buffer | None,
         headers: Mapping[str, bytes] | None,
         timestamp: datetime | float | None,
-    ) -> Record:
+    ) -> _Record:
         """Return the record of an append; raise InvalidArgument if it cannot be one."""
         if self._ended:
             raise InvalidArgument("this pipeline has ended: begin another one")
@@ -101,18 +117,45 @@ class Pipeline:
 
             encoded = encode_headers(headers)
         time_us = None if timestamp is None else timestamp_us(timestamp)
-        return Record(*as_record(self._log, value, key), encoded, time_us)
+        return *as_record(self._log, value, key), encoded, time_us
 
-    def _put(self, record: Record) -> asyncio.Future[Position]:
+    def _put(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        headers: bytes | None = None,
+        time_us: int | None = None,
+    ) -> asyncio.Future[Position]:
         future: asyncio.Future[Position] = self._loop.create_future()
         if self._failure is not None:
             future.set_exception(self._broken())
             future.exception()  # `flush` raises it
             return future
-        self._waiting.append((record, future))
+        size = RECORD_OVERHEAD_BYTES + len(value)
+        if key is not None:
+            size += len(key)
+        if headers is not None:
+            size += len(headers)
+        batch = self._waiting[-1] if self._waiting else self._begin()
+        if batch.size + size > _BATCH_BYTES or len(batch.values) == _BATCH_RECORDS:
+            batch = self._begin() if batch.values else batch
+        if headers is not None or time_us is not None:
+            batch.special[len(batch.values)] = (headers, time_us)
+        if batch.keys is not None:
+            batch.keys.append(key)
+        elif key is not None:
+            batch.keys = [*repeat(None, len(batch.values)), key]
+        batch.values.append(value)
+        batch.futures.append(future)
+        batch.size += size
+        return future
+
+    def _begin(self) -> _Gathered:
+        batch = _Gathered()
+        self._waiting.append(batch)
         if self._sender is None:
             self._sender = self._loop.create_task(self._send())
-        return future
+        return batch
 
     async def flush(self) -> None:
         """Wait until all entries are appended; raise the error of the first that was not."""
@@ -125,45 +168,33 @@ class Pipeline:
         await asyncio.sleep(0)  # what is appended in this turn of the loop goes together
         try:
             while self._waiting:
-                await self._send_batch()
+                await self._send_batch(self._waiting.popleft())
         finally:
             self._sender = None
 
-    async def _send_batch(self) -> None:
-        records: list[Record] = []
-        futures: list[asyncio.Future[Position]] = []
-        size = 0
-        while self._waiting and size < _BATCH_BYTES and len(records) < _BATCH_RECORDS:
-            record, future = self._waiting[0]
-            more = record.size
-            if records and size + more > limits.BATCH_BYTES_MAX // 2:
-                break
-            self._waiting.popleft()
-            size += more
-            records.append(record)
-            futures.append(future)
+    async def _send_batch(self, batch: _Gathered) -> None:
+        options, count = self._options, len(batch.values)
         try:
-            options = self._options
-            encoder = partial(_encode, records)
-            first = await self._append_batch(encoder, len(records), size, options)
+            first = await self._append_batch(batch.encode, count, batch.size, options)
             if options.expected_tail is not None:
-                self._options = options._replace(expected_tail=first.position + len(records) - 1)
+                self._options = options._replace(expected_tail=first.position + count - 1)
         except LoomError as error:
-            self._fail(error, futures)
+            self._fail(error, batch)
             return
         except Exception as error:
-            self._fail(LoomError(f"the pipeline failed: {error!r}"), futures)
+            self._fail(LoomError(f"the pipeline failed: {error!r}"), batch)
             raise
-        for future, position in zip(futures, positions(first, len(futures)), strict=True):
+        for future, position in zip(batch.futures, positions(first, count), strict=True):
             if not future.done():
                 future.set_result(position)
 
-    def _fail(self, error: LoomError, futures: list[asyncio.Future[Position]]) -> None:
+    def _fail(self, error: LoomError, batch: _Gathered) -> None:
         self._failure = error
-        for future in futures:
+        for future in batch.futures:
             errors.fail(future, error, quietly=True)
-        for _, future in self._waiting:
-            errors.fail(future, self._broken(), quietly=True)
+        for later in self._waiting:
+            for future in later.futures:
+                errors.fail(future, self._broken(), quietly=True)
         self._waiting.clear()
 
     def _broken(self) -> Unavailable:
@@ -171,22 +202,3 @@ class Pipeline:
             f"not appended to log {self._log!r}: an earlier entry of this pipeline was not "
             f"appended: {self._failure}"
         )
-
-
-def _encode(records: Sequence[Record], *, timestamps_us: int, **stamps: Any) -> Buffer:
-    from loomlog.columns.writer import encode
-
-    values, keys, headers, times = map(list, zip(*records, strict=True))
-    return encode(
-        values,
-        keys=_unless_empty(keys),
-        headers=_unless_empty(headers),
-        timestamps_us=[timestamps_us if time is None else time for time in times]
-        if _unless_empty(times)
-        else timestamps_us,
-        **stamps,
-    )
-
-
-def _unless_empty(column: list[Any]) -> list[Any] | None:
-    return column if any(item is not None for item in column) else None

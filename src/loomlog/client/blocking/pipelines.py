@@ -26,7 +26,7 @@ class BlockingPipeline(BlockingContext[Pipeline]):
         record = self._target._record(value, key, headers, timestamp)
 
         async def append() -> Position:
-            return await self._target._put(record)
+            return await self._target._put(*record)
 
         return self._thread.start(append())
 
