@@ -54,8 +54,8 @@ def test_a_pipeline_that_does_not_wait_for_its_batches_is_found(
 ) -> None:
     send_batch = Pipeline._send_batch
 
-    async def hasty(self: Pipeline) -> None:
-        tasks.append(asyncio.ensure_future(send_batch(self)))
+    async def hasty(self: Pipeline, batch: Any) -> None:
+        tasks.append(asyncio.ensure_future(send_batch(self, batch)))
         await asyncio.sleep(0)
 
     tasks: list[asyncio.Future[None]] = []
