@@ -24,6 +24,7 @@ from loomlog.testing import LocalCluster
 from loomlog.types import Entry
 
 KEYS = [b"key %d" % number for number in range(20)]
+SESSION_S = 60.0  # of members that nobody may replace, however slow the machine is
 
 
 async def take(group: loomlog.Group, count: int) -> list[Entry]:
@@ -46,7 +47,7 @@ class Worker:
     """Consumes and commits until it is stopped."""
 
     def __init__(self, log: loomlog.Log, name: str, seen: list[tuple[str, Entry]]) -> None:
-        self._group = log.group("g", shards=8, member=name, session_timeout_s=2.0)
+        self._group = log.group("g", shards=8, member=name, session_timeout_s=SESSION_S)
         self._name = name
         self._seen = seen
 
@@ -77,7 +78,7 @@ async def test_members_share_a_log_that_is_switched_in_order_and_once() -> None:
         await cluster.switch_log("events", protocol="chained")
         await append(log, 3, first=3)
         await until(lambda: len(seen) == 6 * len(KEYS))
-        c = log.group("g", member="c", session_timeout_s=2.0)
+        c = log.group("g", member="c", session_timeout_s=SESSION_S)
         async with c:
             await until(lambda: len(c.shards) == 2)
             await append(log, 1, first=6)
