@@ -16,7 +16,7 @@ from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
 from loomlog.core.chained.messages import Answer, Request, Ticket
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument, LoomError
-from loomlog.limits import MIB
+from loomlog.limits import MIB, POSITION_MAX
 from loomlog.types import Buffer, Glsn, LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.payload import padded, with_batches
@@ -31,22 +31,37 @@ _Tell = pb.ChainAnswer
 ORDERS: Final = frozenset({_Ask.TRIM, _Ask.SEAL, _Ask.CREATE, _Ask.PULL, _Ask.REMOVE})
 
 
-def _block(first: Glsn, count: int, batch: memoryview) -> Block:
+def _block(
+    first: Glsn, count: int, batch: memoryview, acknowledged: tuple[Glsn, ...] = ()
+) -> Block:
     """Return the block; raise if its batch does not match its place."""
     if not batch:
         return junk(first, count)
     header = check_at(batch, first, count)
-    return Block(first, count, header.producer_id, header.sequence, batch)
+    return Block(first, count, header.producer_id, header.sequence, batch, acknowledged)
 
 
 # ---- to a replica
 
 
 def _block_sent(message: pb.ChainRequest, payload: memoryview) -> Block:
+    told = _told(message, payload)
     try:
-        return _block(message.position, message.count, payload)
+        return _block(message.position, message.count, payload, told)
     except LoomError as error:
         raise InvalidArgument(f"a block for {message.position}: {error}") from None
+
+
+def _told(message: pb.ChainRequest, _: memoryview) -> tuple[Glsn, ...]:
+    """Return the addresses of blocks that were acknowledged."""
+    addresses = tuple(message.acknowledged)
+    if not addresses:
+        return addresses
+    if len(addresses) > core.ACKNOWLEDGED_MAX:
+        raise InvalidArgument(f"{len(addresses)} acknowledged blocks are too many at a time")
+    if min(addresses) < 1 or max(addresses) > POSITION_MAX:
+        raise InvalidArgument("a block was acknowledged where none can be")
+    return addresses
 
 
 def _source(message: pb.ChainRequest, _: memoryview) -> Replica:
@@ -72,7 +87,9 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
         _Ask.WRITE: (
             core.Write,
             "epoch",
-            Parts({"position": "first", "count": "count"}, _block_sent),
+            Parts(
+                {"position": "first", "count": "count", "acknowledged": "acknowledged"}, _block_sent
+            ),
         ),
         _Ask.READ: (core.Read, "epoch", "position"),
         _Ask.BEFORE: (core.Before, "epoch", "position"),
@@ -83,11 +100,13 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
             _limit(core.LIST_MAX),
             Field("before_us", _before_us),
             "without_junk",
+            "with_acknowledged",
         ),
         _Ask.MEASURE: (core.Measure, "epoch", "position", "last", _limit(core.LIST_MAX)),
         _Ask.FETCH: (core.Fetch, "epoch", "position", _limit(FETCH_BYTES_MAX), "salvage", "last"),
         _Ask.CHECK: (core.Check, "epoch"),
         _Ask.END: (core.FindEnd, "epoch"),
+        _Ask.ACKNOWLEDGE: (core.Acknowledge, "epoch", Field("acknowledged", _told)),
         _Ask.TRIM: (core.Trim, "epoch", "position"),
         _Ask.SEAL: (core.Seal, "epoch", "salvage"),
         _Ask.CREATE: (core.Create,),
@@ -162,7 +181,13 @@ _ANSWERS: Final = Family[Answer, pb.ChainAnswer](
         _Tell.FOUND: (core.Found, Field("extents", _only_block, lambda block: _extents([block]))),
         _Tell.MISSING: (core.Missing, "position"),
         _Tell.TRIMMED_TO: (core.TrimmedTo, "position"),
-        _Tell.LISTED: (core.Listed, repeated("extents", _EXTENT), "more", "position"),
+        _Tell.LISTED: (
+            core.Listed,
+            repeated("extents", _EXTENT),
+            "more",
+            "position",
+            Field("acknowledged", lambda message, _: tuple(message.acknowledged)),
+        ),
         _Tell.MEASURED: (core.MeasuredBlocks, "position", "size"),
         _Tell.FETCHED: (core.Fetched, Field("extents", _blocks, _extents), "more"),
         _Tell.PULLED: (core.Pulled, "end", "size", "more"),

@@ -2158,7 +2158,7 @@ class ChainReplica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class ChainRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source", "before_us", "last", "salvage", "without_junk")
+    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source", "before_us", "last", "salvage", "without_junk", "acknowledged", "with_acknowledged")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainRequest.Kind]
@@ -2175,6 +2175,7 @@ class ChainRequest(_message.Message):
         REMOVE: _ClassVar[ChainRequest.Kind]
         END: _ClassVar[ChainRequest.Kind]
         MEASURE: _ClassVar[ChainRequest.Kind]
+        ACKNOWLEDGE: _ClassVar[ChainRequest.Kind]
     KIND_UNSPECIFIED: ChainRequest.Kind
     WRITE: ChainRequest.Kind
     READ: ChainRequest.Kind
@@ -2189,6 +2190,7 @@ class ChainRequest(_message.Message):
     REMOVE: ChainRequest.Kind
     END: ChainRequest.Kind
     MEASURE: ChainRequest.Kind
+    ACKNOWLEDGE: ChainRequest.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -2203,6 +2205,8 @@ class ChainRequest(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     SALVAGE_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_JUNK_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    WITH_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     kind: ChainRequest.Kind
     loglet_id: int
     chain: int
@@ -2217,10 +2221,12 @@ class ChainRequest(_message.Message):
     last: int
     salvage: bool
     without_junk: bool
-    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ..., before_us: _Optional[int] = ..., last: _Optional[int] = ..., salvage: _Optional[bool] = ..., without_junk: _Optional[bool] = ...) -> None: ...
+    acknowledged: _containers.RepeatedScalarFieldContainer[int]
+    with_acknowledged: bool
+    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ..., before_us: _Optional[int] = ..., last: _Optional[int] = ..., salvage: _Optional[bool] = ..., without_junk: _Optional[bool] = ..., acknowledged: _Optional[_Iterable[int]] = ..., with_acknowledged: _Optional[bool] = ...) -> None: ...
 
 class ChainAnswer(_message.Message):
-    __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason", "size", "life")
+    __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason", "size", "life", "acknowledged")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainAnswer.Kind]
@@ -2262,6 +2268,7 @@ class ChainAnswer(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     kind: ChainAnswer.Kind
     position: int
     end: int
@@ -2271,7 +2278,8 @@ class ChainAnswer(_message.Message):
     reason: str
     size: int
     life: int
-    def __init__(self, kind: _Optional[_Union[ChainAnswer.Kind, str]] = ..., position: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., extents: _Optional[_Iterable[_Union[BlockExtent, _Mapping]]] = ..., more: _Optional[bool] = ..., reason: _Optional[str] = ..., size: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
+    acknowledged: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[ChainAnswer.Kind, str]] = ..., position: _Optional[int] = ..., end: _Optional[int] = ..., epoch: _Optional[int] = ..., extents: _Optional[_Iterable[_Union[BlockExtent, _Mapping]]] = ..., more: _Optional[bool] = ..., reason: _Optional[str] = ..., size: _Optional[int] = ..., life: _Optional[int] = ..., acknowledged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BlockExtent(_message.Message):
     __slots__ = ("first", "count", "size")

@@ -117,6 +117,7 @@ BLOCK_WRITE: Final = _loglet(Verb.APPEND, lesser=_loglet(*_USE))
 _CHAIN: Final = pb.ChainRequest
 _CHAIN_RULES: Final[Mapping[int, Rule]] = {
     _CHAIN.WRITE: BLOCK_WRITE,
+    _CHAIN.ACKNOWLEDGE: _loglet(Verb.APPEND),
     **dict.fromkeys((_CHAIN.READ, _CHAIN.BEFORE, _CHAIN.LIST), _loglet(Verb.READ)),
     _CHAIN.FETCH: _loglet_or_node(Verb.READ),  # a node that is filled
     **dict.fromkeys((_CHAIN.CHECK, _CHAIN.END), _loglet(*_USE)),

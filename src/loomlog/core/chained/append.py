@@ -8,16 +8,20 @@ begun, the block is where the new projection can see it, or will never be seen: 
 
 A block counts as appended only where its chain has as many replicas as appends need. On a shorter
 chain it may be decided, and readers see it; its writer waits for a later epoch, with more replicas.
+
+Only the writer of a block knows that it was acknowledged. Replicas are told with its next block on
+the same chain. If all others forget the block, one can prove later that it is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from loomlog.core.chained.chain import Block, Projection
 from loomlog.core.chained.messages import (
+    ACKNOWLEDGED_MAX,
     Answer,
     Beyond,
     EpochOver,
@@ -43,7 +47,7 @@ from loomlog.core.chained.read import decide_at, read_at
 from loomlog.core.chained.read import fill as fill_at
 from loomlog.core.requests import Ask, Service
 from loomlog.errors import AppendUnknown, Conflict, DataLoss, Sealed
-from loomlog.types import Glsn
+from loomlog.types import Glsn, StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +223,53 @@ def _renew(projection: Projection, stop: Interrupted, attempts: int) -> Steps[Pr
     [answer] = yield [Ask(Service.METADATA, Renew(projection.epoch, stop.epoch, attempts))]
     assert isinstance(answer, InForce)
     return answer.projection
+
+
+ChainKey: TypeAlias = tuple[StreamId, int]  # a chain of a segment
+
+
+class Untold:
+    """Addresses of acknowledged blocks that the replicas of their chains were not told yet."""
+
+    __slots__ = ("_by_chain", "_seen", "_watch", "is_watched")
+
+    def __init__(self, watch: Callable[[], None]) -> None:
+        """`watch` is called when there is something to tell and nobody watches. Whoever watches
+        calls `take_idle` now and then."""
+        self.is_watched = False
+        self._watch = watch
+        self._by_chain: dict[ChainKey, list[Glsn]] = {}
+        self._seen: dict[ChainKey, list[Glsn]] = {}  # the last time
+
+    def __bool__(self) -> bool:
+        return bool(self._by_chain)
+
+    def add(self, chain: ChainKey, *addresses: Glsn) -> None:
+        self._by_chain.setdefault(chain, []).extend(addresses)
+        if not self.is_watched:
+            self.is_watched = True
+            self._watch()
+
+    def put_back(self, chain: ChainKey, *addresses: Glsn) -> None:
+        """Wait with these until a block follows."""
+        self._by_chain.setdefault(chain, []).extend(addresses)
+
+    def take(self, chain: ChainKey) -> tuple[Glsn, ...]:
+        """Return what to tell with the next block; add it again if that is not written."""
+        found = self._by_chain.pop(chain, None)
+        if found is None:
+            return ()
+        if len(found) > ACKNOWLEDGED_MAX:
+            self._by_chain[chain] = found[ACKNOWLEDGED_MAX:]
+        return tuple(found[:ACKNOWLEDGED_MAX])
+
+    def take_idle(self) -> Iterator[tuple[ChainKey, tuple[Glsn, ...]]]:
+        """Yield what to tell by itself: no block could tell it since this was called last."""
+        for chain, found in list(self._by_chain.items()):
+            if self._seen.get(chain) is found:
+                yield chain, self.take(chain)
+        self._seen = dict(self._by_chain)
+
+    def take_all(self) -> Iterator[tuple[ChainKey, tuple[Glsn, ...]]]:
+        for chain in list(self._by_chain):
+            yield chain, self.take(chain)

@@ -51,6 +51,9 @@ class Block(NamedTuple):
     producer_id: int = 0
     sequence: int = 0
     batch: Buffer = b""
+    # The addresses of blocks on its chain of which its writer tells that they were acknowledged.
+    # They are kept with it, and not read with it.
+    acknowledged: tuple[Glsn, ...] = ()
 
     @property
     def end(self) -> Glsn:
@@ -98,12 +101,14 @@ def block_of(batch: Buffer) -> Block:
     return Block(header.first_position, header.count, header.producer_id, header.sequence, batch)
 
 
-def placed(unplaced: Block, stream: StreamId, epoch: int, first: Glsn) -> Block:
+def placed(
+    unplaced: Block, stream: StreamId, epoch: int, first: Glsn, acknowledged: tuple[Glsn, ...] = ()
+) -> Block:
     """Return the block at an address; the header of its batch, a bytearray, is given positions."""
-    batch = unplaced.batch
+    _, count, producer_id, sequence, batch, _ = unplaced
     assert isinstance(batch, bytearray)
     assign_place(batch, stream, epoch, first)
-    return Block(first, *unplaced[1:])
+    return Block(first, count, producer_id, sequence, batch, acknowledged)
 
 
 def junk(first: Glsn, count: int) -> Block:
@@ -131,12 +136,12 @@ Chain: TypeAlias = tuple[Replica, ...]  # head first
 
 class Unheard(NamedTuple):
     """A replica that an epoch did without, although all that answered of its chain had crashed and
-    may have forgotten blocks. One that answered is before it in the chain, and had all its
-    blocks."""
+    may have forgotten blocks."""
 
     replica: Replica
     epoch: int  # that did without it
     end: Glsn  # where that epoch starts: its blocks are below
+    decided: Glsn = POSITION_MAX  # those that answered had all its blocks below
 
 
 class Projection(NamedTuple):
@@ -153,6 +158,7 @@ class Projection(NamedTuple):
     least: int = 1  # replicas that every chain needs to take appends
     lost_from: tuple[Glsn, ...] = ()  # the first position that each chain lost; empty: not known
     lives: tuple[tuple[NodeId, int], ...] = ()  # of its nodes, when its replicas were sealed
+    decided: Glsn = 0  # all replicas of a chain have the same blocks below
 
     def life_of(self, node: NodeId) -> int:
         """Return the life that a node had when the epoch began; 0: not known. In a later one its

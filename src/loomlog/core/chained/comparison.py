@@ -3,8 +3,10 @@
 When the power fails, some disks forget writes that they confirmed. If all replicas that answer have
 crashed, an epoch does without the others after a while, and they are unheard (reconfigure.py). When
 one is back, it may have blocks that all others forgot: then these are lost, because readers may
-have found nothing in their places. One replica before it in the chain was heard, and it had every
-block before the unheard one got it. So what it lacks, its disk forgot.
+have found nothing in their places. If a replica before it in the chain was heard, that one had
+every block before the unheard one got it. So what it lacks, its disk forgot. If none was, the block
+may have been on its way. Then it is lost only if all had it: because everything was decided up
+there when another epoch began, or because its writer told the replica that it was acknowledged.
 
 This disturbs nobody. The unheard replica serves the epoch that did without it, and no other: so it
 never seems to have been in a later one. All its blocks are below the start of that epoch, where the
@@ -66,7 +68,8 @@ def _compare(
     if not isinstance(answer, SealedAt):
         return as_interrupted(stopped(answer))
     head = projection.chains[replica.chain][0]
-    found = yield from find_forgotten(Side(replica, epoch), Side(head, projection.epoch))
+    witness, in_force = Side(replica, epoch), Side(head, projection.epoch)
+    found = yield from find_forgotten(witness, in_force, unheard.decided)
     return found if isinstance(found, list) else as_interrupted(found)
 
 

@@ -44,7 +44,7 @@ class ChainedRecord:
             object.__setattr__(self, name, tuple(Replica(*r) for r in getattr(self, name)))
         moving = tuple((Replica(*replica), node) for replica, node in self.moving)
         object.__setattr__(self, "moving", moving)
-        unheard = tuple(Unheard(Replica(*r), epoch, end) for r, epoch, end in self.unheard)
+        unheard = tuple(Unheard(Replica(*r), *rest) for r, *rest in self.unheard)
         object.__setattr__(self, "unheard", unheard)
 
     @property

@@ -6,7 +6,8 @@ hole, except behind the trim: the block before may be lost and trimmed in part. 
 knows which blocks there were: then nothing else is lost. Junk of a replica that left does not
 count: something that is lost may have been decided in its place.
 
-A replica that was not heard when its chain continued may prove later which blocks are lost. By then
+A replica that was not heard when its chain continued may prove later which blocks are lost: those
+that the replicas which were heard had, or that were acknowledged, as it was told. By then
 readers may have filled their places: with junk that begins before them, perhaps on another chain.
 """
 
@@ -145,18 +146,46 @@ class Side(NamedTuple):
     epoch: int
 
 
-def find_forgotten(witness: Side, head: Side) -> Steps[list[range] | Stop]:
-    """Return the blocks other than junk that a replica has and the head in force lacks. Nothing is
-    added to them: the replica left, and all its blocks are below the start of the epoch."""
-    return (yield from _compare(witness, head, without_junk=True))
+def find_forgotten(witness: Side, head: Side, decided: Glsn) -> Steps[list[range] | Stop]:
+    """Return the blocks other than junk that a replica has, the head in force lacks, and all had:
+    those below `decided`, and those that one of them knows to have been acknowledged: the head may
+    have been told since. Nothing is added to them: the replica left, and all its blocks are below
+    the start of the epoch."""
+    known = _Acknowledged()
+    missing = yield from _compare(witness, head, known)
+    if not isinstance(missing, list):
+        return missing
+    return [block for block in missing if block.stop <= decided or block.start in known.found]
 
 
-def _compare(source: Side, other: Side, *, without_junk: bool = False) -> Steps[list[range] | Stop]:
+class _Acknowledged:
+    """Which of the blocks that are missing were acknowledged, as far as replicas know. That may be
+    stored with a block before them or behind."""
+
+    def __init__(self) -> None:
+        self.found: set[Glsn] = set()
+        self._missing: set[Glsn] = set()
+        self._told: set[Glsn] = set()  # of blocks that are not compared yet
+
+    def note(self, missing: Iterable[Extent], told: Iterable[Glsn], until: Glsn) -> None:
+        """Called with what is missing below `until`, and with what was told there."""
+        self._missing.update(extent.first for extent in missing)
+        self._told.update(told)
+        self.found |= self._told & self._missing
+        self._told = {address for address in self._told if address >= until}
+
+
+def _compare(
+    source: Side, other: Side, known: _Acknowledged | None = None
+) -> Steps[list[range] | Stop]:
+    """Return the blocks that one replica has and the other lacks; without junk, if it is to be
+    `known` which of them were acknowledged."""
     found: list[range] = []
-    position, more = 0, True
+    position, more, with_known = 0, True, known is not None
     while more:
+        first = max(position, 1)
         had, has = yield [
-            Ask(side.replica, List(side.epoch, max(position, 1), LIST_MAX, None, without_junk))
+            Ask(side.replica, List(side.epoch, first, LIST_MAX, None, with_known, with_known))
             for side in (source, other)
         ]
         if trimmed := [each.position for each in (had, has) if isinstance(each, TrimmedTo)]:
@@ -170,6 +199,8 @@ def _compare(source: Side, other: Side, *, without_junk: bool = False) -> Steps[
             until, more = has.extents[-1].end, True
         missing = {e for e in had.extents if e.end <= until}.difference(has.extents)
         found += (range(extent.first, extent.end) for extent in sorted(missing))
+        if known is not None:
+            known.note(missing, [*had.acknowledged, *has.acknowledged], until)
         position = until
     return found
 

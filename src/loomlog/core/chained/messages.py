@@ -18,6 +18,7 @@ from loomlog.errors import Corrupt
 from loomlog.types import Glsn
 
 LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
+ACKNOWLEDGED_MAX: Final = 64  # addresses that a writer tells at a time; the same holds for these
 
 # ---- to a replica
 
@@ -56,6 +57,7 @@ class List:
     blocks_max: int
     before_us: int | None = None
     without_junk: bool = False
+    with_acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,15 @@ class Check:
     """Done: the epoch still holds here."""
 
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Done: it is stored of the blocks at these addresses that they were acknowledged, as far as
+    they are there. A writer says so if it has no more blocks that could tell it."""
+
+    epoch: int
+    addresses: tuple[Glsn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +204,7 @@ Request: TypeAlias = (
     | Measure
     | Fetch
     | Check
+    | Acknowledge
     | Trim
     | Seal
     | Create
@@ -251,6 +263,7 @@ class Listed:
     extents: Sequence[Extent]
     more: bool
     young: Glsn = 0  # where the block behind them begins, if it is too young to be listed
+    acknowledged: Sequence[Glsn] = ()  # addresses that their writers told, if that was asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.newcomer import Newcomer, as_interrupted, copy, create, decide_below
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Ask, Service
+from loomlog.limits import POSITION_MAX
 from loomlog.types import Glsn, NodeId
 
 # An upper bound, if blocks may be lost and the number of positions handed out is unknown.
@@ -256,22 +257,43 @@ def reconfigure(
         sequencer=sequencer,
         closed=projection.closed or goal.close,
         lives=_lives(chains, seals),
+        decided=_decided(projection, goal, seals, start),
     )
     return (yield from _swap(projection, new, _unheard(projection, absent, new)))
 
 
 def _unheard(projection: Projection, absent: list[Replica], new: Projection) -> tuple[Unheard, ...]:
-    """Return the absent replicas with one before them that is not. That one had all their blocks,
-    and what it lacks it has forgotten. Of others, what they alone have may have been in flight."""
-    return tuple(
-        Unheard(replica, new.epoch, new.start)
-        for replica in absent
-        if not set(absent).issuperset(_before(projection.chains[replica.chain], replica))
-    )
+    """Return the absent replicas. If one before them is not, that one had all their blocks, and
+    what it lacks it has forgotten. Else what they alone have may have been in flight."""
+    unheard = []
+    for replica in absent:
+        chain = projection.chains[replica.chain]
+        was_first = set(absent).issuperset(chain[: chain.index(replica)])
+        decided = projection.decided if was_first else POSITION_MAX
+        unheard.append(Unheard(replica, new.epoch, new.start, decided))
+    return tuple(unheard)
 
 
-def _before(chain: Chain, replica: Replica) -> Chain:
-    return chain[: chain.index(replica)]
+def _decided(projection: Projection, goal: Goal, seals: Seals, start: Glsn) -> Glsn:
+    """Return below which position all replicas of a chain have the same blocks. All was decided
+    that a newcomer got before. If all have crashed, they have given each other what they had."""
+    if goal.newcomer is not None:
+        return max(projection.decided, goal.newcomer.copied)
+    all_crashed = (_all_crashed(projection, chain, seals, goal) for chain in projection.chains)
+    return start if all(all_crashed) else projection.decided
+
+
+def _all_crashed(projection: Projection, chain: Chain, seals: Seals, goal: Goal) -> bool:
+    there = _there(chain, seals, goal)
+    return len(_crashed(projection, there, seals)) == len(there)
+
+
+def _there(chain: Chain, seals: Seals, goal: Goal) -> list[Replica]:
+    return [replica for replica in chain if replica in seals and replica not in goal.unfit]
+
+
+def _crashed(projection: Projection, there: list[Replica], seals: Seals) -> list[Replica]:
+    return [r for r in there if seals[r].life != projection.life_of(r.node_id)]
 
 
 def _lives(chains: list[Chain], seals: Seals) -> tuple[tuple[NodeId, int], ...]:
@@ -289,8 +311,8 @@ def _remind(
     """Give the replicas of a chain back what they may have forgotten. First upwards: what a replica
     has was on all before it. Then downwards: that completes blocks, as readers do. Return the
     replicas that are not there, if all others may have forgotten something."""
-    there = [replica for replica in chain if replica in seals and replica not in goal.unfit]
-    crashed = [r for r in there if seals[r].life != projection.life_of(r.node_id)]
+    there = _there(chain, seals, goal)
+    crashed = _crashed(projection, there, seals)
     absent: list[Replica] = []
     if not crashed:
         return absent

@@ -7,10 +7,12 @@ they find down the chain.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog.core.chained.chain import Block, Extent
 from loomlog.core.chained.messages import (
+    Acknowledge,
     Answer,
     Before,
     Beyond,
@@ -61,11 +63,22 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
+class Tell:
+    """Store with a block that is there which blocks were acknowledged, besides what is known of
+    it."""
+
+    extent: Extent
+    latest_us: int
+    size: int
+    acknowledged: tuple[Glsn, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Gone:
     """Delete the replica and its blocks."""
 
 
-Change: TypeAlias = Put | Standing | Gone  # a standing that trims more takes blocks along
+Change: TypeAlias = Put | Tell | Standing | Gone  # a standing that trims more takes blocks along
 
 
 class Blocks(Protocol):
@@ -90,6 +103,9 @@ class Blocks(Protocol):
 
     def size_of(self, extent: Extent) -> int:
         """Return the bytes of the block's batch."""
+
+    def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
+        """Return the addresses that were told with the block."""
 
 
 Decision: TypeAlias = tuple[Answer, tuple[Change, ...]]
@@ -116,6 +132,9 @@ def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decis
             return _store(block, standing, blocks)
         case Seal(epoch=epoch):
             return _seal(epoch, standing, blocks)
+        case Acknowledge(epoch, addresses):
+            refusal = _check_epoch(epoch, standing)
+            return _acknowledge(addresses, blocks) if refusal is None else (refusal, ())
         case Trim(epoch, position):
             refusal = _check_epoch(epoch, standing)
             return _trim(position, standing) if refusal is None else (refusal, ())
@@ -172,6 +191,18 @@ def _check_epoch(epoch: int, standing: Standing) -> Answer | None:
     if epoch > standing.epoch:  # it was sealed before that epoch began, and forgot
         return Refused(f"this replica was never sealed at epoch {epoch}")
     return None
+
+
+def _acknowledge(addresses: tuple[Glsn, ...], blocks: Blocks) -> Decision:
+    """Store it with each block itself. Blocks that are trimmed or lost are left out."""
+    changes = []
+    for address in addresses:
+        extent = blocks.find(address)
+        if extent is not None and extent.first == address and (size := blocks.size_of(extent)):
+            known = blocks.acknowledged_in(extent)
+            if address not in known:
+                changes.append(Tell(extent, blocks.latest_us(extent), size, (*known, address)))
+    return Done(), tuple(changes)
 
 
 def _trim(position: Glsn, standing: Standing) -> Decision:
@@ -233,7 +264,10 @@ def _list(request: List, blocks: Blocks) -> Listed:
         for index, extent in enumerate(listed):
             if blocks.latest_us(extent) >= before_us:
                 return Listed(listed[:index], more=False, young=extent.first)
-    return Listed(listed, more=len(extents) > request.blocks_max)
+    told: tuple[Glsn, ...] = ()
+    if request.with_acknowledged:
+        told = tuple(chain.from_iterable(map(blocks.acknowledged_in, listed)))
+    return Listed(listed, more=len(extents) > request.blocks_max, acknowledged=told)
 
 
 def _without_junk(request: List, scanned: list[Extent], blocks: Blocks) -> list[Extent]:

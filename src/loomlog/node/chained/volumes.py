@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 from loomlog import limits
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import (
+    Acknowledge,
     Check,
     Copy,
     Create,
@@ -46,7 +47,7 @@ from loomlog.types import Glsn, LogId, NodeId
 logger = logging.getLogger(__name__)
 
 RECLAIM_AFTER_S: Final = 10.0  # space is reclaimed for several trims together
-_NEEDS_VOLUME: Final = (Write, Copy, Create, Seal, Check)
+_NEEDS_VOLUME: Final = (Write, Copy, Acknowledge, Create, Seal, Check)
 
 OpenTable: TypeAlias = Callable[[str], BlockTable]
 

@@ -82,13 +82,16 @@ class MemoryBlocks:
         return [self.by_last[last].extent for last in self.lasts[index : index + blocks_max]]
 
     def load(self, extent: Extent) -> Block:
-        return self.by_last[extent.last]
+        return self.by_last[extent.last]._replace(acknowledged=())
 
     def latest_us(self, extent: Extent) -> int:
-        return self.load(extent).latest_us
+        return self.by_last[extent.last].latest_us
 
     def size_of(self, extent: Extent) -> int:
-        return len(self.load(extent).batch)
+        return len(self.by_last[extent.last].batch)
+
+    def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
+        return self.by_last[extent.last].acknowledged
 
     def put(self, block: Block) -> None:
         self.lasts.insert(bisect_left(self.lasts, block.last), block.last)

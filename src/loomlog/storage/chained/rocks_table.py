@@ -1,9 +1,10 @@
 """A BlockTable in RocksDB: positions of chains come in any order, and holes matter.
 
     block:     "B" replica last(8) count(4)  →  batch, then version(1) producer(8) sequence(8)
-    extent:    "E" replica last(8) count(4)  →  latest timestamp(8, signed) size(4): to walk over
-                                                blocks, find old ones or measure them, no batch
-                                                is read
+    extent:    "E" replica last(8) count(4)  →  latest timestamp(8, signed) size(4), then the first
+                                                positions(8 each) of acknowledged blocks that its
+                                                writer told with it: to walk over blocks, find old
+                                                ones or measure them, no batch is read
     standing:  "S" replica                   →  version(1) epoch(8) trimmed(8) written(8)
     file:      "F" replica number(8)         →  version(1) highest(8) size(8): see block_files.py
     replica:   log(4) chain(4) birth(8)
@@ -23,14 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from struct import Struct
+from struct import Struct, pack, unpack_from
 from threading import Lock
 from typing import Final
 
 from rocksdict import WriteBatch
 
 from loomlog.core.chained.chain import FOREVER_US, Block, Extent, Replica
-from loomlog.core.chained.replica import Change, Gone, Put, Standing
+from loomlog.core.chained.replica import Change, Gone, Put, Standing, Tell
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.limits import POSITION_MAX
 from loomlog.storage import rocks, salvage
@@ -58,6 +59,7 @@ _BLOCKS: Final = b"B"
 _EXTENTS: Final = b"E"
 _STANDINGS: Final = b"S"
 _PREFIX_BYTES: Final = _REPLICA.size
+_POSITION_BYTES: Final = 8
 _POSITION_MAX: Final = (1 << 64) - 1
 
 _SIZES: Final = (
@@ -118,17 +120,22 @@ class RocksReplica:
         return Block(extent.first, extent.count, producer_id, sequence, batch)
 
     def latest_us(self, extent: Extent) -> int:
-        return self._about(extent)[0]
+        latest_us, _ = _ABOUT.unpack_from(self._about(extent))
+        return int(latest_us)
 
     def size_of(self, extent: Extent) -> int:
-        return self._about(extent)[1]
+        _, size = _ABOUT.unpack_from(self._about(extent))
+        return int(size)
 
-    def _about(self, extent: Extent) -> tuple[int, int]:
+    def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
+        value = self._about(extent)
+        return unpack_from(f">{_told(value)}Q", value, _ABOUT.size)
+
+    def _about(self, extent: Extent) -> bytes:
         value = self._cursor.get(self._prefix + _PLACE.pack(extent.last, extent.count))
-        if value is None or len(value) != _ABOUT.size:
+        if value is None or len(value) != _ABOUT.size + _told(value) * _POSITION_BYTES:
             raise Corrupt(f"the block at {extent.first} has no time: check the disk")
-        latest_us, size = _ABOUT.unpack(value)
-        return latest_us, size
+        return value
 
     def _read(self, place: FilePlace) -> memoryview:
         try:
@@ -249,15 +256,28 @@ def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, ver
     # The batch comes first: copies of what is not aligned are slow.
     written_by = _BLOCK.pack(version, block.producer_id, block.sequence)
     batch.put(key, b"".join((content, written_by)))
-    batch.put(_EXTENTS + key[1:], _ABOUT.pack(block.latest_us, len(block.batch)))
+    about = _about(block.latest_us, len(block.batch), block.acknowledged)
+    batch.put(_EXTENTS + key[1:], about)
+
+
+def _about(latest_us: int, size: int, acknowledged: tuple[Glsn, ...]) -> bytes:
+    return pack(f">qI{len(acknowledged)}Q", latest_us, size, *acknowledged)
+
+
+def _told(about: bytes) -> int:
+    """Return how many addresses were told with a block."""
+    return max(0, len(about) - _ABOUT.size) // _POSITION_BYTES
 
 
 def _file_key(replica: Replica, number: int) -> bytes:
     return _FILE_KEY.pack(_FILES, replica.log_id, replica.chain, replica.birth, number)
 
 
-def _change(batch: WriteBatch, replica: Replica, change: Standing | Gone) -> None:
+def _change(batch: WriteBatch, replica: Replica, change: Tell | Standing | Gone) -> None:
     match change:
+        case Tell(extent, latest_us, size, acknowledged):
+            key = _prefix(_EXTENTS, replica) + _PLACE.pack(extent.last, extent.count)
+            batch.put(key, _about(latest_us, size, acknowledged))
         case Standing():
             batch.put(_prefix(_STANDINGS, replica), _STANDING.pack(VERSION, *change))
             if change.trimmed:

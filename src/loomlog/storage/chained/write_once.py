@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from loomlog.core.chained.chain import Block, Extent, Replica
 from loomlog.core.chained.messages import (
+    Acknowledge,
     Answer,
     Check,
     Copy,
@@ -49,7 +50,7 @@ Answered: TypeAlias = Callable[[Answer], None]
 
 MEASURE_BYTES: Final = MIB  # of blocks: how far the estimate of the table's size may be off
 
-_CHANGING: Final = (Write, Copy, Seal, Trim, Create, Remove)
+_CHANGING: Final = (Write, Copy, Acknowledge, Seal, Trim, Create, Remove)
 _WITH_BLOCK: Final = (Write, Copy)
 
 
@@ -213,7 +214,7 @@ class _BlockCommit:
             elif isinstance(change, Gone):
                 self.standings[replica] = None
                 self._blocks[replica] = _WithAdded(MemoryBlocks, 0)
-            else:
+            elif isinstance(change, Standing):
                 self.standings[replica] = change
             self.changes.append((replica, change))
         return answer
@@ -284,6 +285,10 @@ class _WithAdded:
     def size_of(self, extent: Extent) -> int:
         added = self._added.by_last.get(extent.last)
         return len(added.batch) if added is not None else self._stored.size_of(extent)
+
+    def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
+        added = self._added.by_last.get(extent.last)
+        return added.acknowledged if added is not None else self._stored.acknowledged_in(extent)
 
 
 def _some(*extents: Extent | None) -> list[Extent]:

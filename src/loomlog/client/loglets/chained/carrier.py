@@ -16,10 +16,11 @@ from loomlog.client.context import Client
 from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.chained.requests import Drive
 from loomlog.client.loglets.views import SegmentGoneError
-from loomlog.core.chained.append import Appended, append_next
+from loomlog.core.chained.append import Appended, ChainKey, append_next
 from loomlog.core.chained.chain import Block, block_of, placed
 from loomlog.core.chained.messages import Interrupted, Ticket
 from loomlog.errors import LoomError, NotFound, Sealed, Unavailable
+from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -29,6 +30,7 @@ class ChainedCarrier(Carrier):
     def __init__(self, chains: Chains, client: Client, outcomes: Outcomes) -> None:
         self.chains = chains
         self.outcomes = outcomes
+        self.untold = chains.untold
         self.loop = client.loop
         self.spinning = client.spinning
         # Do not find out whether a doubtful batch was written.
@@ -51,7 +53,17 @@ class ChainedCarrier(Carrier):
 class ChainedAppend(Attempt):
     """Drives one append to a chain."""
 
-    __slots__ = ("_block", "_carrier", "_drive", "_encoding", "_sent", "_spins")
+    __slots__ = (
+        "_block",
+        "_carrier",
+        "_chain",
+        "_drive",
+        "_encoding",
+        "_sent",
+        "_spins",
+        "_told",
+        "_width",
+    )
 
     def __init__(self, carrier: ChainedCarrier, batch: Batch, target: Stream) -> None:
         super().__init__(batch, target)
@@ -61,6 +73,9 @@ class ChainedAppend(Attempt):
         self._block: Block | None = None  # encoded, without a position
         self._sent = False  # it may have been written
         self._spins = False
+        self._width = 1  # the number of chains
+        self._chain: ChainKey = target.id, 0  # of the block
+        self._told: tuple[Glsn, ...] = ()  # with the block, of others that were acknowledged
 
     def start(self) -> None:
         carrier = self._carrier
@@ -80,6 +95,7 @@ class ChainedAppend(Attempt):
             once=carrier.at_once and expected is None,
             expected=expected,
         )
+        self._width = len(view.projection.chains)
         drive = self._drive = Drive(carrier.chains, view, steps, self._ended, self._rest)
         self._spins = True
         carrier.spinning.began()
@@ -94,6 +110,7 @@ class ChainedAppend(Attempt):
         if drive is not None:
             drive.cancel()
             self._rest()
+            self._tell_again()
 
     def _encode(self) -> None:
         self._encoding = None
@@ -110,7 +127,18 @@ class ChainedAppend(Attempt):
             if self._encoding is not None:
                 self._encoding.cancel()
             block = self._carrier.encode(self.batch, self.target.compression)
-        return placed(block, self.target.id, ticket.epoch, ticket.first)
+        if self._told:
+            self._tell_again()
+        stream, first = self.target.id, ticket.first
+        chain = self._chain = stream, first % self._width
+        told = self._told = self._carrier.untold.take(chain)
+        return placed(block, stream, ticket.epoch, first, told)
+
+    def _tell_again(self) -> None:
+        """Tell with another block what may not have been told with this one."""
+        if self._told:
+            self._carrier.untold.add(self._chain, *self._told)
+            self._told = ()
 
     def _report(self, refusal: Interrupted | None) -> None:
         self._sent = refusal is None
@@ -135,12 +163,16 @@ class ChainedAppend(Attempt):
         ticket, outcome = end
         if isinstance(outcome, Appended):
             self._carrier.outcomes.appended(self, ticket.first, ticket.first)
-        elif outcome.untouched:
+            self._carrier.untold.add(self._chain, ticket.first)
+            return
+        self._tell_again()
+        if outcome.untouched:
             self._carrier.outcomes.refused(self, Unavailable(outcome.reason))
         else:
             self._carrier.outcomes.lost(self, outcome.reason)
 
     def _failed(self, error: LoomError) -> None:
+        self._tell_again()
         if self._sent:
             self._carrier.outcomes.unknown(self, error)
         elif isinstance(error, SegmentGoneError):

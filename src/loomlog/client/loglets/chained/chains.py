@@ -2,12 +2,14 @@
 
 Projections come with the log's metadata. After an interruption, all operations affected share one
 request to the metadata repository, which also reports nodes that do not answer.
+
+What was acknowledged is told to replicas with later blocks, and by itself when none follow.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -22,17 +24,28 @@ from loomlog.client.loglets.chained.requests import (
 )
 from loomlog.client.loglets.views import SegmentViews
 from loomlog.client.servers import CachedLog
+from loomlog.core.chained.append import ChainKey, Untold
 from loomlog.core.chained.chain import Projection
-from loomlog.core.chained.messages import Interrupted, Renew, Steps
+from loomlog.core.chained.messages import (
+    Acknowledge,
+    Done,
+    EpochOver,
+    Interrupted,
+    Renew,
+    Steps,
+)
 from loomlog.core.requests import Outcome
 from loomlog.errors import LoomError, NotFound, Retryable, Unavailable
-from loomlog.types import NodeId, StreamId
+from loomlog.types import Glsn, NodeId, StreamId
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
 
 REPORT_S: Final = 1.0  # for the metadata repository to accept a report and start a new epoch
 NEWER_S: Final = 4.0  # how long to wait for a newer epoch before asking again
 LOOK_S: Final = 0.2  # the same for an operation that may continue in the old epoch
+TELL_S: Final = 0.5  # so long at least, and at most twice as long, until what is not told is told
+TELL_ATTEMPTS: Final = 3
+TELL_LAST_S: Final = 0.3  # for what is told when the client is closed
 
 
 class ChainView(NamedTuple):
@@ -61,12 +74,20 @@ class Chains(SegmentViews[ChainView]):
         self._rng = client.rng
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
         self._reporting: dict[tuple[StreamId, NodeId], asyncio.Task[None]] = {}
+        self.untold = Untold(self._watch)
+        self._watching: asyncio.TimerHandle | None = None
+        self._telling: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def close(self) -> None:
-        """Fail operations that wait for a newer projection."""
+        """Fail operations that wait for a newer projection. Tell what is not told yet."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._tell_soon(self.untold.take_all())
+        if self._telling:
+            await asyncio.wait(self._telling, timeout=TELL_LAST_S)
         self._closed = True
-        tasks = [*self._looking.values(), *self._reporting.values()]
+        tasks = [*self._looking.values(), *self._reporting.values(), *self._telling]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -87,6 +108,40 @@ class Chains(SegmentViews[ChainView]):
             return await end
         finally:
             drive.cancel()
+
+    # ---- what was acknowledged
+
+    def _watch(self) -> None:
+        self._watching = asyncio.get_running_loop().call_later(TELL_S, self._look_untold)
+
+    def _look_untold(self) -> None:
+        self._tell_soon(self.untold.take_idle())
+        if self.untold:
+            self._watch()
+        else:
+            self.untold.is_watched = False
+
+    def _tell_soon(self, untold: Iterable[tuple[ChainKey, tuple[Glsn, ...]]]) -> None:
+        for chain, addresses in untold:
+            telling = asyncio.get_running_loop().create_task(self._tell(*chain, addresses))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _tell(self, stream: StreamId, chain: int, addresses: tuple[Glsn, ...]) -> None:
+        """Tell all replicas of a chain. If that fails in this epoch and the next ones, they are told
+        with the next block."""
+        with suppress(LoomError):
+            view = self.view(stream)
+            for attempt in range(TELL_ATTEMPTS):
+                request = Acknowledge(view.epoch, addresses)
+                replicas = view.projection.chains[chain]
+                asks = (self.requests.ask_replica(view, replica, request) for replica in replicas)
+                answers = await asyncio.gather(*asks)
+                if all(isinstance(answer, Done) for answer in answers):
+                    return
+                met = max((a.epoch for a in answers if isinstance(a, EpochOver)), default=0)
+                view = await self.recover(view, Interrupted("", met), attempt)
+        self.untold.put_back((stream, chain), *addresses)
 
     # ---- late nodes
 

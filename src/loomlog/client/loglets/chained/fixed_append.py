@@ -42,12 +42,20 @@ async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
             view = await chains.learn(fixed.stream)
         except SegmentGoneError:
             return 0  # references are not trimmed before their writer records them
+        chain = fixed.stream, ticket.first % len(view.projection.chains)
+        told = chains.untold.take(chain)
         try:
-            outcome, _ = await chains.run(view, write(view.projection, ticket, block))
+            steps = write(view.projection, ticket, block._replace(acknowledged=told))
+            outcome, _ = await chains.run(view, steps)
+            if isinstance(outcome, Appended):
+                told = (ticket.first,)
         except AppendUnknown:
             return 0  # it was trimmed: the same
         except SegmentGoneError:
             continue  # or this client has just lost what it knew of the log
+        finally:
+            if told:
+                chains.untold.add(chain, *told)
         return ticket.first if isinstance(outcome, Appended) else 0
 
 
