@@ -13,12 +13,27 @@ from loglets_of import chains_of
 from loomlog import columns
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.log import Log
+from loomlog.client.loglets.chained import chains
 from loomlog.client.loglets.chained.chains import ChainView
 from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
 from loomlog.client.loglets.contract import Fixed
 from loomlog.core.chained.chain import Block, Replica, block_of, junk, placed
-from loomlog.core.chained.messages import Answer, Found, Read, Refused, Stored, Write, Written
+from loomlog.core.chained.messages import (
+    Acknowledge,
+    Answer,
+    Done,
+    Found,
+    List,
+    Listed,
+    Read,
+    Refused,
+    Request,
+    Stored,
+    Write,
+    Written,
+)
 from loomlog.core.chained.replica import REACH
+from loomlog.errors import PermissionDenied
 from loomlog.limits import POSITION_MAX
 from loomlog.testing import LocalCluster
 from loomlog.types import Glsn
@@ -65,7 +80,7 @@ async def view_of(log: Log) -> ChainView:
     return await chains_of(log).learn((await log.describe()).active_streams[0].id)
 
 
-async def ask(log: Log, replica: Replica, request: Write | Read) -> Answer:
+async def ask(log: Log, replica: Replica, request: Request) -> Answer:
     return await chains_of(log).requests.ask_replica(await view_of(log), replica, request)
 
 
@@ -105,6 +120,27 @@ async def test_a_reader_adds_nothing_behind_what_was_handed_out(site: Site) -> N
     assert (await writer.append(b"four")).position == last + 1
     assert await reader.tail() == last + 1
     assert await values(reader, last + 1) == [b"one", b"two", b"three", b"four"]
+
+
+async def test_a_reader_does_not_tell_what_was_acknowledged(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicas would say that a block is lost which was only in flight."""
+    monkeypatch.setattr(chains, "TELL_S", 3600.0)
+    both, reader = await site.log("append:events", "read:events"), await site.log("read:events")
+    first = (await both.append(b"one")).position
+    view = await view_of(reader)
+    head = view.projection.chain_of(first)[0]
+    note = Acknowledge(view.epoch, (first,))
+    with pytest.raises(PermissionDenied):
+        await ask(reader, head, note)
+    there = await ask(reader, head, Read(view.epoch, first))
+    assert isinstance(there, Found)
+    again = there.block._replace(acknowledged=(first,))
+    assert await write(reader, head, again) == Stored()  # it is there; nothing is written
+    told = List(view.epoch, 1, 9, with_acknowledged=True)
+    assert await ask(reader, head, told) == Listed([again.extent], more=False)
+    assert await ask(both, head, note) == Done()
 
 
 async def test_a_reader_hides_no_entry_behind_junk(site: Site) -> None:

@@ -7,6 +7,7 @@ import pytest
 from run_seeds import Choice, Outcome, run_seed
 
 from loomlog.core.chained import comparison, reconfigure
+from loomlog.core.chained.append import Untold
 from loomlog.core.chained.lost_blocks import Side
 from loomlog.core.chained.messages import Steps
 from loomlog.core.copyset import log_state, procedures
@@ -14,6 +15,7 @@ from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.nodes import registration
 from loomlog.metadata.nodes.registration import Registration
 from loomlog.testing.sim.disk import SimFiles
+from loomlog.types import Glsn
 
 SEEDS = 15
 FORGETFUL_SEEDS = 20
@@ -127,11 +129,19 @@ def test_the_judge_notices_an_absent_node_that_keeps_a_loss_for_itself(
 def test_the_judge_notices_an_absent_node_of_a_chain_that_is_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def find_nothing(witness: Side, head: Side) -> Steps[list[range]]:
+    def find_nothing(witness: Side, head: Side, decided: Glsn) -> Steps[list[range]]:
         yield from ()
         return []
 
     monkeypatch.setattr(comparison, "find_forgotten", find_nothing)
+    errors = (run_workload("absent-chained", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
+    assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+def test_the_judge_notices_the_first_node_of_a_chain_that_was_told_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Untold, "add", lambda self, chain, *addresses: None)
     errors = (run_workload("absent-chained", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
     assert any("was acknowledged, is not lost" in error for error in errors)
 

@@ -7,8 +7,8 @@ in turn     one node after the other loses power and forgets the same writes, as
             condition is left: nothing is lost, since the copies were made again.
 
 The first one is for `copyset` and `chained` logs. What the first node of a chain alone has may have
-been in flight when the power failed: it may be missing without a word, but nothing else is ever in
-its place.
+been in flight when the power failed. So its writer tells it what was acknowledged, within a second
+of its last block.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from loomlog.errors import LoomError
 from loomlog.metadata.catalog.records import decode
 from loomlog.metadata.chained.records import PREFIX
 from loomlog.testing.history import History
-from loomlog.testing.sim.disk import DiskImage
 from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.types import Gap, Glsn, NodeId, SyncMode
+from loomlog.types import Gap, Glsn, SyncMode
 from workloads.cluster import finish
 from workloads.losses import LOG, WITHIN_S, ForgetfulDisks
 
 LOOK_S: Final = 0.2
 RECOVERY_S: Final = 45.0
+TOLD_S: Final = 1.2  # until a writer of a chain has told what was acknowledged
 HANDED_OUT_MAX: Final = 1 << 33  # in life more: a reader has to fill it, a part at a time
 UNIMPORTANT: Final = {"clock-skew", "node-avoided"}
 
@@ -139,23 +139,15 @@ class _AbsentOfChain(_Absent):
     def __init__(self, sim: Simulation, servers: SimCluster) -> None:
         super().__init__(sim, servers)
         self._protocol = "chained"
-        self._heads: list[NodeId] = []  # of the chains, when the power fails
-        self._absent: NodeId = 0
         self._kinds: Collection[str] = ()  # of the conditions when all is settled
 
-    def _lose_power(self, really: dict[str, DiskImage]) -> None:
-        [record] = self._records()
-        self._heads = [chain[0].node_id for chain in record.projection.chains]
-        super()._lose_power(really)
+    async def _append(self, cluster: Cluster) -> None:
+        await super()._append(cluster)
+        await asyncio.sleep(TOLD_S)
 
     def _records(self) -> list[ChainedRecord]:
         kept = self._servers.store.look(PREFIX).items()
         return [decode(ChainedRecord, key, value) for key, value in kept]
-
-    def _start(self, name: str) -> None:
-        super()._start(name)
-        if name in self._servers.node_names:
-            self._absent = int(name.removeprefix("vsn-"))  # the last one
 
     async def _recover(self, cluster: Cluster) -> None:
         if self._random.random() < 0.5:
@@ -174,14 +166,7 @@ class _AbsentOfChain(_Absent):
     def _judge(self, found: dict[Glsn, bytes], lost: list[Gap]) -> None:
         if bool(lost) != ("data-lost" in self._kinds):
             raise AssertionError(f"{lost} is lost, and the conditions are {self._kinds}")
-        for position in [*self._appended]:
-            if position not in found and self._was_head(position):
-                del self._appended[position]
         super()._judge(found, lost)
-
-    def _was_head(self, position: Glsn) -> bool:
-        """Return whether the absent node is the first of a position's chain."""
-        return self._heads[position % len(self._heads)] == self._absent
 
 
 class _InTurn(_CopysetDisks):

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from loomlog.batch import assign_llsn, assign_position, build
 from loomlog.core.chained.chain import Block, Extent, Projection, Replica, junk
 from loomlog.core.chained.messages import (
+    ACKNOWLEDGED_MAX,
     LIST_MAX,
+    Acknowledge,
     Answer,
     Before,
     Beyond,
@@ -52,7 +54,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.requests import Lost
 from loomlog.errors import InvalidArgument
-from loomlog.limits import REFERENCE_RECORDS_MAX
+from loomlog.limits import POSITION_MAX, REFERENCE_RECORDS_MAX
 from loomlog.types import Buffer
 from loomlog.wire import chained
 from loomlog.wire import loomlog_pb2 as pb
@@ -85,12 +87,21 @@ def block(first: int, count: int, sequence: int = 1, body: bytes = b"body") -> B
 
 BATCHES = st.builds(block, POSITION, st.integers(1, 1000), LONG, st.binary(max_size=200))
 BLOCKS = BATCHES | st.builds(junk, POSITION, COUNT)
+TOLD = st.lists(POSITION, max_size=ACKNOWLEDGED_MAX).map(tuple)
 
 REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Write, LONG, BLOCKS),
+    st.builds(
+        lambda epoch, block, told: Write(epoch, block._replace(acknowledged=told)),
+        *(LONG, BATCHES, TOLD),
+    ),
+    st.builds(Acknowledge, LONG, TOLD),
     st.builds(Read, LONG, LONG),
     st.builds(Before, LONG, LONG),
-    st.builds(List, LONG, LONG, st.integers(1, LIST_MAX), st.none() | SIGNED),
+    st.builds(
+        List,
+        *(LONG, LONG, st.integers(1, LIST_MAX), st.none() | SIGNED, st.booleans(), st.booleans()),
+    ),
     st.builds(Fetch, LONG, LONG, st.integers(1, chained.FETCH_BYTES_MAX), st.booleans()),
     st.builds(Check, LONG),
     st.builds(Measure, LONG, LONG, LONG, st.integers(1, LIST_MAX)),
@@ -109,7 +120,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Found, BLOCKS),
     st.builds(Missing, LONG),
     st.builds(TrimmedTo, LONG),
-    st.builds(Listed, st.lists(st.builds(Extent, LONG, SHORT)), st.booleans(), LONG),
+    st.builds(Listed, st.lists(st.builds(Extent, LONG, SHORT)), st.booleans(), LONG, TOLD),
     st.builds(MeasuredBlocks, LONG, LONG),
     st.builds(Fetched, st.lists(BLOCKS, max_size=5), st.booleans()),
     st.builds(Pulled, LONG, LONG, st.booleans()),
@@ -158,6 +169,7 @@ def test_no_kind_is_left_out() -> None:
             List(1, 1, 1, 5, without_junk=True),
             Fetch(1, 1, 1),
             Check(1),
+            Acknowledge(1, (1,)),
         ),
         Measure(1, 1, 1, 1),
         *(Trim(1, 1), Seal(1), Create(), Pull(1, replica, 1, 1), Remove(), FindEnd(1)),
@@ -239,8 +251,9 @@ def flipped(content: Buffer, at: int) -> memoryview:
     return memoryview(changed)
 
 
-def write_of(found: Block) -> pb.ChainRequest:
-    message, _ = chained.request_to_wire(Replica(NODE, 1, 0, 1), Write(1, found))
+def write_of(found: Block, *told: int) -> pb.ChainRequest:
+    request = Write(1, found._replace(acknowledged=told))
+    message, _ = chained.request_to_wire(Replica(NODE, 1, 0, 1), request)
     return message
 
 
@@ -253,6 +266,9 @@ def write_of(found: Block) -> pb.ChainRequest:
         (write_of(block(5, 2)), memoryview(b"no batch")),
         (write_of(block(5, 2)), memoryview(block(6, 2).batch)),
         (write_of(block(5, 2)), memoryview(block(5, 3).batch)),
+        (write_of(block(5, 2), 0), memoryview(block(5, 2).batch)),
+        (write_of(block(5, 2), 4, POSITION_MAX + 1), memoryview(block(5, 2).batch)),
+        (write_of(block(5, 2), *[4] * (ACKNOWLEDGED_MAX + 1)), memoryview(block(5, 2).batch)),
         (pb.ChainRequest(), memoryview(b"")),
         (pb.ChainRequest(kind=99), memoryview(b"")),  # type: ignore[arg-type]
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from write_once_rig import EPOCH, HERE, NODE, THERE, WriteOnceRig, batch
 from loomlog.batch import build
 from loomlog.core.chained.chain import Block, Extent, Replica, junk
 from loomlog.core.chained.messages import (
+    Acknowledge,
     Answer,
     Before,
     Check,
@@ -25,6 +27,8 @@ from loomlog.core.chained.messages import (
     Found,
     List,
     Listed,
+    Measure,
+    MeasuredBlocks,
     Missing,
     Read,
     Refused,
@@ -193,6 +197,37 @@ def test_extents_are_listed_without_junk(rig: WriteOnceRig) -> None:
     assert rig.ask(List(EPOCH, 1, 2, without_junk=True)) == Listed(found, more=False)
     assert rig.ask(List(EPOCH, 1, 1, without_junk=True)) == Listed(found[:1], more=True)
     assert rig.ask(List(EPOCH, 13, 1, without_junk=True)) == Listed(found[1:], more=False)
+
+
+def test_what_writers_tell_is_kept_with_blocks(rig: WriteOnceRig) -> None:
+    """Beside them: a block that is read is as it was written."""
+    rig.write(batch(10, 3), batch(20)._replace(acknowledged=(10, 13)), junk(30, 2))
+    told = List(EPOCH, 1, 9, with_acknowledged=True)
+    extents = [Extent(10, 3), Extent(20, 1), Extent(30, 2)]
+    assert rig.ask(told) == Listed(extents, more=False, acknowledged=(10, 13))
+    assert rig.ask(Fetch(EPOCH, 20, 1)) == Fetched([batch(20)], more=True)
+    for _ in range(2):
+        assert rig.ask(Acknowledge(EPOCH, (20, 21, 30, 10))) == Done()  # those that are there
+        assert rig.ask(told) == Listed(extents, more=False, acknowledged=(10, 10, 13, 20))
+    assert rig.ask(Measure(EPOCH, 1, 25, 9)) == MeasuredBlocks(25, 2 * len(b"batch"))
+    assert rig.ask(Trim(EPOCH, 12)) == Done()
+    assert rig.ask(replace(told, position=13)) == Listed(
+        extents[1:], more=False, acknowledged=(10, 13, 20)
+    )
+
+
+def test_a_block_and_what_is_told_of_it_may_be_in_one_commit(rig: WriteOnceRig) -> None:
+    answers: list[Answer] = []
+    for request in (
+        Write(EPOCH, batch(1)._replace(acknowledged=(7,))),
+        Acknowledge(EPOCH, (1,)),
+        Acknowledge(EPOCH, (1,)),
+    ):
+        rig.store.ask(HERE, request, answers.append)
+    rig.work()
+    assert answers == [Stored(), Done(), Done()]
+    told = rig.ask(List(EPOCH, 1, 9, with_acknowledged=True))
+    assert told == Listed([Extent(1, 1)], more=False, acknowledged=(7, 1))
 
 
 def test_what_is_not_committed_is_not_seen(rig: WriteOnceRig) -> None:

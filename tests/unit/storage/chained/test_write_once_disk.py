@@ -19,6 +19,7 @@ from write_once_rig import EPOCH, HERE, NODE, THERE, WriteOnceRig, batch
 
 from loomlog.core.chained.chain import Extent, junk
 from loomlog.core.chained.messages import (
+    Acknowledge,
     Answer,
     Before,
     Check,
@@ -39,7 +40,9 @@ from loomlog.core.chained.messages import (
     Write,
 )
 from loomlog.core.chained.replica import Put, Standing
+from loomlog.errors import Corrupt
 from loomlog.limits import MIB
+from loomlog.storage import rocks
 from loomlog.storage.chained import block_files
 from loomlog.storage.chained.block_table import BlockTable
 from loomlog.storage.chained.rocks_table import RocksTable
@@ -305,3 +308,29 @@ def bytes_read() -> int:
     """Return how much this process has read so far, from wherever."""
     counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(counters["rchar"])
+
+
+def test_what_writers_told_survives_a_restart(tmp_path: Path) -> None:
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    rig = WriteOnceRig(table).sealed()
+    rig.write(batch(1), batch(2)._replace(acknowledged=(1,)))
+    rig.ask(Acknowledge(EPOCH, (2,)))
+    table.close()
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    listed = WriteOnceRig(table).ask(List(EPOCH, 1, 9, with_acknowledged=True))
+    assert listed == Listed([Extent(1, 1), Extent(2, 1)], more=False, acknowledged=(1, 2))
+    table.close()
+
+
+@pytest.mark.parametrize("size", [0, 11, 13, 19])
+def test_a_row_of_no_possible_length_is_damage(tmp_path: Path, size: int) -> None:
+    table = RocksTable(str(tmp_path / "db"), NODE)
+    rig = WriteOnceRig(table).sealed()
+    rig.write(batch(1))
+    [key] = [key for key, _ in rocks.Cursor(table._db).rows(b"E")]
+    table._db[key] = bytes(size)
+    with pytest.raises(Corrupt):
+        table.look(HERE).acknowledged_in(Extent(1, 1))
+    with pytest.raises(Corrupt):
+        table.look(HERE).size_of(Extent(1, 1))
+    table.close()
