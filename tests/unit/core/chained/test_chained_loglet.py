@@ -138,6 +138,18 @@ def test_unheard_replicas_are_stored_and_older_records_have_none() -> None:
     assert decode(ChainedRecord, "chained/7", json.dumps(stored).encode()) == RECORD
 
 
+def test_older_records_say_less_of_unheard_replicas_and_projections() -> None:
+    """They noted only those that another one was before that answered."""
+    record = unheard_record()
+    stored = json.loads(encode(record))
+    stored["unheard"] = [fields[:3] for fields in stored["unheard"]]
+    stored["projection"].pop()
+    assert decode(ChainedRecord, "chained/7", json.dumps(stored).encode()) == record
+    [unheard] = record.unheard
+    known = replace(record, unheard=(unheard._replace(decided=5),))
+    assert decode(ChainedRecord, "chained/7", encode(known)) == known
+
+
 def test_who_was_unheard_before_a_rollback_is_compared_after_it() -> None:
     record = unheard_record()
     held = dict.fromkeys(record.projection.replicas, ReplicaEpochs(sealed=4, written=4))

@@ -238,7 +238,7 @@ def test_all_that_a_witness_has_is_reported_and_nothing_with_honest_disks() -> N
 def test_the_check_notices_witnesses_that_do_not_say_what_was_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = comparison.find_forgotten
+    real = lost_blocks.find_forgotten
 
     def without(witness: Side, head: Side, decided: Glsn) -> Steps[list[range] | Stop]:
         found = yield from real(witness, head, decided)

@@ -128,8 +128,8 @@ class Chains(SegmentViews[ChainView]):
             telling.add_done_callback(self._telling.discard)
 
     async def _tell(self, stream: StreamId, chain: int, addresses: tuple[Glsn, ...]) -> None:
-        """Tell all replicas of a chain. If that fails in this epoch and the next ones, they are told
-        with the next block."""
+        """Tell all replicas of a chain. If that fails in this epoch and the next ones, the next
+        block tells them."""
         with suppress(LoomError):
             view = self.view(stream)
             for attempt in range(TELL_ATTEMPTS):
