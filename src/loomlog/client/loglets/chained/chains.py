@@ -22,7 +22,7 @@ from loomlog.client.loglets.chained.requests import (
     ReplicaRequest,
     resolve,
 )
-from loomlog.client.loglets.views import SegmentViews
+from loomlog.client.loglets.views import SegmentGoneError, SegmentViews
 from loomlog.client.servers import CachedLog
 from loomlog.core.chained.append import ChainKey, Untold
 from loomlog.core.chained.chain import Projection
@@ -112,7 +112,8 @@ class Chains(SegmentViews[ChainView]):
     # ---- what was acknowledged
 
     def _watch(self) -> None:
-        self._watching = asyncio.get_running_loop().call_later(TELL_S, self._look_untold)
+        if not self._closed:
+            self._watching = asyncio.get_running_loop().call_later(TELL_S, self._look_untold)
 
     def _look_untold(self) -> None:
         self._tell_soon(self.untold.take_idle())
@@ -130,7 +131,7 @@ class Chains(SegmentViews[ChainView]):
     async def _tell(self, stream: StreamId, chain: int, addresses: tuple[Glsn, ...]) -> None:
         """Tell all replicas of a chain. If that fails in this epoch and the next ones, the next
         block tells them."""
-        with suppress(LoomError):
+        try:
             view = self.view(stream)
             for attempt in range(TELL_ATTEMPTS):
                 request = Acknowledge(view.epoch, addresses)
@@ -141,6 +142,10 @@ class Chains(SegmentViews[ChainView]):
                     return
                 met = max((a.epoch for a in answers if isinstance(a, EpochOver)), default=0)
                 view = await self.recover(view, Interrupted("", met), attempt)
+        except SegmentGoneError:
+            return  # it was trimmed
+        except LoomError:
+            pass
         self.untold.put_back((stream, chain), *addresses)
 
     # ---- late nodes
