@@ -9,8 +9,8 @@ begun, the block is where the new projection can see it, or will never be seen: 
 A block counts as appended only where its chain has as many replicas as appends need. On a shorter
 chain it may be decided, and readers see it; its writer waits for a later epoch, with more replicas.
 
-Only the writer of a block knows that it was acknowledged. Replicas are told with its next block on
-the same chain. If all others forget the block, one can prove later that it is lost.
+Only the writer of a block knows that it was acknowledged. Its next block on the same chain tells
+the replicas. If all others forget the block, one can prove later that it is lost.
 """
 
 from __future__ import annotations

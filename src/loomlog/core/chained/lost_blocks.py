@@ -159,8 +159,8 @@ def find_forgotten(witness: Side, head: Side, decided: Glsn) -> Steps[list[range
 
 
 class _Acknowledged:
-    """Which of the blocks that are missing were acknowledged, as far as replicas know. That may be
-    stored with a block before them or behind."""
+    """The missing blocks that replicas know to have been acknowledged, perhaps from a block before
+    these or behind."""
 
     def __init__(self) -> None:
         self.found: set[Glsn] = set()

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from loomlog.core.backoff import Backoff
@@ -265,13 +265,9 @@ def reconfigure(
 def _unheard(projection: Projection, absent: list[Replica], new: Projection) -> tuple[Unheard, ...]:
     """Return the absent replicas. If one before them is not, that one had all their blocks, and
     what it lacks it has forgotten. Else what they alone have may have been in flight."""
-    unheard = []
-    for replica in absent:
-        chain = projection.chains[replica.chain]
-        was_first = set(absent).issuperset(chain[: chain.index(replica)])
-        decided = projection.decided if was_first else POSITION_MAX
-        unheard.append(Unheard(replica, new.epoch, new.start, decided))
-    return tuple(unheard)
+    first = {r for c in projection.chains for r in takewhile(absent.__contains__, c)}
+    decided = {r: projection.decided if r in first else POSITION_MAX for r in absent}
+    return tuple(Unheard(replica, new.epoch, new.start, decided[replica]) for replica in absent)
 
 
 def _decided(projection: Projection, goal: Goal, seals: Seals, start: Glsn) -> Glsn:
@@ -279,21 +275,16 @@ def _decided(projection: Projection, goal: Goal, seals: Seals, start: Glsn) -> G
     that a newcomer got before. If all have crashed, they have given each other what they had."""
     if goal.newcomer is not None:
         return max(projection.decided, goal.newcomer.copied)
-    all_crashed = (_all_crashed(projection, chain, seals, goal) for chain in projection.chains)
-    return start if all(all_crashed) else projection.decided
+    answered = [_answered(projection, chain, seals, goal) for chain in projection.chains]
+    return start if all(there == crashed for there, crashed in answered) else projection.decided
 
 
-def _all_crashed(projection: Projection, chain: Chain, seals: Seals, goal: Goal) -> bool:
-    there = _there(chain, seals, goal)
-    return len(_crashed(projection, there, seals)) == len(there)
-
-
-def _there(chain: Chain, seals: Seals, goal: Goal) -> list[Replica]:
-    return [replica for replica in chain if replica in seals and replica not in goal.unfit]
-
-
-def _crashed(projection: Projection, there: list[Replica], seals: Seals) -> list[Replica]:
-    return [r for r in there if seals[r].life != projection.life_of(r.node_id)]
+def _answered(
+    projection: Projection, chain: Chain, seals: Seals, goal: Goal
+) -> tuple[list[Replica], list[Replica]]:
+    """Return the replicas that are there, and which of them have crashed."""
+    there = [replica for replica in chain if replica in seals and replica not in goal.unfit]
+    return there, [r for r in there if seals[r].life != projection.life_of(r.node_id)]
 
 
 def _lives(chains: list[Chain], seals: Seals) -> tuple[tuple[NodeId, int], ...]:
@@ -311,8 +302,7 @@ def _remind(
     """Give the replicas of a chain back what they may have forgotten. First upwards: what a replica
     has was on all before it. Then downwards: that completes blocks, as readers do. Return the
     replicas that are not there, if all others may have forgotten something."""
-    there = _there(chain, seals, goal)
-    crashed = _crashed(projection, there, seals)
+    there, crashed = _answered(projection, chain, seals, goal)
     absent: list[Replica] = []
     if not crashed:
         return absent

@@ -131,7 +131,7 @@ def test_what_was_trimmed_is_not_lost() -> None:
 
 
 def test_the_comparison_looks_through_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was told of a block is far behind it, or before it."""
+    """Blocks far behind and before others tell of them."""
     monkeypatch.setattr(lost_blocks, "LIST_MAX", 3)
     log = Forgetful()
     early = log.ticket()
@@ -150,7 +150,7 @@ def test_the_comparison_looks_through_many_blocks(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_newcomer_that_has_become_the_first_proves_what_was_copied_to_it() -> None:
-    """Nobody told it anything, but all that it got was decided when another one joined."""
+    """No writer told it anything, but all that it got was decided when another one joined."""
     log = Forgetful()
     forgotten = log.appended(2)
     log.reconfigured(Goal(leaving=frozenset([2, 3])))

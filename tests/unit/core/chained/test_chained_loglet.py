@@ -139,7 +139,7 @@ def test_unheard_replicas_are_stored_and_older_records_have_none() -> None:
 
 
 def test_older_records_say_less_of_unheard_replicas_and_projections() -> None:
-    """They noted only those that another one was before that answered."""
+    """A replica was noted only if one before it had answered."""
     record = unheard_record()
     stored = json.loads(encode(record))
     stored["unheard"] = [fields[:3] for fields in stored["unheard"]]

@@ -36,8 +36,8 @@ def test_who_is_not_waited_for_is_noted_with_the_epoch() -> None:
 def test_it_is_noted_who_may_have_blocks_that_were_in_flight(
     absent: set[NodeId], first: list[NodeId]
 ) -> None:
-    """Nobody that was heard is before them, so blocks that they alone have prove nothing; except
-    those that all had."""
+    """No replica that was heard is before them, so blocks that they alone have prove nothing;
+    except those that all had."""
     log = Forgetful()
     log.appended()
     log.lose_power()

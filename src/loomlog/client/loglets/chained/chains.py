@@ -3,7 +3,7 @@
 Projections come with the log's metadata. After an interruption, all operations affected share one
 request to the metadata repository, which also reports nodes that do not answer.
 
-What was acknowledged is told to replicas with later blocks, and by itself when none follow.
+Later blocks tell replicas what was acknowledged; if none follow, a request does.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from loomlog.wire import loomlog_pb2 as pb
 REPORT_S: Final = 1.0  # for the metadata repository to accept a report and start a new epoch
 NEWER_S: Final = 4.0  # how long to wait for a newer epoch before asking again
 LOOK_S: Final = 0.2  # the same for an operation that may continue in the old epoch
-TELL_S: Final = 0.5  # so long at least, and at most twice as long, until what is not told is told
+TELL_S: Final = 0.5  # until replicas learn what was acknowledged; at most twice as much
 TELL_ATTEMPTS: Final = 3
-TELL_LAST_S: Final = 0.3  # for what is told when the client is closed
+TELL_LAST_S: Final = 0.3  # the same when the client is closed, however much is left
 
 
 class ChainView(NamedTuple):
