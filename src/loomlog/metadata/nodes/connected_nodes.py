@@ -327,6 +327,12 @@ class ConnectedNodes:
         for connection in list(self._node_of):
             connection.close(error)
 
+    def cut(self, node: NodeId) -> None:
+        """Close the connection of a node, if it has one, so that it must register again."""
+        known = self._nodes.get(node)
+        if known is not None and known.connection is not None:
+            known.connection.abort(Unavailable(f"node {node} was given up"))
+
     def forget(self, node: NodeId) -> None:
         """Forget a node that is not part of the cluster any more."""
         known = self._nodes.pop(node, None)

@@ -24,6 +24,11 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.01  # while others take over from a node that stops
 RESTART_S_MAX: Final = 86_400.0  # a day; replicas that are away longer should be replaced
+_GIVE_UP: Final = (
+    pb.ChangeNode.REMOVE,
+    pb.ChangeNode.REPLACE,
+    pb.ChangeNode.MARK_UNRECOVERABLE,
+)
 
 
 class NodeOperator:
@@ -48,8 +53,12 @@ class NodeOperator:
         change = self._changes.get(request.action)
         if change is None:
             raise InvalidArgument(f"there is no change {request.action} of a node")
-        self._catalog.node(request.storage_node_id)
-        return logged(await change(request))
+        node = request.storage_node_id
+        self._catalog.node(node)
+        changed = logged(await change(request))
+        if request.action in _GIVE_UP and not self._nodes.alive(node):
+            self._nodes.cut(node)  # a process that hangs would go on as if it had its data
+        return changed
 
     # ---- check
 

@@ -165,3 +165,26 @@ async def test_remains_of_a_log_go_with_it(tmp_path: Path) -> None:
         await cluster.delete()
         await nodes[2].restart(cluster.address)
         await nodes[2].until(lambda: not nodes[2].replicas)
+
+
+@pytest.mark.parametrize("action", [NODE.REMOVE, NODE.REPLACE, NODE.MARK_UNRECOVERABLE])
+async def test_a_process_that_hangs_and_is_given_up_has_to_register_again(
+    action: pb.ChangeNode.Action, tmp_path: Path
+) -> None:
+    """It must not go on as if it had its data, nor be waited for until its connection breaks."""
+    async with quick(tmp_path) as cluster:
+        nodes = await started(cluster, 3)
+        hung = nodes[1]
+        connection = hung.connection
+        assert connection is not None
+        hung.stop_heartbeat()
+        connection.hold()  # it reads nothing, not even whether it is there
+        while (await cluster.node(2)).alive:
+            pass
+        term = cluster.repository.term
+        assert term is not None
+        assert term.nodes.connected(2)
+        await cluster.change_node(action, 2, force=action == NODE.REMOVE)
+        assert not term.nodes.connected(2)
+        connection.release()
+        await hung.until(lambda: connection.closed)
