@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import pytest
 import pytest_asyncio
 from agreeing_readers import LOST, content
 from cli_rig import Loom, environment, program
+from poll import until
 
 import loomlog
-from loomlog.errors import Conflict, LoomError, NotFound, RolledBack
+from loomlog.errors import Conflict, LoomError, NotFound, Retryable, RolledBack
 from loomlog.testing.ports import free_address
 
 pytestmark = pytest.mark.timeout(180)
@@ -95,6 +97,13 @@ class CatchUpRig:
             assert not set(at) & set(known), "a position was given twice"
             known |= at
 
+    async def runs(self, cluster: loomlog.Cluster) -> None:
+        """Wait until all logs run. A `copyset` append that waits some seconds for a sequencer is
+        sent again. Nodes that were started a moment ago, and have trimmed young entries, cannot
+        tell whether they had it before."""
+        for name in self.appended:
+            await until(partial(is_running, cluster.log(name)))
+
     async def reads_all(self, cluster: loomlog.Cluster) -> None:
         for name, known in self.appended.items():
             log = cluster.log(name)
@@ -127,6 +136,17 @@ class CatchUpRig:
     def conditions(self) -> str:
         status: dict[str, Any] = self.loom.json("status")
         return " ".join(condition["text"] for condition in status["conditions"])
+
+
+async def is_running(log: loomlog.Log) -> bool:
+    try:
+        streams = (await log.describe()).active_streams
+    except Retryable:
+        return False
+    epochs = [(each.copyset, each.epoch) for each in streams if each.copyset is not None]
+    return all(each.state == "running" for each in streams) and all(
+        copyset.sequencer and copyset.last_clean == epoch - 1 for copyset, epoch in epochs
+    )
 
 
 @pytest_asyncio.fixture
@@ -196,6 +216,7 @@ async def test_a_restored_copy_is_brought_up_to_date(rig: CatchUpRig) -> None:
         assert any("cannot be read" in note for note in found["notes"])
         rig.start_vmr()
         rig.ready("vmr")
+        await rig.runs(cluster)
         await rig.append(cluster, "last")
         await rig.reads_all(cluster)
         for name, known in rig.appended.items():
