@@ -57,7 +57,7 @@ class NodeOperator:
         self._catalog.node(node)
         changed = logged(await change(request))
         if request.action in _GIVE_UP and not self._nodes.alive(node):
-            self._nodes.cut(node)  # a process that hangs would go on as if it had its data
+            self._nodes.cut(node)  # a process that hangs would continue as if it had its data
         return changed
 
     # ---- check

@@ -171,7 +171,7 @@ async def test_remains_of_a_log_go_with_it(tmp_path: Path) -> None:
 async def test_a_process_that_hangs_and_is_given_up_has_to_register_again(
     action: pb.ChangeNode.Action, tmp_path: Path
 ) -> None:
-    """It must not go on as if it had its data, nor be waited for until its connection breaks."""
+    """It may not continue as if it had its data, and nobody waits until its connection breaks."""
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 3)
         hung = nodes[1]
