@@ -171,7 +171,7 @@ async def test_remains_of_a_log_go_with_it(tmp_path: Path) -> None:
 async def test_a_process_that_hangs_and_is_given_up_has_to_register_again(
     action: pb.ChangeNode.Action, tmp_path: Path
 ) -> None:
-    """It may not continue as if it had its data, and nobody waits until its connection breaks."""
+    """The node may not continue as if it had its data, and nobody waits for a broken connection."""
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 3)
         hung = nodes[1]
