@@ -251,7 +251,8 @@ def _checksum_of(live: Iterable[Any], file: RangeFile, named: str) -> tuple[str,
     return checksum.text(), first
 
 
-_NULL_LENGTH: Final = pa.scalar(-1, pa.int32())
+# -1. Where pandas is installed, `pa.scalar` imports it, which takes half a second.
+_NULL_LENGTH: Final = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(b"\xff" * 4)])[0]
 _BYTES_PER_OFFSET: Final = 4
 
 

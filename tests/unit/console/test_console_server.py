@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,9 @@ async def _shown(address: str, authorities: Path) -> bytes | None:
     writer.close()
     await writer.wait_closed()
     return shown
+
+
+def test_it_does_not_load_pandas() -> None:
+    """Arrow does so by the way, which takes half a second and 40 MB."""
+    program = "import sys, loomlog.console.server; assert 'pandas' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
