@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from loomlog.cli.loom import COMMANDS
@@ -31,8 +32,10 @@ PROGRAMS = tuple(f"loomlog.cli.{name}" for name in ("loom", "vmr", "vsn"))
 # What programs import when they run.
 LATER = (
     *("loomlog.client.blocking", "loomlog.client.cluster", "loomlog.metadata", "loomlog.node"),
-    *("loomlog.columns", "rich.console", "typer._adapters", "uvloop"),
+    *("loomlog.cli.processes.served_node", "loomlog.columns", "loomlog.console.server"),
+    *("loomlog.http", "encodings.idna", "rich.console", "typer._adapters", "uvloop"),
     *(f"loomlog.cli.commands.{name}" for name in COMMANDS),
+    *(("pandas",) if find_spec("pandas") is not None else ()),  # Arrow wants it, if it is there
 )
 # Libraries that are loaded with these start no threads, which a fork would not have.
 ONE_THREAD = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OPENBLAS_NUM_THREADS": "1"}

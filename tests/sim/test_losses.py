@@ -3,8 +3,11 @@ that forgot the last writes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from run_seeds import Choice, Outcome, run_seed
+from seed_chunks import chunks
 
 from loomlog.core.chained import comparison, reconfigure
 from loomlog.core.chained.append import Untold
@@ -17,8 +20,8 @@ from loomlog.metadata.nodes.registration import Registration
 from loomlog.testing.sim.disk import SimFiles
 from loomlog.types import Glsn
 
-SEEDS = 15
-FORGETFUL_SEEDS = 20
+CHUNKS = 4
+SEEDS_PER_CHUNK = 5
 FORGOTTEN_SEEDS = 5
 GIVEN_UP_SEEDS = 6
 FORGETFUL_REGRESSIONS = (
@@ -36,8 +39,15 @@ def run(seed: int) -> Outcome:
     return run_seed(Choice(seed, "losses", "none"))
 
 
-def test_what_was_acknowledged_is_read_or_said_to_be_lost() -> None:
-    for seed in (*range(SEEDS), *REGRESSIONS):
+def seeds_of(chunk: int, regressions: Sequence[int] = ()) -> Sequence[int]:
+    """Return the seeds of a chunk; the first one has those that failed once, too."""
+    own = range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)
+    return (*own, *regressions) if chunk == 0 else own
+
+
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
+def test_what_was_acknowledged_is_read_or_said_to_be_lost(chunk: int) -> None:
+    for seed in seeds_of(chunk, REGRESSIONS):
         outcome = run(seed)
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
@@ -46,12 +56,13 @@ def test_the_judge_notices_older_copies_that_nobody_recognises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Registration, "_older_shards", lambda self, request: ())
-    errors = (run(seed).error or "" for seed in range(520, 585))
+    errors = (run(seed).error or "" for seed in range(525, 590))
     assert any("was acknowledged, is not lost" in error for error in errors)
 
 
-def test_the_same_holds_for_nodes_that_an_operator_gives_up() -> None:
-    for seed in (*range(SEEDS), *GIVEN_UP_REGRESSIONS):
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
+def test_the_same_holds_for_nodes_that_an_operator_gives_up(chunk: int) -> None:
+    for seed in seeds_of(chunk, GIVEN_UP_REGRESSIONS):
         outcome = run_seed(Choice(seed, "given-up", "none"))
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
@@ -76,14 +87,16 @@ def run_forgetful(seed: int, workload: str = "forgetful") -> Outcome:
     return run_seed(Choice(seed, workload, "none"))
 
 
-def test_what_some_disks_forgot_is_read_from_others() -> None:
-    for seed in (*range(1, FORGETFUL_SEEDS), *FORGETFUL_REGRESSIONS):
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
+def test_what_some_disks_forgot_is_read_from_others(chunk: int) -> None:
+    for seed in seeds_of(chunk, FORGETFUL_REGRESSIONS):
         outcome = run_forgetful(seed)
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 
 
-def test_the_same_holds_for_nodes_that_are_killed_after_the_crash() -> None:
-    for seed in range(1, FORGETFUL_SEEDS):
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
+def test_the_same_holds_for_nodes_that_are_killed_after_the_crash(chunk: int) -> None:
+    for seed in seeds_of(chunk):
         outcome = run_forgetful(seed, "forgetful-killed")
         assert outcome.error is None, f"{outcome.choice.replay}\n{outcome.error}"
 

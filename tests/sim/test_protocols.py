@@ -33,7 +33,7 @@ def run(seed: int, workload: str = "protocols") -> str | None:
     return f"{outcome.choice.replay}\n{outcome.error}" if outcome.error is not None else None
 
 
-@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=2))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
 def test_logs_of_every_protocol_under_faults(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         error = run(seed)
@@ -139,7 +139,7 @@ def test_a_reader_that_believes_a_head_is_found(monkeypatch: pytest.MonkeyPatch)
         return ask(self, view, question, answered, wait_ms=wait_ms)
 
     monkeypatch.setattr(ChainRequests, "ask", hasty)
-    assert is_found(first=80)
+    assert is_found(first=82)
 
 
 def test_a_reader_that_skips_what_it_waits_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

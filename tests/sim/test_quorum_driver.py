@@ -20,7 +20,7 @@ SEEDS_PER_CHUNK = 10
 SEEDS = 20  # within which what is wrong is found
 
 
-@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=2))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
 def test_what_was_acknowledged_is_found_by_every_later_leader(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed, "rounds"))

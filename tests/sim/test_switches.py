@@ -53,7 +53,7 @@ def test_a_tail_that_is_read_while_a_round_is_under_way_is_found(
         return self.committer.logs[log.log_id].high_watermark
 
     monkeypatch.setattr(OrderedKeeper, "seal", hasty)
-    assert is_found(first=10)  # seed 1 never ends with this flaw
+    assert is_found(first=16)
 
 
 def test_streams_that_go_on_after_the_end_of_their_segment_are_found(
