@@ -13,6 +13,7 @@ SEED ?= 1
 RUNS ?= 500
 MINUTES ?= 0
 ARGS ?=
+MOST := tests/cluster tests/bench tests/sim tests/conformance tests/unit tests/fuzz
 
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,9 +48,10 @@ test: lint java etcd promtool chromium  ## lint, types, all tests
 
 # All but Spark's. Each worker begins elsewhere in the list, so that there is always one that computes
 # (sim) beside those that wait (cluster), and takes from the others when it is done.
+# On a fresh checkout, one process compiles everything first: each worker would, all at once.
 most: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS) \
-		tests/cluster tests/bench tests/sim tests/conformance tests/unit tests/fuzz
+	@test -d tests/rigs/__pycache__ || $(BIN)/python -m pytest -q --collect-only $(MOST) >/dev/null || true
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS) $(MOST)
 
 long: etcd  ## the other tests that take long: a bad network, many more seeds of simulations
 	$(BIN)/python -m pytest -q -n $(JOBS) -m long $(ARGS) tests/cluster tests/bench tests/sim tests/conformance tests/unit
