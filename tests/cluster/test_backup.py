@@ -54,7 +54,7 @@ def test_a_cluster_is_backed_up_while_it_is_appended_to_destroyed_and_restored(
     tmp_path: Path,
 ) -> None:
     acknowledged: dict[int, bytes] = {}
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def append(address: str) -> None:
         with loomlog.connect_sync(address) as cluster:
@@ -64,6 +64,7 @@ def test_a_cluster_is_backed_up_while_it_is_appended_to_destroyed_and_restored(
                 values = [b"%d" % n for n in range(number, number + 50)]
                 placed = log.append_many(values, headers=[{"n": value} for value in values])
                 acknowledged.update(zip((p.position for p in placed), values, strict=True))
+                begun.set()
                 number += 50
 
     backups = str(tmp_path / "backups")
@@ -76,6 +77,7 @@ def test_a_cluster_is_backed_up_while_it_is_appended_to_destroyed_and_restored(
         writer.start()
         try:
             loom.says("checkpoint", "set", "events", "billing", "1")
+            assert begun.wait(60)
             before = dict(acknowledged)
             made = loom.json("backup", "run", backups, "--rows-per-file", "500")
             between = loom.json("backup", "run", backups)
