@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
@@ -48,22 +48,31 @@ _sync_lock: Final = Lock()  # several workers sync at the same time
 def note_sync(begun_s: float) -> None:
     """Note a sync that began at this time of `perf_counter` and is done."""
     duration_s = perf_counter() - begun_s
+    index = bisect_left(BOUNDS_S, duration_s)
     with _sync_lock:
-        SYNC_TIMES.observe(duration_s)
+        SYNC_TIMES.counts[index] += 1
+        SYNC_TIMES.sum_s += duration_s
 
 
 class Operation(NamedTuple):
-    """A kind of request."""
+    """A kind of request. The functions look into its frame."""
 
     name: str
     log_field: str = ""  # of an append or a read: the field that names the loglet or the stream
+    log_of: Callable[[Any], int] | None = None  # returns what that field says
     appends: bool = False
     follows: bool = False  # has many answers
-    may_wait: bool = False  # for entries
+    wait_of: Callable[[Any], int] | None = None  # returns how long it may wait for entries
 
 
-# By the kind of message; where one kind is for several operations, also by its number.
-Operations: TypeAlias = Mapping[str, Operation | Mapping[int, Operation]]
+class Operations(NamedTuple):
+    """Several operations for which there is one kind of message."""
+
+    number_of: Callable[[Any], int]
+    by_number: Mapping[int, Operation]
+
+
+OperationTable: TypeAlias = Mapping[str, Operation | Operations]  # by the kind of message
 LogKey: TypeAlias = tuple[str, int]  # Operation.log_field, and the number there
 
 
@@ -91,18 +100,18 @@ class Traffic:
     """The requests to one server since it was started: how long each operation takes, and what each
     log gets and gives. Only logs that a request succeeded for are counted."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: OperationTable) -> None:
         self.times: dict[str, Histogram] = {}  # by operation
         self.errors: Counter[str] = Counter()  # requests that were refused, by class of the error
         self.logs: dict[LogKey, LogTraffic] = {}
         self.operations: Final = operations
 
-    def observe(self, operation: str, duration_s: float) -> None:
-        """Note how long a request took."""
+    def times_of(self, operation: str) -> Histogram:
+        """Return where to note how long an operation takes."""
         times = self.times.get(operation)
         if times is None:
             times = self.times[operation] = Histogram()
-        times.observe(duration_s)
+        return times
 
     def counts(self, log: LogKey) -> LogTraffic:
         """Return where to count what is done for a log."""
@@ -121,6 +130,7 @@ class OpenRequests:
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._operations = traffic.operations
+        self._times, self._logs = traffic.times, traffic.logs
         self._requests: dict[int, OpenRequest] = {}  # by id
 
     def __len__(self) -> int:
@@ -131,18 +141,17 @@ class OpenRequests:
         operation = self._operations.get(kind)
         if operation is None or request_id <= 0 or len(self._requests) >= REQUESTS_MAX:
             return
-        message = getattr(frame, kind)
-        if not isinstance(operation, Operation):
-            operation = operation.get(message.kind)
+        if isinstance(operation, Operations):
+            operation = operation.by_number.get(operation.number_of(frame))
             if operation is None:
                 return
-        _, log_field, appends, follows, may_wait = operation
+        _, _, log_of, appends, follows, wait_of = operation
         log, records, size = 0, 0, len(payload)
-        if log_field:
-            log = getattr(message, log_field)
+        if log_of is not None:
+            log = log_of(frame)
             if appends and size >= _HEADER_BYTES:
                 records = count_in(payload)
-        waits = follows or (may_wait and message.wait_ms)
+        waits = follows or (wait_of is not None and wait_of(frame))
         begun_s = 0.0 if waits else perf_counter()
         self._requests[request_id] = operation, begun_s, log, records, size
 
@@ -151,14 +160,18 @@ class OpenRequests:
         request = self._requests.pop(request_id, None)
         if request is None:
             return
-        (name, log_field, appends, follows, _), begun_s, log, records, appended = request
+        (name, log_field, _, appends, follows, _), begun_s, log, records, appended = request
         if follows:
             self._requests[request_id] = request
         size = sum(map(len, payload)) if payload else 0
         if begun_s:
-            self._traffic.observe(name, perf_counter() - begun_s)
+            duration_s = perf_counter() - begun_s
+            times = self._times.get(name) or self._traffic.times_of(name)
+            times.counts[bisect_left(BOUNDS_S, duration_s)] += 1  # `observe`, without a frame
+            times.sum_s += duration_s
         if log_field and (records or size):
-            counts = self._traffic.counts((log_field, log))
+            key = log_field, log
+            counts = self._logs.get(key) or self._traffic.counts(key)
             if appends:
                 counts.appends += 1
                 counts.append_records += records

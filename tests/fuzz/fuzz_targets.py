@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 from fuzzing import Target, WrongRecordError, same, with_crc
+from google.protobuf.message import DecodeError
 from http_targets import http_targets
 from memory_files import MemoryFiles
 from metadata_targets import metadata_targets
@@ -33,7 +34,7 @@ from loomlog.storage.chained import rocks_table
 from loomlog.storage.logsdb import rows
 from loomlog.storage.ordered import commit_log, data_index, replica_paths
 from loomlog.types import CommitContext
-from loomlog.wire import chained, codec, copyset, info, translate
+from loomlog.wire import chained, copyset, info, translate
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.access import Access
 from loomlog.wire.codec import Codec, FrameReader, FrameWriter
@@ -113,11 +114,16 @@ def _read_message(data: bytes) -> None:
     if len(data) < 2:
         return
     (size,) = struct.unpack_from("<H", data)
-    frame, payload = codec._parse(memoryview(data)[2 : 2 + size]), memoryview(data)[2 + size :]
+    try:
+        frame = pb.Frame.FromString(data[2 : 2 + size])
+    except DecodeError:
+        raise Corrupt("no message") from None
+    payload = memoryview(data)[2 + size :]
     kind = frame.WhichOneof("body") or ""
     rule_of(kind, frame)
     Codec("vsn").asks_for_content(kind, frame)
-    Codec("vsn").failure(frame)
+    if Codec.has_failed(frame):
+        Codec("vsn").failure(frame)
     if kind in _TRANSLATIONS:
         _TRANSLATIONS[kind](getattr(frame, kind), payload)
 

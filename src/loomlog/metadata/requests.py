@@ -143,7 +143,7 @@ class Requests(Service):
     def reply(self, connection: Connection, frame: Frame, answer: Frame) -> None:
         answer.leader_epoch = self._term.leader.epoch
         super().reply(connection, frame, answer)
-        self._audit(connection, self._codec.kind(frame), frame)
+        self._audit(connection, self._which(frame) or "", frame)
 
     def answer_error(
         self, connection: Connection, frame: Frame, kind: str, error: Exception
@@ -368,7 +368,7 @@ class Front(Service):
         self.requests: Requests | None = None
 
     def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        kind = self._codec.kind(frame)
+        kind = self._which(frame) or ""
         if self._stopped or kind in self._routes:
             super().frame_received(connection, frame, payload)
         elif self.requests is not None:

@@ -66,6 +66,15 @@ class Damaged(Unavailable):
 class Connection(Identified[F], asyncio.BufferedProtocol):
     """A connection from the moment it is made until it is lost."""
 
+    # Attributes beyond the thirtieth would make Python look up all of them in a dict.
+    __slots__ = (
+        *("_accept", "_admit", "_answer_bytes", "_answering", "_encode", "_failure", "_handler"),
+        *("_has_failed", "_held", "_last_id", "_may_stop", "_open", "_paused", "_pending"),
+        *("_pinger", "_reader", "_received", "_shutdown", "_streams", "_take_reply"),
+        *("_take_request", "_timers", "_unsent_bytes_max", "_watch", "_which", "_writable"),
+        *("closed", "congested", "get_buffer", "greeted", "heard", "said", "turns"),
+    )
+
     def __init__(
         self,
         codec: Codec[F],
@@ -96,21 +105,29 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         self._answer_bytes = limits.SEND_BUFFER_BYTES  # of a large answer; the first one is alone
         self.turns = Turns(self)  # of look-ups whose answers may be large
         self._reader = codec.reader()
+        self._received = self._reader.received
+        # A call less for each read.
+        self.get_buffer = self._reader.writable  # type: ignore[method-assign]
         self._encode = codec.writer().encode
+        self._which, self._has_failed = codec.which, codec.has_failed
         self._shutdown = Shutdown(codec.credentials)
         self._pending: dict[int, OnReply[F]] = {}
         self._streams: set[int] = set()  # ids of pending requests with many answers
         self._timers = Timers()  # of pending requests with a time limit
         self._last_id = 0
         self._writable: asyncio.Future[None] | None = None
+        self.congested = False  # callers should slow down: too much is waiting to be sent
         self._failure: LoomError | None = None
+        self.closed = False
         self._pinger = Pinger(self)
         self.heard = False  # bytes arrived since this was reset
         self.said = False  # a one-way frame was sent since this was reset
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.greeted.add_done_callback(_retrieve)
-        self._is_greeted = False
+        self._take_reply = self._take_request = self._greet  # until the peer has greeted
         self._held = False
+        # Set whenever it fails or may have enough, so that others need not look after each frame.
+        self._may_stop = False
 
     # ---- asyncio protocol
 
@@ -132,30 +149,25 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             self._fail(error)  # first: closing may hand over what has arrived
             self._shutdown.begin(transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.writable()
-
     def buffer_updated(self, nbytes: int) -> None:
-        self.heard = True
-        if self._failure is None:
-            self._take(nbytes)
-
-    def _take(self, count: int) -> None:
+        """Handle the frames that are complete now; with 0, those that arrived before a pause."""
+        if self.closed:
+            return
+        if nbytes:
+            self.heard = True
         try:
-            for frame, payload in self._reader.received(count):
-                if not self._is_greeted:
-                    self._greet(frame)
-                elif frame.reply:
-                    self._replied(frame, payload)
+            for frame, payload in self._received(nbytes):
+                if frame.reply:
+                    self._take_reply(frame, payload)
                 else:
-                    self._asked(frame, payload)
-                if self._failure is not None:
-                    return
-                if (
-                    self._answering or self._writable is not None or self._held
-                ) and self._has_enough():
-                    self._pause()
-                    return
+                    self._take_request(frame, payload)
+                if self._may_stop:
+                    if self._failure is not None:
+                        return
+                    if self._has_enough():
+                        self._pause()
+                        return
+                    self._may_stop = False
         except Corrupt as error:
             self.abort(Damaged(f"what {self.peer} sent is damaged: {error}"))
         except LoomError as error:
@@ -177,11 +189,14 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
+        self.congested = True
         if self._accepted:
+            self._may_stop = True
             self._pause()
 
     def resume_writing(self) -> None:
         waiting, self._writable = self._writable, None
+        self.congested = False
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
         if self._paused:
@@ -207,13 +222,13 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         if not self._paused or self._failure is not None or self._has_enough():
             return
         self._paused = False
-        self._take(0)
+        self.buffer_updated(0)
         if not self._paused and self._transport is not None and self._failure is None:
             self._transport.resume_reading()
 
     def hold(self) -> None:
         """Read no more requests until `release`: the last one cannot be handled yet."""
-        self._held = True
+        self._held = self._may_stop = True
 
     def release(self) -> None:
         self._held = False
@@ -221,15 +236,6 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             self._resume()
 
     # ---- sending
-
-    @property
-    def closed(self) -> bool:
-        return self._failure is not None
-
-    @property
-    def congested(self) -> bool:
-        """Return whether callers should slow down: too much is waiting to be sent."""
-        return self._writable is not None
 
     @property
     def reads_max(self) -> int:
@@ -267,10 +273,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
 
     def send(self, frame: F, payload: Sequence[Buffer] = ()) -> None:
         """Queue a frame. On a closed connection it is dropped: the owner knows."""
-        transport = self._transport
-        if transport is None or self._failure is not None:
-            return
-        if self._writable is not None and not self._has_room(transport):
+        if self.closed or (self.congested and not self._has_room()):
             return
         encoded = self._encode(frame, payload)
         self._writelines(encoded)
@@ -317,7 +320,6 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         frame: F,
         payload: Sequence[Buffer],
         on_reply: OnReply[F],
-        *,
         many: bool = False,
         timeout_s: float | None = None,
     ) -> int:
@@ -327,16 +329,16 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         if self._failure is not None:
             asyncio.get_running_loop().call_soon(on_reply, self._failure, _NOTHING)
             return 0
-        self._last_id += 1
-        frame.id = self._last_id
-        self._pending[self._last_id] = on_reply
+        self._last_id = request_id = self._last_id + 1
+        frame.id = request_id
+        self._pending[request_id] = on_reply
         if many:
-            self._streams.add(self._last_id)
+            self._streams.add(request_id)
         self.send(frame, payload)
         # Last: it costs the request no time.
-        if timeout_s is not None and frame.id in self._pending:
-            self._timers.set(frame.id, timeout_s, partial(self._time_out, frame.id, timeout_s))
-        return frame.id
+        if timeout_s is not None and request_id in self._pending:
+            self._timers.set(request_id, timeout_s, partial(self._time_out, request_id, timeout_s))
+        return request_id
 
     def forget(self, request_id: int) -> None:
         """Ignore further answers to this request."""
@@ -414,7 +416,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
 
     # ---- receiving
 
-    def _greet(self, frame: F) -> None:
+    def _greet(self, frame: F, payload: memoryview) -> None:
         role = self.codec.check_greeting(frame)
         self.token = self.codec.token_in(frame)
         if self._accepted and self.is_encrypted:
@@ -422,7 +424,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         self._reader.accept_all()
         self.said = False  # the greeting itself
         self._pinger.start()
-        self._is_greeted = True
+        self._take_reply, self._take_request = self._replied, self._asked
         self.greeted.set_result(role)
 
     def _replied(self, frame: F, payload: memoryview) -> None:
@@ -433,10 +435,11 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             on_reply = self._pending.pop(request_id, None)
         if on_reply is None:
             return
-        failure = self.codec.failure(frame)
-        if failure is not None:
+        if self._has_failed(frame):
             self.forget(request_id)
-        on_reply(failure or frame, payload)
+            on_reply(self.codec.failure(frame), payload)
+        else:
+            on_reply(frame, payload)
         if self._timers.running:  # last: the callback may have sent the next request
             self._timers.cancel(request_id)
 
@@ -446,25 +449,23 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         self._admit(self)  # or it could hold memory and connections with any text
 
     def _asked(self, frame: F, payload: memoryview) -> None:
-        kind = self.codec.kind(frame)
+        kind = self._which(frame) or ""
         if kind == "ping":
             self.send(self.codec.pong_to(frame))
-        elif kind == "error" and not frame.id:  # the peer says why it is about to close
+            return
+        if kind == "error" and not frame.id:  # the peer says why it is about to close
             self.close(self.codec.failure(frame))
-        else:
-            if self._accepted and (request_id := frame.id):
-                self._begin(request_id, kind, frame, payload)
-            self._handler.frame_received(self, frame, payload)
+            return
+        if self._accepted and (request_id := frame.id):  # noted until it is answered
+            if kind in self.codec.content and self.codec.asks_for_content(kind, frame):
+                self._answering.add(request_id)
+                self._may_stop = True
+            if self._open is not None:
+                self._open.begin(request_id, kind, frame, payload)
+        self._handler.frame_received(self, frame, payload)
 
-    def _begin(self, request_id: int, kind: str, frame: F, payload: memoryview) -> None:
-        """Note a request until it is answered."""
-        if self.codec.asks_for_content(kind, frame):
-            self._answering.add(request_id)
-        if self._open is not None:
-            self._open.begin(request_id, kind, frame, payload)
-
-    def _has_room(self, transport: asyncio.Transport) -> bool:
-        if transport.get_write_buffer_size() <= self._unsent_bytes_max:
+    def _has_room(self) -> bool:
+        if self.unsent_bytes <= self._unsent_bytes_max:
             return True
         self.abort(Unavailable(f"{self.peer} reads too slowly: connection cut"))
         return False
@@ -473,6 +474,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         if self._failure is not None:
             return
         self._failure = error
+        self.closed = self._may_stop = True
         self._pinger.stop()
         self._reader.drop()  # this connection may stay until the garbage collector finds it
         self._settle_all()

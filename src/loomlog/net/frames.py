@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from loomlog.errors import LoomError
@@ -29,7 +29,7 @@ OnReply = Callable[[F | LoomError, memoryview], None]
 class FrameReader(Protocol[F_co]):
     """Decodes what arrives on one connection (wire.codec.FrameReader)."""
 
-    def writable(self) -> memoryview: ...
+    def writable(self, sizehint: int) -> memoryview: ...
 
     def received(self, count: int) -> Iterator[tuple[F_co, memoryview]]: ...
 
@@ -55,6 +55,18 @@ class Codec(Protocol[F]):
     @property
     def credentials(self) -> Credentials | None: ...
 
+    @property
+    def which(self) -> Callable[[F], str | None]:
+        """Returns the name of the message inside; None for one of a newer version."""
+
+    @property
+    def has_failed(self) -> Callable[[F], bool]:
+        """Returns whether the message inside is an error."""
+
+    @property
+    def content(self) -> Collection[str]:
+        """The kinds of message of which some ask for content."""
+
     def reader(self) -> FrameReader[F]: ...
 
     def writer(self) -> FrameWriter[F]: ...
@@ -73,6 +85,6 @@ class Codec(Protocol[F]):
 
     def asks_for_content(self, kind: str, frame: F) -> bool: ...
 
-    def failure(self, frame: F) -> LoomError | None: ...
+    def failure(self, frame: F) -> LoomError: ...
 
     def failure_frame(self, error: LoomError) -> F: ...

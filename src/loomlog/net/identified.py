@@ -29,6 +29,12 @@ _TLS_PIECE_BYTES: Final = 256 * limits.KIB
 class Identified(Generic[F]):
     """The part of a connection that knows its peer."""
 
+    __slots__ = (
+        *("__weakref__", "_accepted", "_counted", "_credentials_generation", "_ends_s"),
+        *("_has_expired", "_transport", "_writelines", "codec", "is_encrypted", "peer"),
+        *("principal", "session", "token", "usage"),
+    )
+
     def __init__(self, codec: Codec[F], peer: str, *, accepted: bool) -> None:
         self.codec: Final = codec
         self.is_encrypted: Final = codec.credentials is not None

@@ -50,6 +50,7 @@ class Service(Generic[F]):
         self, codec: Codec[F], routes: dict[str, Route[F]], guard: Guard[F] | None = None
     ) -> None:
         self._codec = codec
+        self._which = codec.which
         self._guard = guard
         self._routes = routes
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +60,7 @@ class Service(Generic[F]):
     def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
         if self._stopped:
             return  # the connection is about to be closed
-        kind = self._codec.kind(frame)
+        kind = self._which(frame) or ""
         route = self._routes.get(kind)
         try:
             guard = self._guard

@@ -30,13 +30,19 @@ class TracedConnection(Connection[F]):
         if not frame.reply:
             frame.trace = self._tracer.current()
         elif (span := self._spans.pop(frame.id, None)) is not None:
-            self._tracer.end(span, self.codec.failure(frame))
+            failure = self.codec.failure(frame) if self.codec.has_failed(frame) else None
+            self._tracer.end(span, failure)
         super().send(frame, payload)
 
     def call(
-        self, frame: F, payload: Sequence[Buffer], on_reply: OnReply[F], **options: Any
+        self,
+        frame: F,
+        payload: Sequence[Buffer],
+        on_reply: OnReply[F],
+        many: bool = False,
+        timeout_s: float | None = None,
     ) -> int:
-        return super().call(frame, payload, self._tracer.carried(on_reply), **options)
+        return super().call(frame, payload, self._tracer.carried(on_reply), many, timeout_s)
 
     def end_request(self, request_id: int) -> None:
         if (span := self._spans.pop(request_id, None)) is not None:

@@ -16,8 +16,7 @@ from typing import Protocol
 class Backpressure(Protocol):
     """The methods of a connection that turns depend on."""
 
-    @property
-    def congested(self) -> bool: ...
+    congested: bool
 
     @property
     def reads_max(self) -> int: ...

@@ -14,7 +14,8 @@ import ctypes
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 from typing import Final
 
 from crc32c import crc32c
@@ -42,6 +43,7 @@ _BUFFER_BYTES_MIN: Final = 64 * limits.KIB
 _BUFFER_BYTES_MAX = limits.READ_CHUNK_BYTES + limits.KIB  # an answer of a subscription
 _CLAIMED_BYTES_MAX = limits.MIB  # the buffer of a larger frame grows as its bytes arrive
 _NUMBER_MASK: Final = 0xFFFFFFFF
+_parse: Final[Callable[[memoryview], pb.Frame]] = pb.Frame.FromString  # type: ignore[assignment]
 
 
 class FrameWriter:
@@ -86,6 +88,7 @@ class FrameReader:
         self._last_bytes = 0  # size of the last frame
         self._space = _aligned(2 * limits.GREETING_BYTES_MAX)
         self._limit = len(self._space)  # the end of `writable`
+        self._free: memoryview | None = None  # what is `writable`, if that is known
 
     def accept_all(self) -> None:
         """Accept frames of any allowed size: the peer has greeted. The buffer grows once it is
@@ -107,12 +110,13 @@ class FrameReader:
         """Let go of the buffer, and of what is in it."""
         self._space = _aligned(2 * limits.GREETING_BYTES_MAX)
         self._limit = len(self._space)
+        self._free = None
         self._begin = self._end = self._last_bytes = 0
         self._shared = False
 
-    def writable(self) -> memoryview:
-        """Return the space for the next bytes; never empty."""
-        return self._space[self._end : self._limit]
+    def writable(self, sizehint: int = -1) -> memoryview:
+        """Return the space for the next bytes, whatever is expected; never empty."""
+        return self._free or self._space[self._end : self._limit]
 
     def received(self, count: int) -> Iterator[tuple[pb.Frame, memoryview]]:
         """Yield the frames that are complete now that `count` bytes were put into `writable()`.
@@ -121,6 +125,7 @@ class FrameReader:
         may stop early and continue later with `received(0)`, before it asks for room again.
         """
         self._end = end = self._end + count
+        self._free = None
         begin, space = self._begin, self._space
         needed = _ALIGNMENT
         while end - begin >= _PREFIX_BYTES:
@@ -141,16 +146,23 @@ class FrameReader:
             self._last_bytes = frame_end - begin
             self._begin = begin = frame_end
             self._number = (self._number + 1) & _NUMBER_MASK
+            payload = _NO_PAYLOAD
             if payload_size:
                 self._shared = True
-                yield _parse(header), space[payload_at : payload_at + payload_size]
-            else:
-                yield _parse(header), _NO_PAYLOAD
+                payload = space[payload_at : payload_at + payload_size]
+            try:
+                frame = _parse(header)
+            except DecodeError as error:
+                raise Corrupt(
+                    "a frame's header is no protobuf message: connection closed"
+                ) from error
+            yield frame, payload
         last, room = self._last_bytes, len(space)
         if begin == end and last < _BUFFER_BYTES_MIN:  # mostly; what follows would do the same
             if not self._shared and end < room:
                 self._begin = self._end = 0
                 self._limit = room
+                self._free = space
                 return
             if self._shared and end < room - room // 4 and last <= room // 4:
                 self._limit = room
@@ -238,13 +250,6 @@ def _too_large(header_size: int, payload_size: int) -> Corrupt:
     )
 
 
-def _parse(header: memoryview) -> pb.Frame:
-    try:
-        return pb.Frame.FromString(header)  # type: ignore[arg-type]
-    except DecodeError as error:
-        raise Corrupt("a frame's header is no protobuf message: connection closed") from error
-
-
 PROTOCOL_VERSION = 2  # what this release speaks
 OLDEST_VERSION = 2  # what it understands, too, so that servers can be upgraded one by one
 
@@ -289,6 +294,11 @@ class Codec:
     def writer(self) -> FrameWriter:
         return FrameWriter()
 
+    # For each frame, so without a Python frame of their own.
+    which: Callable[[pb.Frame], str | None] = methodcaller("WhichOneof", "body")
+    has_failed: Callable[[pb.Frame], bool] = methodcaller("HasField", "error")
+    content: Final = _READS | {"chain_request", "copyset_request"}
+
     def kind(self, frame: pb.Frame) -> str:
         """Return the name of the message inside; empty for one of a newer version."""
         return frame.WhichOneof("body") or ""
@@ -302,7 +312,7 @@ class Codec:
     def check_greeting(self, frame: pb.Frame) -> str:
         """Return the peer's role; raise if it cannot be talked to."""
         if self.kind(frame) == "error":
-            raise _error_in(frame)
+            raise self.failure(frame)
         if self.kind(frame) != "hello":
             raise errors.Corrupt("the peer did not say hello: connection closed")
         _check_version(frame.hello)
@@ -334,9 +344,12 @@ class Codec:
             return copyset.kind in _COPYSET_READS and not copyset.wait_ms
         return kind in _READS
 
-    def failure(self, frame: pb.Frame) -> errors.LoomError | None:
-        """Return the error inside the frame, if any."""
-        return _error_in(frame) if frame.HasField("error") else None
+    def failure(self, frame: pb.Frame) -> errors.LoomError:
+        """Return the error inside the frame."""
+        error = frame.error
+        numbers = error.first, error.last
+        lasting = error.lasting
+        return errors.from_code(error.code, error.message, error.leader, numbers, lasting=lasting)
 
     def failure_frame(self, error: errors.LoomError) -> pb.Frame:
         leader = error.leader if isinstance(error, errors.NotLeader) else ""
@@ -363,9 +376,3 @@ def _check_version(hello: pb.Hello) -> None:
 
 def _versions(oldest: int, newest: int) -> str:
     return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
-
-
-def _error_in(frame: pb.Frame) -> errors.LoomError:
-    error = frame.error
-    numbers = error.first, error.last
-    return errors.from_code(error.code, error.message, error.leader, numbers, lasting=error.lasting)

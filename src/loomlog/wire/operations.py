@@ -3,10 +3,11 @@ where one kind is for several operations, each of them."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
 from loomlog.core.permissions import Verb
-from loomlog.meters import Operation, Operations
+from loomlog.meters import Operation, Operations, OperationTable
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.permissions import RULES, Rule, Target
 
@@ -19,9 +20,10 @@ def _operation(kind: str, name: str, rule: Rule) -> Operation:
     return Operation(
         name,
         log_field=rule.target.field if is_use else "",
+        log_of=attrgetter(f"{kind}.{rule.target.field}") if is_use else None,
         appends=rule.verbs == (Verb.APPEND,),
         follows=kind == "subscribe",
-        may_wait="wait_ms" in _fields(kind),
+        wait_of=attrgetter(f"{kind}.wait_ms") if "wait_ms" in _fields(kind) else None,
     )
 
 
@@ -30,16 +32,19 @@ def _fields(kind: str) -> dict[str, Any]:
     return dict(message.fields_by_name)
 
 
-def _several(kind: str, rules: dict[int, Rule]) -> dict[int, Operation]:
+def _several(kind: str, rules: dict[int, Rule]) -> Operations:
     names = _fields(kind)["kind"].enum_type.values_by_number
     prefix = kind.removesuffix("_request")
-    return {
-        number: _operation(kind, f"{prefix}_{names[number].name}".lower(), rule)
-        for number, rule in rules.items()
-    }
+    return Operations(
+        attrgetter(f"{kind}.kind"),
+        {
+            number: _operation(kind, f"{prefix}_{names[number].name}".lower(), rule)
+            for number, rule in rules.items()
+        },
+    )
 
 
-OPERATIONS: Final[Operations] = {
+OPERATIONS: Final[OperationTable] = {
     kind: _operation(kind, kind, rules) if isinstance(rules, Rule) else _several(kind, {**rules})
     for kind, rules in RULES.items()
 }
