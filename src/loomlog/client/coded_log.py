@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 from datetime import datetime
-from typing import Generic, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Generic, NamedTuple, TypeVar, Unpack
 
+from loomlog.client.append.options import AppendArguments, AppendManyArguments
 from loomlog.client.arguments import check_kind
 from loomlog.client.log import Log
 from loomlog.codecs import Codec
@@ -30,30 +31,6 @@ class CodedEntry(NamedTuple, Generic[T]):
     def timestamp(self) -> datetime:
         """When the writer appended the entry, in UTC."""
         return moment_of(self.timestamp_us)
-
-
-class _Options(TypedDict, total=False):
-    """The options of an append."""
-
-    stream: StreamId | None
-    streams: Iterable[StreamId] | None
-    timeout_s: float | None
-    expected_tail: Glsn | None
-    fail_fast: bool
-
-
-class AppendArguments(_Options, total=False):
-    """The arguments of `Log.append` by name."""
-
-    headers: Mapping[str, bytes] | None
-    timestamp: datetime | float | None
-
-
-class AppendManyArguments(_Options, total=False):
-    """The arguments of `Log.append_many` by name."""
-
-    headers: Iterable[Mapping[str, bytes] | None] | None
-    timestamps: Iterable[datetime | float] | None
 
 
 class CodedLog(Generic[T]):

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from datetime import datetime
 from functools import partial
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.append.appender import positions
-from loomlog.client.append.options import AppendOptions
+from loomlog.client.append.options import AppendArguments, AppendOptions
 from loomlog.client.append.pipeline import Pipeline
 from loomlog.client.arguments import check_number, check_tail, retention_s, timestamp_us
 from loomlog.client.arguments import retention_bytes as bytes_kept
@@ -50,17 +50,7 @@ class Log:
     # ---- writing
 
     def append(
-        self,
-        value: Buffer,
-        key: Buffer | None = None,
-        *,
-        stream: StreamId | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        timestamp: datetime | float | None = None,
-        expected_tail: Glsn | None = None,
-        timeout_s: float | None = None,
-        streams: Iterable[StreamId] | None = None,
-        fail_fast: bool = False,
+        self, value: Buffer, key: Buffer | None = None, **arguments: Unpack[AppendArguments]
     ) -> Awaitable[Position]:
         """Append one entry and return an awaitable of its position.
 
@@ -75,6 +65,23 @@ class Log:
         default that of `connect`. `streams` are those that may take the entry. With `fail_fast`, it
         is tried once, and what refuses it is raised. An append with one of these four is a batch of
         its own."""
+        if not arguments:  # defaults of arguments by name would take longer than all of this
+            return self._append(value, key, None)
+        return self._append_with(value, key, **arguments)
+
+    def _append_with(
+        self,
+        value: Buffer,
+        key: Buffer | None,
+        *,
+        stream: StreamId | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timestamp: datetime | float | None = None,
+        expected_tail: Glsn | None = None,
+        timeout_s: float | None = None,
+        streams: Iterable[StreamId] | None = None,
+        fail_fast: bool = False,
+    ) -> Awaitable[Position]:
         if not (expected_tail is None and timeout_s is None and streams is None and not fail_fast):
             append_many = partial(
                 self.append_many,

@@ -3,8 +3,9 @@ position."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from loomlog import limits
 from loomlog.client.append import errors
@@ -78,3 +79,27 @@ def _checked(streams: Iterable[StreamId]) -> tuple[StreamId, ...]:
     if not found:
         raise InvalidArgument("streams must name at least one stream")
     return tuple(sorted(set(found)))
+
+
+class _Options(TypedDict, total=False):
+    """The options of an append."""
+
+    stream: StreamId | None
+    streams: Iterable[StreamId] | None
+    timeout_s: float | None
+    expected_tail: Glsn | None
+    fail_fast: bool
+
+
+class AppendArguments(_Options, total=False):
+    """The arguments of `Log.append` by name."""
+
+    headers: Mapping[str, bytes] | None
+    timestamp: datetime | float | None
+
+
+class AppendManyArguments(_Options, total=False):
+    """The arguments of `Log.append_many` by name."""
+
+    headers: Iterable[Mapping[str, bytes] | None] | None
+    timestamps: Iterable[datetime | float] | None

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
+from loomlog.client.append.options import AppendArguments, AppendManyArguments
 from loomlog.client.blocking.subscriptions import BlockingSubscription
 from loomlog.client.coded_log import (
-    AppendArguments,
-    AppendManyArguments,
     CodedEntry,
     check_codec,
     decoded,
