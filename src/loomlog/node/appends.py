@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from loomlog.errors import AppendUnknown, LoomError, Unavailable
 from loomlog.limits import APPENDS_IN_FLIGHT_MAX, PRODUCER_MARKS_MAX
-from loomlog.types import CommitContext, Llsn, ProducerMark
+from loomlog.types import CommitContext, Glsn, Llsn, ProducerMark
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
@@ -32,6 +32,15 @@ class WaitingAppend(NamedTuple):
     connection: Connection
     request_id: int
     size: int
+
+
+def appended(request_id: int, first_glsn: Glsn, first_llsn: Llsn) -> pb.Frame:
+    """Return the answer to an append."""
+    frame = pb.Frame()
+    frame.id, frame.reply = request_id, True
+    answer = frame.appended  # in its place: a frame copies what it is given
+    answer.first_glsn, answer.first_llsn = first_glsn, first_llsn
+    return frame
 
 
 class WaitingAppends:
@@ -63,10 +72,8 @@ class WaitingAppends:
         while appends and appends[0].last_llsn <= last:
             append = appends.popleft()
             self.bytes -= append.size
-            answer = pb.Appended(
-                first_glsn=append.first_llsn + distance, first_llsn=append.first_llsn
-            )
-            append.connection.send(pb.Frame(id=append.request_id, reply=True, appended=answer))
+            first = append.first_llsn
+            append.connection.send(appended(append.request_id, first + distance, first))
 
     def refuse(self, after_llsn: Llsn, error: LoomError) -> None:
         """Refuse the appends past an LLSN; the others keep waiting."""
@@ -79,8 +86,7 @@ class WaitingAppends:
         """Answer all without a position: their LLSNs may have been given to others since, and the
         clients find out the outcome."""
         for append in self._appends:
-            answer = pb.Frame(id=append.request_id, reply=True, appended=pb.Appended())
-            append.connection.send(answer)
+            append.connection.send(appended(append.request_id, 0, 0))
         self.clear()
 
     def clear(self) -> None:

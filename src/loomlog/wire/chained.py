@@ -126,11 +126,13 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
 
 
 def request_to_wire(
-    replica: Replica, request: Request, *, wait_ms: int = 0
+    replica: Replica, request: Request, wait_ms: int = 0, into: pb.ChainRequest | None = None
 ) -> tuple[pb.ChainRequest, Buffer]:
-    """Return the message and its payload. A `Fetch` that finds nothing may wait."""
-    encode = _REQUESTS.to_wire[type(request)]
-    message = encode(request, replica.log_id, replica.chain, replica.birth)
+    """Return the message, which is `into` if that is given, and its payload. A `Fetch` that finds
+    nothing may wait."""
+    message = pb.ChainRequest() if into is None else into
+    _, log_id, chain, birth = replica
+    _REQUESTS.fill[type(request)](message, request, log_id, chain, birth)
     if wait_ms:
         message.wait_ms = wait_ms
     return message, request.block.batch if isinstance(request, core.Write) else b""
@@ -199,14 +201,24 @@ _ANSWERS: Final = Family[Answer, pb.ChainAnswer](
 )
 
 
-def answer_to_wire(answer: Answer) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
-    """Return the message, which must not be changed, and its payload."""
-    message = _ANSWERS.to_wire[type(answer)](answer)
+def answer_to_wire(
+    answer: Answer, into: pb.ChainAnswer | None = None
+) -> tuple[pb.ChainAnswer, Sequence[Buffer]]:
+    """Return the message, which is `into` if that is given, and its payload."""
+    message = pb.ChainAnswer() if into is None else into
+    _ANSWERS.fill[type(answer)](message, answer)
     if isinstance(answer, core.Found):
         return message, [answer.block.batch]
     if isinstance(answer, core.Fetched):
         return message, list(padded(block.batch for block in answer.blocks))
     return message, ()
+
+
+def answer_frame(request_id: int, answer: Answer) -> tuple[pb.Frame, Sequence[Buffer]]:
+    """Return the answer to a request, and its payload."""
+    frame = pb.Frame()
+    frame.id, frame.reply = request_id, True
+    return frame, answer_to_wire(answer, frame.chain_answer)[1]
 
 
 def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
@@ -260,8 +272,13 @@ _SEQUENCER_ANSWERS: Final = Family[Answer, pb.SequencerAnswer](
 )
 
 
-def sequencer_request_to_wire(loglet_id: LogId, request: Request) -> pb.SequencerRequest:
-    return _SEQUENCER_REQUESTS.to_wire[type(request)](request, loglet_id)
+def sequencer_request_to_wire(
+    loglet_id: LogId, request: Request, into: pb.SequencerRequest | None = None
+) -> pb.SequencerRequest:
+    """Return the message, which is `into` if that is given."""
+    message = pb.SequencerRequest() if into is None else into
+    _SEQUENCER_REQUESTS.fill[type(request)](message, request, loglet_id)
+    return message
 
 
 def sequencer_request_from_wire(message: pb.SequencerRequest) -> tuple[LogId, Request]:
@@ -273,9 +290,13 @@ def sequencer_request_from_wire(message: pb.SequencerRequest) -> tuple[LogId, Re
     return message.loglet_id, decode(message)
 
 
-def sequencer_answer_to_wire(answer: Answer) -> pb.SequencerAnswer:
-    """Return the message, which must not be changed."""
-    return _SEQUENCER_ANSWERS.to_wire[type(answer)](answer)
+def sequencer_answer_to_wire(
+    answer: Answer, into: pb.SequencerAnswer | None = None
+) -> pb.SequencerAnswer:
+    """Return the message, which is `into` if that is given."""
+    message = pb.SequencerAnswer() if into is None else into
+    _SEQUENCER_ANSWERS.fill[type(answer)](message, answer)
+    return message
 
 
 def sequencer_answer_from_wire(message: pb.SequencerAnswer) -> Answer:

@@ -174,11 +174,16 @@ _WITH_BATCHES: Final = (core.Store, core.Restore)
 
 
 def request_to_wire(
-    shard: ShardId, request: NodeRequest, stamp: int, *, wait_ms: int = 0
+    shard: ShardId,
+    request: NodeRequest,
+    stamp: int,
+    wait_ms: int = 0,
+    into: pb.CopysetRequest | None = None,
 ) -> tuple[pb.CopysetRequest, Buffer]:
-    """Return the message to the node of a shard, and its payload. A `Read` that finds nothing may
-    wait."""
-    message = _REQUESTS.to_wire[type(request)](request, stamp, index_of(shard))
+    """Return the message to the node of a shard, which is `into` if that is given, and its payload.
+    A `Read` that finds nothing may wait."""
+    message = pb.CopysetRequest() if into is None else into
+    _REQUESTS.fill[type(request)](message, request, stamp, index_of(shard))
     if wait_ms:
         message.wait_ms = wait_ms
     return message, request.record.batch if isinstance(request, _WITH_BATCHES) else b""
@@ -245,12 +250,22 @@ _ANSWERS: Final = Family[NodeAnswer, pb.CopysetAnswer](
 _WITH_RECORDS: Final = (core.Digested, core.Delivered)
 
 
-def answer_to_wire(answer: NodeAnswer) -> tuple[pb.CopysetAnswer, Sequence[Buffer]]:
-    """Return the message, which must not be changed, and its payload."""
-    message = _ANSWERS.to_wire[type(answer)](answer)
+def answer_to_wire(
+    answer: NodeAnswer, into: pb.CopysetAnswer | None = None
+) -> tuple[pb.CopysetAnswer, Sequence[Buffer]]:
+    """Return the message, which is `into` if that is given, and its payload."""
+    message = pb.CopysetAnswer() if into is None else into
+    _ANSWERS.fill[type(answer)](message, answer)
     if isinstance(answer, _WITH_RECORDS):
         return message, list(padded(record.batch for record in answer.records))
     return message, ()
+
+
+def answer_frame(request_id: int, answer: NodeAnswer) -> tuple[pb.Frame, Sequence[Buffer]]:
+    """Return the answer to a request, and its payload."""
+    frame = pb.Frame()
+    frame.id, frame.reply = request_id, True
+    return frame, answer_to_wire(answer, frame.copyset_answer)[1]
 
 
 def answer_from_wire(message: pb.CopysetAnswer, payload: memoryview) -> NodeAnswer:
@@ -288,7 +303,9 @@ _STORE_REQUESTS: Final = Family[EpochStoreRequest, pb.EpochStoreRequest](
 
 
 def store_request_to_wire(request: EpochStoreRequest) -> pb.EpochStoreRequest:
-    return _STORE_REQUESTS.to_wire[type(request)](request)
+    message = pb.EpochStoreRequest()
+    _STORE_REQUESTS.fill[type(request)](message, request)
+    return message
 
 
 def store_request_from_wire(message: pb.EpochStoreRequest, node: NodeId) -> EpochStoreRequest:

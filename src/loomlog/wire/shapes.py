@@ -44,8 +44,9 @@ WireField: TypeAlias = str | Field | Parts
 class Shape(Generic[CoreT, MessageT]):
     """A class and the fields of its message.
 
-    `to_wire` also takes the values of the fields in `more`, which the class does not have. If there
-    are no fields at all, it always returns the same message, which must not be changed.
+    `to_wire` returns a message. `fill` fills an empty one, such as that of a new frame: a message
+    that is given to a frame would be copied, which takes longer than all else here. Both also take
+    the values of the fields in `more`, which the class does not have.
     """
 
     def __init__(
@@ -57,26 +58,25 @@ class Shape(Generic[CoreT, MessageT]):
         kind: int | None = None,
     ) -> None:
         known: dict[str, Any] = {"new_message": message, "new_value": cls}
-        kinds = [] if kind is None else [f"kind={kind}"]
-        written, read = [f"{name}={name}" for name in more], []
+        written = {} if kind is None else {"kind": str(kind)}  # what is in each wire field
+        written |= {name: name for name in more}
+        read = []
         for name, field in zip(_field_names(cls), fields, strict=True):
             if isinstance(field, str):
-                written.append(f"{field}=value.{name}")
+                written[field] = f"value.{name}"
                 read.append(f"message.{field}")
                 continue
             known[f"read_{name}"] = field.from_wire
             read.append(f"read_{name}(message, context)")
             if isinstance(field, Parts):
-                written += [f"{wire}=value.{name}.{part}" for wire, part in field.names.items()]
+                written |= {wire: f"value.{name}.{part}" for wire, part in field.names.items()}
             elif field.to_wire is None:
-                written.append(f"{field.name}=value.{name}")
+                written[field.name] = f"value.{name}"
             else:
                 known[f"convert_{name}"] = field.to_wire
-                written.append(f"{field.name}=convert_{name}(value.{name})")
-        new_message = f"new_message({', '.join(kinds + written)})"
+                written[field.name] = f"convert_{name}(value.{name})"
+        new_message = f"new_message({', '.join(f'{to}={what}' for to, what in written.items())})"
         new_value = f"new_value({', '.join(read)})"
-        if not written:
-            known["only_message"], new_message = eval(new_message, known), "only_message"
         if not read:
             known["only_value"], new_value = cls(), "only_value"
         parameters = ", ".join(["value", *more])
@@ -84,6 +84,22 @@ class Shape(Generic[CoreT, MessageT]):
         self.from_wire: Callable[..., CoreT] = eval(
             f"lambda message, context=None: {new_value}", known
         )
+        body = _assignments(message, written) or [f"message.MergeFrom({new_message})"]
+        exec("\n    ".join([f"def fill(message, {parameters}):", *body]), known)
+        self.fill: Callable[..., None] = known["fill"]
+
+
+def _assignments(message: type[Message], written: Mapping[str, str]) -> list[str]:
+    """Return statements that fill a message; none if some field is not a plain value."""
+    statements, empty = [], message()
+    for name, what in written.items():
+        if not isinstance(getattr(empty, name), int | bytes | str):
+            return []
+        if message.DESCRIPTOR.fields_by_name[name].has_presence:
+            statements.append(f"if (given := {what}) is not None: message.{name} = given")
+        else:
+            statements.append(f"message.{name} = {what}")
+    return statements
 
 
 def _field_names(cls: type) -> tuple[str, ...]:
@@ -101,18 +117,18 @@ class Family(Generic[CoreT, MessageT]):
     def __init__(
         self, message: type[MessageT], rows: Mapping[int, Row], more: tuple[str, ...] = ()
     ) -> None:
-        self.to_wire = _ByClass[MessageT](message.DESCRIPTOR.name)
+        self.fill = _ByClass(message.DESCRIPTOR.name)
         self.from_wire: dict[int, Callable[..., CoreT]] = {}
         for kind, (cls, *fields) in rows.items():
             shape: Shape[CoreT, MessageT] = Shape(cls, message, *fields, more=more, kind=kind)
-            self.to_wire[cls], self.from_wire[kind] = shape.to_wire, shape.from_wire
+            self.fill[cls], self.from_wire[kind] = shape.fill, shape.from_wire
 
 
-class _ByClass(dict[type, Callable[..., MessageT]]):
+class _ByClass(dict[type, Callable[..., None]]):
     def __init__(self, message_name: str) -> None:
         self._message_name = message_name
 
-    def __missing__(self, cls: type) -> Callable[..., MessageT]:
+    def __missing__(self, cls: type) -> Callable[..., None]:
         raise InvalidArgument(f"a {self._message_name} cannot carry {cls.__name__}")
 
 

@@ -28,22 +28,26 @@ def state_from_wire(state: pb.StreamState) -> ReplicaState:
 
 
 def report_to_wire(
-    report: Report, stored_bytes: int, stamp: int, birth: int
+    report: Report,
+    stored_bytes: int,
+    stamp: int,
+    birth: int,
+    into: pb.LogStreamUncommitReport | None = None,
 ) -> pb.LogStreamUncommitReport:
-    message = pb.LogStreamUncommitReport(
-        log_stream_id=report.stream_id,
-        uncommitted_llsn_offset=report.uncommitted_llsn_offset,
-        uncommitted_llsn_length=report.uncommitted_llsn_length,
-        high_watermark=report.high_watermark,
-        seal_epoch=report.epoch,
-        state=STATE_TO_WIRE[report.state],
-        stored_high_watermark=report.stored_high_watermark,
-        resend=report.resend,
-        stored_bytes=stored_bytes,
-        damaged=report.damaged,
-        stamp=stamp,
-        birth=birth,
-    )
+    """Return the message, which is `into` if that is given."""
+    message = pb.LogStreamUncommitReport() if into is None else into
+    message.log_stream_id = report.stream_id
+    message.uncommitted_llsn_offset = report.uncommitted_llsn_offset
+    message.uncommitted_llsn_length = report.uncommitted_llsn_length
+    message.high_watermark = report.high_watermark
+    message.seal_epoch = report.epoch
+    message.state = STATE_TO_WIRE[report.state]
+    message.stored_high_watermark = report.stored_high_watermark
+    message.resend = report.resend
+    message.stored_bytes = stored_bytes
+    message.damaged = report.damaged
+    message.stamp = stamp
+    message.birth = birth
     if report.precondition is not None:
         llsn, end, expected = report.precondition
         message.precondition_llsn, message.precondition_length = llsn, end - llsn

@@ -79,10 +79,50 @@ def test_the_kind_tells_classes_apart() -> None:
     family = Family[object, pb.CopysetAnswer](
         kinds, {kinds.DONE: (_Empty,), kinds.DIGESTED: (_Flag, "more")}
     )
-    done = family.to_wire[_Empty](_Empty())
+    done, flagged = kinds(), kinds()
+    family.fill[_Empty](done, _Empty())
     assert done == kinds(kind=kinds.DONE)
     assert family.from_wire[done.kind](done) == _Empty()
-    assert family.to_wire[_Flag](_Flag(True)) == kinds(kind=kinds.DIGESTED, more=True)
+    family.fill[_Flag](flagged, _Flag(True))
+    assert flagged == kinds(kind=kinds.DIGESTED, more=True)
     assert kinds.STORED not in family.from_wire
     with pytest.raises(InvalidArgument, match="a CopysetAnswer cannot carry Extent"):
-        family.to_wire[Extent]
+        family.fill[Extent]
+
+
+def test_a_message_in_a_frame_is_filled_in_its_place() -> None:
+    shape = Shape(Extent, pb.BlockExtent, "first", "count")
+    frame = pb.Frame()
+    shape.fill(frame.chain_answer.extents.add(), Extent(5, 2))
+    assert frame.chain_answer.extents == [shape.to_wire(Extent(5, 2))]
+    nothing = Shape(_Flag, pb.ChainAnswer, "more", kind=0)
+    nothing.fill(frame.chain_answer, _Flag(False))
+    empty = pb.Frame()
+    nothing.fill(empty.chain_answer, _Flag(False))
+    assert empty.WhichOneof("body") == "chain_answer", "although all of its fields are 0"
+
+
+@pytest.mark.parametrize("tail", [None, 0, 7])
+def test_an_optional_field_that_is_none_is_left_out(tail: int | None) -> None:
+    @dataclass(frozen=True)
+    class Next:
+        expected: int | None
+
+    shape = Shape(Next, pb.SequencerRequest, "expected_tail")
+    message = pb.SequencerRequest()
+    shape.fill(message, Next(tail))
+    assert message == shape.to_wire(Next(tail))
+    assert message.HasField("expected_tail") is (tail is not None)
+
+
+def test_lists_are_filled_in_as_well() -> None:
+    flag = Shape(_Flag, pb.CopysetEnd, negated("uncertain"))
+
+    @dataclass(frozen=True)
+    class Flags:
+        each: tuple[_Flag, ...]
+
+    flags = Shape(Flags, pb.CopysetState, repeated("ends", flag, tuple))
+    value, message = Flags((_Flag(True), _Flag(False))), pb.CopysetState()
+    flags.fill(message, value)
+    assert message == flags.to_wire(value)

@@ -81,8 +81,9 @@ class Sequencers:
         is_tight = loglet in self._full and isinstance(request, Next)
         if is_tight and (why := self._why_full(loglet)):
             raise Busy(f"segment {loglet} takes no appends: {why}")
-        answer = sequencer_answer_to_wire(self.answer(loglet, request))
-        return pb.Frame(sequencer_answer=answer)
+        answer = pb.Frame()
+        sequencer_answer_to_wire(self.answer(loglet, request), answer.sequencer_answer)
+        return answer
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

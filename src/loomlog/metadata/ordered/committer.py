@@ -425,9 +425,13 @@ class Committer:
             results = [*results, *(commit_to_wire(*each) for each in unpack_commits(rows))]
             rows = b""
         if results or rows:
-            request = pb.CommitRequest(storage_node_id=node, commit_results=results)
-            request.packed_commits = rows
-            self.nodes.send(node, pb.Frame(commit=request))
+            frame = pb.Frame()
+            request = frame.commit  # in its place: a frame copies what it is given
+            request.storage_node_id = node
+            request.commit_results.extend(results)
+            if rows:
+                request.packed_commits = rows
+            self.nodes.send(node, frame)
 
 
 def _join(packed: dict[NodeId, list[bytes]], more: Mapping[NodeId, bytes]) -> None:

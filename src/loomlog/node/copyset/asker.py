@@ -202,8 +202,9 @@ class _PeerNode:
         """Send a release; lost without a connection, since it is sent again when there is one."""
         self._wanted = True
         if self.connection is not None:
-            message, _ = request_to_wire(shard, release, stamp)
-            self.connection.send(pb.Frame(copyset_request=message))
+            frame = pb.Frame()
+            request_to_wire(shard, release, stamp, into=frame.copyset_request)
+            self.connection.send(frame)
         elif self._address:
             self._connect_soon()
 
@@ -282,8 +283,8 @@ def _ask(
     def answered(answer: Frame | LoomError, payload: memoryview) -> None:
         done(_answer_of(connection, answer, payload))
 
-    message, batch = request_to_wire(shard, request, stamp)
-    frame = pb.Frame(copyset_request=message)
+    frame = pb.Frame()
+    _, batch = request_to_wire(shard, request, stamp, into=frame.copyset_request)
     connection.call(frame, (batch,) if len(batch) else (), answered)
 
 

@@ -40,7 +40,7 @@ from loomlog.core.copyset.record import Epoch, Lsn, offset_of
 from loomlog.core.copyset.recovery import Recovered
 from loomlog.core.copyset.sequencer import EpochSequencer, SequencerState, Stamps
 from loomlog.errors import AppendUnknown, Busy, Conflict, LoomError, NotYetWritten, Unavailable
-from loomlog.node.appends import ProducerTable
+from loomlog.node.appends import ProducerTable, appended
 from loomlog.node.copyset.asker import Asker
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
 from loomlog.node.copyset.recovery import RETRY, recover
@@ -91,8 +91,7 @@ class OpenAppend:
         return replace(self, batch=bytearray(self.batch), repeated=False, epoch=epoch)
 
     def succeeded(self, lsn: Lsn) -> None:
-        answer = pb.Appended(first_glsn=lsn, first_llsn=lsn)
-        self.connection.send(pb.Frame(id=self.request_id, reply=True, appended=answer))
+        self.connection.send(appended(self.request_id, lsn, lsn))
 
     def not_taken(self, epoch: Epoch) -> None:
         """Answer that it is nowhere: the client may send it again for this epoch."""

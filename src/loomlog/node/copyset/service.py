@@ -48,7 +48,7 @@ from loomlog.storage.logsdb.store import Answered
 from loomlog.types import LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.copyset import (
-    answer_to_wire,
+    answer_frame,
     gone_shards,
     request_from_wire,
     state_from_wire,
@@ -291,8 +291,7 @@ class CopysetService(NodeProtocol):
         answer = await called_back(partial(_ask, connection, shard, request, stamp))
         if isinstance(request, Release):
             shard.catch_up.released(request, answer)
-        message, _ = answer_to_wire(answer)
-        return pb.Frame(copyset_answer=message)
+        return answer_frame(0, answer)[0]
 
     def _may(self, connection: Connection, request: NodeRequest, epoch: Epoch) -> bool:
         """Return whether the peer is known to be one that may send this; anybody is, without TLS.
@@ -490,8 +489,7 @@ def _not_open(shard: Shard) -> Unavailable:
 
 
 def _answer(connection: Connection, number: int, answer: NodeAnswer) -> None:
-    message, payload = answer_to_wire(answer)
-    connection.send(pb.Frame(id=number, reply=True, copyset_answer=message), payload)
+    connection.send(*answer_frame(number, answer))
 
 
 def _now_us() -> int:

@@ -175,11 +175,12 @@ class ReplicaDriver:
         batches, self._outbox = self._outbox, []
         headers, self._outbox_headers = self._outbox_headers, []
         last = self.core.next_llsn - 1
-        message = pb.Replicate(log_stream_id=self.stream_id, seal_epoch=self.core.epoch)
+        frame = pb.Frame()
+        frame.replicate.log_stream_id, frame.replicate.seal_epoch = self.stream_id, self.core.epoch
         for connection in self._connections:
             if connection.closed:
                 self.fail(f"replication failed: the backup at {connection.peer} is gone")
-            connection.send(pb.Frame(replicate=message), batches)
+            connection.send(frame, batches)
         self._write(batches, headers, self._outbox_first, last)
 
     def _write(

@@ -209,7 +209,8 @@ class OrderedService(NodeProtocol):
     # ---- reports to the metadata repository
 
     def register(self, message: pb.Register) -> None:
-        message.uncommit_reports.extend(_report(held.driver) for held in self.held.values())
+        for held in self.held.values():
+            _report(held.driver, message.uncommit_reports.add())
         message.reads_packed = True
         log_id, stream_id = self._stores.highest_ids
         message.highest_log_id = max(message.highest_log_id, log_id)
@@ -228,8 +229,8 @@ class OrderedService(NodeProtocol):
     def report(self, message: pb.GetReportResponse) -> None:
         """Add the replicas that changed."""
         changed, self._unreported = self._unreported, {}
-        found = filter(None, map(self.held.get, changed))
-        message.uncommit_reports.extend(_report(held.driver) for held in found)
+        for held in filter(None, map(self.held.get, changed)):
+            _report(held.driver, message.uncommit_reports.add())
         if self._packs_reports and len(changed) >= LEAST:
             pack_reports(message)
 
@@ -303,8 +304,7 @@ class OrderedService(NodeProtocol):
         answer = pb.AppendResolved()
         first_llsn = held.driver.resolve(order.seal_epoch, order.producer_id, order.sequence)
         if first_llsn:
-            answer.appended = True
-            answer.first_llsn = first_llsn
+            answer.appended, answer.first_llsn = True, first_llsn
             answer.first_glsn = (await held.reader.appended(first_llsn)).appended.first_glsn
         return pb.Frame(append_resolved=answer)
 
@@ -487,14 +487,14 @@ class OrderedService(NodeProtocol):
         held = self.holding(order.log_stream_id)
         commits = await held.reader.commits_after(order.after, count_max)
         answer = pb.CommitList(
-            report=_report(held.driver),
             ran_epoch=max(0, held.driver.ran_in),
             commits=[commit_to_wire(order.log_stream_id, commit) for commit in commits],
             more=len(commits) == count_max,
         )
+        _report(held.driver, answer.report)
         return pb.Frame(commit_list=answer)
 
 
-def _report(driver: ReplicaDriver) -> pb.LogStreamUncommitReport:
-    meta = driver.store.meta
-    return report_to_wire(driver.core.report(), driver.store.stored_bytes, meta.stamp, meta.birth)
+def _report(driver: ReplicaDriver, into: pb.LogStreamUncommitReport) -> None:
+    size, meta = driver.store.stored_bytes, driver.store.meta
+    report_to_wire(driver.core.report(), size, meta.stamp, meta.birth, into)

@@ -100,13 +100,13 @@ class ReplicaRequest(PendingRequest):
         wait_ms: int = 0,
     ) -> None:
         """Send the request; `wait_ms` is how long a Fetch may wait for blocks."""
-        super().__init__(answered)
+        self._answered, self._task = answered, None  # as PendingRequest does, without a call
         self.view = view
         self._requests = requests
         self.node_id = replica.node_id
         self.reported = False  # as late
-        message, payload = codec.request_to_wire(replica, request, wait_ms=wait_ms)
-        self._frame = pb.Frame(chain_request=message)
+        self._frame = frame = pb.Frame()
+        _, payload = codec.request_to_wire(replica, request, wait_ms, frame.chain_request)
         self._payload = (payload,) if len(payload) else ()
         self._timeout_s = ANSWER_S + wait_ms / 1000 + len(payload) / BYTES_PER_S_MIN
         self.due_s = 0.0  # set when it is sent
@@ -148,7 +148,7 @@ class ReplicaRequest(PendingRequest):
         self._request_id = connection.call(self._frame, self._payload, self._replied)
         # The rest is done while the peer works, so it adds no latency.
         if self._answered is not None:
-            self.due_s = asyncio.get_running_loop().time() + self._timeout_s
+            self.due_s = self._requests.now_s() + self._timeout_s
             self._requests.expect(self)
 
     async def _connect_and_send(self) -> None:
@@ -209,8 +209,8 @@ class SequencerRequest(PendingRequest):
     ) -> None:
         super().__init__(answered)
         self._metadata = requests.metadata
-        message = codec.sequencer_request_to_wire(view.projection.log_id, request)
-        self._frame = pb.Frame(sequencer_request=message)
+        self._frame = frame = pb.Frame()
+        codec.sequencer_request_to_wire(view.projection.log_id, request, frame.sequencer_request)
         self._call = self._metadata.call(self._frame, self._replied)
         if self._call is None:
             self._ask_any()
@@ -258,11 +258,12 @@ class ChainRequests:
         self.connections = connections
         self.missed: dict[StreamId, NodeId] = {}  # a node that did not answer
         self._late = late
+        self.now_s = asyncio.get_running_loop().time
         self._pending: dict[ReplicaRequest, bool] = {}  # all True, in the order of sending
         self._ticker: asyncio.TimerHandle | None = None
 
     def ask(
-        self, view: ChainView, ask: ChainedAsk, answered: Answered, *, wait_ms: int = 0
+        self, view: ChainView, ask: ChainedAsk, answered: Answered, wait_ms: int = 0
     ) -> PendingRequest:
         """Send a request; `wait_ms` is how long a Fetch may wait for blocks."""
         target, request = ask

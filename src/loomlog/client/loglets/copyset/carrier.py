@@ -162,17 +162,14 @@ class CopysetAttempt(Attempt):
     async def _send(self, view: View, connection: Connection, address: str) -> Glsn:
         """Return the first position; 0 if it was refused because another epoch has begun."""
         self._carrier.outcomes.sent(self)
-        request = pb.CopysetAppend(
-            loglet_id=view.loglet,
-            repeated=self.doubtful,
-            epoch=self._epoch,
-            expected_tail=self.batch.expected_tail,
-        )
+        frame = pb.Frame()
+        request = frame.copyset_append  # in its place: a frame copies what it is given
+        request.loglet_id, request.epoch, request.repeated = view.loglet, self._epoch, self.doubtful
+        if (expected_tail := self.batch.expected_tail) is not None:
+            request.expected_tail = expected_tail
         timeout_s = ANSWER_S + self.batch.size / BYTES_PER_S_MIN
         self._address = address
-        self._answer = connection.request(
-            pb.Frame(copyset_append=request), (self._payload,), timeout_s=timeout_s
-        )
+        self._answer = connection.request(frame, (self._payload,), timeout_s=timeout_s)
         try:
             reply, _ = await self._answer
         except Corrupt as error:

@@ -118,13 +118,13 @@ class OrderedAttempt(Attempt):
         """Send the encoded batch for the first time, or again."""
         self.connection = connection
         self._carrier.outcomes.sent(self)
-        append = pb.Append(
-            log_stream_id=self.target.id,
-            seal_epoch=self.epoch,
-            expected_tail=self.batch.expected_tail,
-        )
+        frame = pb.Frame()
+        append = frame.append  # in its place: a frame copies what it is given
+        append.log_stream_id, append.seal_epoch = self.target.id, self.epoch
+        if (expected_tail := self.batch.expected_tail) is not None:
+            append.expected_tail = expected_tail
         self._request_id = connection.call(
-            pb.Frame(append=append),
+            frame,
             (self._payload,),
             partial(self._answered, connection),
         )
