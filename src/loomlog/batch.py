@@ -148,7 +148,8 @@ def read_header(buffer: Buffer, offset: int = 0) -> Header:
 
 def count_in(buffer: Buffer) -> int:
     """Return the number of records that a batch claims to have; nothing is verified."""
-    return int(_COUNT.unpack_from(buffer, _COUNT_AT)[0])
+    count: int = _COUNT.unpack_from(buffer, _COUNT_AT)[0]
+    return count
 
 
 def latest_in(buffer: Buffer) -> int:
@@ -170,8 +171,8 @@ def producer_in(buffer: Buffer) -> tuple[int, int]:
 
 def _is_sane(header: Header) -> bool:
     # Protects readers' allocations and arithmetic from a header with a valid CRC and bad fields.
-    codec, flags, size, count, body_size, raw_size, _, _, _, earliest_us, latest_us = header[:11]
-    position, llsn, stream, _, transaction, cell_position, _, cell_stream = header[11:]
+    codec, flags, size, count, body_size, raw_size, _, _, _, earliest_us, latest_us, *rest = header
+    position, llsn, stream, _, transaction, cell_position, _, cell_stream = rest
     return (
         (raw_size == body_size if codec == CODEC_NONE else codec <= CODEC_ZSTD)
         and 0 < count <= _COUNT_MAX.get(flags, 0)
@@ -192,7 +193,8 @@ def check(buffer: Buffer, header: Header | None = None) -> Header:
     header = header or read_header(buffer)
     if len(buffer) != header.size:
         raise Corrupt(f"batch of {header.size} bytes: {len(buffer)} bytes are here")
-    _check_body(header, memoryview(buffer))
+    if crc32c(memoryview(buffer)[HEADER_BYTES:]) != header.body_crc:
+        raise _damaged_body(header)
     return header
 
 
@@ -218,15 +220,15 @@ def split(buffer: Buffer) -> list[tuple[Header, memoryview]]:
         one = view[offset : offset + header.size]
         if len(one) != header.size:
             raise Corrupt(f"batch at {offset}: cut off after {len(one)} of {header.size} bytes")
-        _check_body(header, one)
+        if crc32c(one[HEADER_BYTES:]) != header.body_crc:
+            raise _damaged_body(header)
         batches.append((header, one))
         offset += header.size
     return batches
 
 
-def _check_body(header: Header, view: memoryview) -> None:
-    if crc32c(view[HEADER_BYTES:]) != header.body_crc:
-        raise Corrupt(f"batch of {header.size} bytes: the body does not match its checksum")
+def _damaged_body(header: Header) -> Corrupt:
+    return Corrupt(f"batch of {header.size} bytes: the body does not match its checksum")
 
 
 # ---- filled in by servers ---------------------------------------------------------

@@ -139,6 +139,10 @@ def rest_s(pause_s: float, left_s: float, timeout_s: float, took_s: float) -> fl
     return min(pause_s, latest_s) if latest_s >= pause_s / 2 else None
 
 
+# These change nothing but the state: no attempt ends by them without success.
+_SMOOTH: Final = frozenset({Event.PICKED, Event.SENT, Event.APPENDED})
+
+
 class Progress:
     """The progress of a batch."""
 
@@ -154,6 +158,8 @@ class Progress:
         """Return what has to be done about the event. KeyError: it cannot happen in this state."""
         before = self.state
         self.state, action = self._rules[before, event]
+        if event in _SMOOTH:
+            return action
         if event is Event.LOST:
             self.loss = why
         elif event in (Event.ABSENT, Event.CONFLICT) and before is DOUBTFUL:

@@ -304,9 +304,10 @@ class EagerWorker:
         self._hand_over(steps, finished)
 
     def run_short(self, steps: Sequence[Step], finished: Finished) -> None:
-        self._run_early()
-        alone = not self._under_way and self._clock() - self._ended_s >= ALONE_S
-        if alone and self._took_s < QUICK_S:
+        if self._next is not None:
+            self._run_early()
+        is_quick = self._took_s < QUICK_S and not self._under_way
+        if is_quick and self._clock() - self._ended_s >= ALONE_S:
             self._next = steps, finished
             self._call_soon(self._run_here)
         else:
@@ -323,18 +324,16 @@ class EagerWorker:
 
     def _run_early(self) -> None:
         """Run now what waits for the next turn: another job must not overtake it."""
-        if self._next is not None:
-            (_, finished), error = self._next, self._run_next()
-            self._call_soon(partial(finished, error))
+        if (job := self._next) is not None:
+            self._call_soon(partial(job[1], self._run_next(job[0])))
 
     def _run_here(self) -> None:
-        if self._next is not None:
-            _, finished = self._next
-            finished(self._run_next())
+        if (job := self._next) is not None:
+            steps, finished = job
+            finished(self._run_next(steps))
 
-    def _run_next(self) -> BaseException | None:
-        assert self._next is not None
-        (steps, _), self._next = self._next, None
+    def _run_next(self, steps: Sequence[Step]) -> BaseException | None:
+        self._next = None
         began_s = self._clock()
         error: BaseException | None = None
         try:
@@ -342,7 +341,8 @@ class EagerWorker:
                 step()
         except Exception as failure:
             error = failure
-        self._ended(began_s)
+        self._ended_s = ended_s = self._clock()
+        self._took_s = ended_s - began_s
         return error
 
     def _hand_over(self, steps: Sequence[Step], finished: Finished) -> None:
@@ -350,15 +350,12 @@ class EagerWorker:
 
         def ended(error: BaseException | None) -> None:
             self._under_way -= 1
-            self._ended(began_s)
+            self._ended_s = ended_s = self._clock()
+            self._took_s = ended_s - began_s
             finished(error)
 
         self._under_way += 1
         self._worker.run(steps, ended)
-
-    def _ended(self, began_s: float) -> None:
-        self._ended_s = self._clock()
-        self._took_s = self._ended_s - began_s
 
 
 class DirectoryLock:

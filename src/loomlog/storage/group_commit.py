@@ -88,7 +88,9 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
             done = self._traced(self._tracer, size, done)
         self._waiting.append((request, done))
         self._waiting_bytes += size
-        self._hurry()
+        self._is_urgent = True
+        if not self._under_way:
+            self._start()
         return True
 
     def _add(self, request: RequestT, done: Callable[[AnswerT | RefusalT], None]) -> None:
@@ -133,12 +135,13 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
             self._under_way = False
             if self._is_urgent:
                 self._start()
-            for index, (request, done) in enumerate(group):
-                if failed is None:
-                    done(answers[index])
-                else:
+            if failed is not None:
+                for request, done in group:
                     done(failed if error is None else self._lost(request, failed))
-            if failed is None and not self._under_way:
+                return
+            for (_, done), answer in zip(group, answers, strict=True):
+                done(answer)
+            if not self._under_way:
                 self._rest()
 
         finished: tracing.Finished = committed

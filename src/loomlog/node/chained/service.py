@@ -58,8 +58,8 @@ from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import (
     ORDERS,
+    answer_frame,
     answer_from_wire,
-    answer_to_wire,
     request_from_wire,
     request_to_wire,
 )
@@ -323,6 +323,14 @@ class ChainedService(NodeProtocol):
 
     def _ask(self, replica: Replica, request: Request, done: Answered) -> None:
         volume = self._volumes.holding(replica)
+        if volume is None or self._void or self._forgetful or volume.needs_care:
+            self._ask_carefully(volume, replica, request, done)
+        else:
+            volume.ask(replica, request, partial(self._answered, volume, replica, request, done))
+
+    def _ask_carefully(
+        self, volume: ChainVolume | None, replica: Replica, request: Request, done: Answered
+    ) -> None:
         if self._void and isinstance(request, Seal) and request.salvage:
             self._void -= {replica}
         if volume is not None and volume.is_unreported:
@@ -377,12 +385,13 @@ class ChainedService(NodeProtocol):
                 self._waiting.changed(replica)
         elif isinstance(answer, _NOT_DONE) and volume.is_damaged(replica):
             self._report_damage(volume, replica)
-        match request, answer:
-            case Trim(_, position), Done():
-                volume.reclaim_soon(replica, position)
-            case Remove(), Done():
-                volume.reclaim_soon(replica, POSITION_MAX)
-                logger.info("%s left this node", _name(replica))
+        if isinstance(answer, Done):
+            match request:
+                case Trim(_, position):
+                    volume.reclaim_soon(replica, position)
+                case Remove():
+                    volume.reclaim_soon(replica, POSITION_MAX)
+                    logger.info("%s left this node", _name(replica))
 
     def _report_damage(self, volume: ChainVolume, replica: Replica) -> None:
         """Report a damaged replica, once: another one may take its place."""
@@ -447,8 +456,7 @@ def is_nothing(answer: Answer) -> bool:
 
 
 def _frame(answer: Answer) -> Frame:
-    message, _ = answer_to_wire(answer)
-    return pb.Frame(chain_answer=message)
+    return answer_frame(0, answer)[0]
 
 
 async def _later_frame(answer: Awaitable[Answer]) -> Frame:
@@ -456,8 +464,7 @@ async def _later_frame(answer: Awaitable[Answer]) -> Frame:
 
 
 def _answer(connection: Connection, request_id: int, answer: Answer) -> None:
-    message, payload = answer_to_wire(answer)
-    connection.send(pb.Frame(id=request_id, reply=True, chain_answer=message), payload)
+    connection.send(*answer_frame(request_id, answer))
 
 
 def _name(replica: Replica) -> str:

@@ -249,6 +249,11 @@ class ChainVolume:
             self._open_soon()
         store.ask(replica, request, done)
 
+    @property
+    def needs_care(self) -> bool:
+        """Return whether some replicas may lack blocks that were acknowledged."""
+        return self.is_unreported or bool(self._forgetful)
+
     def has_forgotten(self, replica: Replica) -> bool:
         """Return whether the replica may have forgotten blocks in the crash before this start."""
         return replica in (self._forgetful or ())

@@ -17,7 +17,7 @@ from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.chained.requests import Drive
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.core.chained.append import Appended, ChainKey, append_next
-from loomlog.core.chained.chain import Block, block_of, placed
+from loomlog.core.chained.chain import Block, placed
 from loomlog.core.chained.messages import Interrupted, Ticket
 from loomlog.errors import LoomError, NotFound, Sealed, Unavailable
 from loomlog.types import Glsn
@@ -47,7 +47,8 @@ class ChainedCarrier(Carrier):
         """Return the batch as a block without a position, under a new sequence number."""
         sequence = self._producer.next_sequence()
         encoded = batch.encode(self._producer.id, sequence, compression)
-        return block_of(encoded if isinstance(encoded, bytearray) else bytearray(encoded))
+        batch_bytes = encoded if isinstance(encoded, bytearray) else bytearray(encoded)
+        return Block(0, batch.count, self._producer.id, sequence, batch_bytes)
 
 
 class ChainedAppend(Attempt):
