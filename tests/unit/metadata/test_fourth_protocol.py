@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 from small_cluster import SmallCluster
@@ -80,9 +80,8 @@ async def append(cluster: SmallCluster, loglet: int) -> None:
 
 
 async def create(cluster: SmallCluster, **settings: int) -> pb.Log:
-    request = pb.CreateLog(
-        name="events", protocol="tiny", **{"streams": 1, "replicas": 1} | settings
-    )
+    numbers: dict[str, Any] = {"streams": 1, "replicas": 1} | settings
+    request = pb.CreateLog(name="events", protocol="tiny", **numbers)
     return (await cluster.client.ask(pb.Frame(create_log=request))).log
 
 
