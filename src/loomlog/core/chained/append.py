@@ -272,4 +272,5 @@ class Untold:
 
     def take_all(self) -> Iterator[tuple[ChainKey, tuple[Glsn, ...]]]:
         for chain in list(self._by_chain):
-            yield chain, self.take(chain)
+            while found := self.take(chain):
+                yield chain, found

@@ -134,7 +134,9 @@ def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decis
             return _seal(epoch, standing, blocks)
         case Acknowledge(epoch, addresses):
             refusal = _check_epoch(epoch, standing)
-            return _acknowledge(addresses, blocks) if refusal is None else (refusal, ())
+            if refusal is not None:
+                return refusal, ()
+            return _acknowledge(addresses, standing, blocks)
         case Trim(epoch, position):
             refusal = _check_epoch(epoch, standing)
             return _trim(position, standing) if refusal is None else (refusal, ())
@@ -193,12 +195,15 @@ def _check_epoch(epoch: int, standing: Standing) -> Answer | None:
     return None
 
 
-def _acknowledge(addresses: tuple[Glsn, ...], blocks: Blocks) -> Decision:
-    """Store it with each block itself. Blocks that are trimmed or lost are left out."""
+def _acknowledge(addresses: tuple[Glsn, ...], standing: Standing, blocks: Blocks) -> Decision:
+    """Store it with each block itself. Blocks that are trimmed or lost are left out. A trim in the
+    same commit has not removed its blocks yet, and a row that came after it would stay."""
     changes = []
     for address in addresses:
         extent = blocks.find(address)
-        if extent is not None and extent.first == address and (size := blocks.size_of(extent)):
+        if extent is None or extent.first != address or extent.last <= standing.trimmed:
+            continue
+        if size := blocks.size_of(extent):
             known = blocks.acknowledged_in(extent)
             if address not in known:
                 changes.append(Tell(extent, blocks.latest_us(extent), size, (*known, address)))

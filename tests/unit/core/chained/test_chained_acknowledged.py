@@ -21,7 +21,9 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.reconfigure import Admission, Goal
+from loomlog.core.chained.replica import Standing, decide
 from loomlog.core.chained.trim import trim
+from loomlog.storage.chained.block_table import MemoryBlocks
 from loomlog.types import Glsn, NodeId
 
 HEAD = Replica(1, LOG, 0, 1)
@@ -222,6 +224,25 @@ def test_blocks_that_are_not_there_are_not_noted() -> None:
     assert log.replica_answers(HEAD, request) == Done()
     listed = log.replica_answers(HEAD, List(1, 1, 9, with_acknowledged=True))
     assert listed == Listed([block.extent], more=False)
+
+
+def test_nothing_is_noted_of_blocks_that_the_same_commit_trims() -> None:
+    log = Chains()
+    block = log.appended()
+    blocks = MemoryBlocks()
+    blocks.put(block)  # the trim is decided, and removes them with the commit
+    standing = Standing(epoch=1, trimmed=block.last)
+    assert decide(Acknowledge(1, (block.first,)), standing, blocks) == (Done(), ())
+    _, changes = decide(Acknowledge(1, (block.first,)), Standing(epoch=1), blocks)
+    assert len(changes) == 1
+
+
+def test_a_client_that_is_closed_tells_everything() -> None:
+    untold = Untold(lambda: None)
+    addresses = tuple(range(1, 2 * ACKNOWLEDGED_MAX + 2))
+    untold.add((1, 0), *addresses)
+    assert [each for _, told in untold.take_all() for each in told] == [*addresses]
+    assert not untold
 
 
 def test_nothing_is_noted_in_another_epoch() -> None:
