@@ -46,7 +46,7 @@ class Identified(Generic[F]):
         self._accepted = accepted
         self._counted: dict[int, int] = {}  # bytes of the requests in `usage`, by id
         self._transport: asyncio.Transport | None = None
-        self._writelines: Callable[[Sequence[Buffer]], None]
+        self._writelines: Callable[[Sequence[Buffer]], None] = _drop  # until it is connected
         self._ends_s = math.inf  # of the peer's certificate, since 1970
         self._credentials_generation = 0  # that it was checked against
         self._has_expired = False  # the certificate of this side, when it was checked last
@@ -149,6 +149,10 @@ class Identified(Generic[F]):
         for size in self._counted.values():
             self.usage.end(size)
         self._counted.clear()
+
+
+def _drop(buffers: Sequence[Buffer]) -> None:
+    """Write nothing: there is no transport."""
 
 
 def _pauses(transport: asyncio.Transport) -> bool:
