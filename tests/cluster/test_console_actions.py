@@ -195,6 +195,7 @@ def test_what_is_missing_forbidden_or_away_is_said(tmp_path: Path) -> None:
         page.get_by_role("textbox", name="From", exact=True).fill("yesterday")
         page.get_by_role("button", name="Search").click()
         page.get_by_text("from must be a position").wait_for()
+        page.wait_for_load_state()  # or the next page interrupts this one
 
         root = cluster.create_token("root", ["*:*"]).text
         viewer = cluster.create_token("viewer", ["read:*", "metrics:*"]).text
