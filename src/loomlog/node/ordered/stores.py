@@ -37,6 +37,7 @@ class StreamStores:
         self._journals: dict[str, Journal] = {}  # by the node's path on the volume
         self.open: dict[StreamId, StreamStore] = {}
         self._unopened: dict[StreamId, str] = {}  # because their volume did not work
+        self._creating: set[StreamId] = set()
         self._mover: Worker | None = None  # copies between volumes
         disks.own(self)
         finish_moves(disks.files, disks.paths)
@@ -63,7 +64,8 @@ class StreamStores:
 
     def unserved(self, held: Collection[StreamId]) -> set[StreamId]:
         """Return the streams with data here that are not among those `held`, but may be later."""
-        return set(self._paths.streams).difference(held) | self._paths.found.unserved
+        with_data = set(self._paths.streams).difference(held, self._creating)
+        return with_data | self._paths.found.unserved
 
     @property
     def highest_ids(self) -> tuple[LogId, StreamId]:
@@ -150,12 +152,14 @@ class StreamStores:
                     aside[old] = set_aside(files, old)
             made.append(StreamStore.create(files, path, meta, journal, self._settings))
 
+        self._creating.add(stream_id)
         try:
             await self._in_order(journal, create)
         except BaseException:
             self._paths.forget(stream_id)
             raise
         finally:
+            self._creating.discard(stream_id)
             self._paths.found.were_set_aside(aside)
             for old in aside:
                 self._disks.volume_of(old).look_soon()

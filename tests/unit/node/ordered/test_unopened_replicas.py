@@ -7,9 +7,11 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from node_rig import PATIENCE_S, STREAM, Nodes
+from node_services import ordered_on
 
 from loomlog import limits
 from loomlog.errors import Unavailable
@@ -94,3 +96,22 @@ async def test_it_is_opened_though_that_failed_again_while_the_volume_worked(
         disk.mend()
         await nodes.metadata.until(lambda: nodes.metadata.committed(1) == last)
         assert (await nodes.seal(1, 2, last)).state == pb.STREAM_SEALED
+
+
+async def test_a_replica_that_is_being_made_is_no_data_that_cannot_be_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the metadata repository looks at all streams of the node for each new one."""
+    async with Nodes(tmp_path, 1) as nodes:
+        stores = ordered_on(nodes.nodes[1])._stores
+        create, seen = StreamStore.create, list[set[int]]()
+
+        def create_slowly(*arguments: Any) -> StreamStore:
+            seen.append(stores.unserved(()))
+            return create(*arguments)
+
+        monkeypatch.setattr(StreamStore, "create", create_slowly)
+        await nodes.add(1)
+        assert seen == [set()]
+        assert stores.unserved(()) == {STREAM}
+        assert stores.unserved({STREAM}) == set()
