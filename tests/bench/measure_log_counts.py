@@ -15,6 +15,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -44,9 +45,7 @@ class Rig:
     def _cpu_s(self) -> float:
         return sum(self.vmr.cpu_times()[:2])
 
-    async def each(
-        self, numbers: Iterable[int], work: Callable[[str], Awaitable[object]]
-    ) -> None:
+    async def each(self, numbers: Iterable[int], work: Callable[[str], Awaitable[object]]) -> None:
         left = iter(numbers)
 
         async def worker() -> None:
@@ -74,7 +73,7 @@ async def _measure(rig: Rig, logs: int, steps: int, protocol: str, replicas: int
         await cluster.create_log(name, protocol, replicas=replicas)
 
     for first in range(0, step * steps, step):
-        took = await rig.measure(lambda first=first: rig.each(range(first, first + step), create))
+        took = await rig.measure(partial(rig.each, range(first, first + step), create))
         listing = await rig.measure(cluster.logs)
         status = await rig.measure(cluster.status)
         cells = [took[0] / step, took[1] / step, listing[0], status[0]]
@@ -83,9 +82,7 @@ async def _measure(rig: Rig, logs: int, steps: int, protocol: str, replicas: int
     print("| logs left | delete one, ms | CPU ms of the vmr |")
     print("|---|---|---|")
     for first in range(0, step * steps, step):
-        took = await rig.measure(
-            lambda first=first: rig.each(range(first, first + step), cluster.delete_log)
-        )
+        took = await rig.measure(partial(rig.each, range(first, first + step), cluster.delete_log))
         left = step * steps - first - step
         print(f"| {left:,} | {took[0] / step * 1e3:.2f} | {took[1] / step * 1e3:.2f} |")
 

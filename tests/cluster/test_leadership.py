@@ -120,17 +120,19 @@ async def test_a_cluster_that_was_stopped_goes_on_where_it_was() -> None:
 async def test_who_does_not_lead_says_who_does() -> None:
     local = LocalCluster(nodes=1, metadata=3)
     async with local:
-        await until(lambda: all(_role(local, number) for number in (1, 2, 3)))
+        while not all([await _role(local, number) for number in (1, 2, 3)]):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         leading = local.repositories[local.leader or 0]
         for number, repository in local.repositories.items():
-            status = repository.status()
+            status = await repository.status()
             if number != local.leader:
                 assert (status["role"], status["leader"]) == ("follower", local.leader)
                 assert status["leader_address"] == leading.address
-                assert "loomlog_metadata_leads 0" in repository.metrics()
-        assert "loomlog_metadata_leads 1" in leading.metrics()
-        assert leading.status()["role"] == "leader"
-        found = {member["id"]: member["leads"] for member in leading.status()["members"]}
+                assert "loomlog_metadata_leads 0" in await repository.metrics()
+        assert "loomlog_metadata_leads 1" in await leading.metrics()
+        status = await leading.status()
+        assert status["role"] == "leader"
+        found = {member["id"]: member["leads"] for member in status["members"]}
         assert found == {member: member == local.leader for member in (1, 2, 3)}
 
 
@@ -190,14 +192,15 @@ async def test_those_that_lost_all_disks_decide_nothing_and_say_so(
         for number in (1, 2, 3):
             await local.start_metadata(number)
         async with await connect(local.address, request_timeout_s=2.0) as impatient:
-            await until(lambda: any(_waits_for_rebuild(local, n) for n in (1, 2, 3)))
+            while not any([await _waits_for_rebuild(local, n) for n in (1, 2, 3)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             with pytest.raises(errors.NotLeader):
                 await impatient.logs()
         assert local.leader is None
 
 
-def _waits_for_rebuild(local: LocalCluster, number: int) -> bool:
-    return "loom metadata rebuild" in local.repositories[number].status()["waits_for"]
+async def _waits_for_rebuild(local: LocalCluster, number: int) -> bool:
+    return "loom metadata rebuild" in (await local.repositories[number].status())["waits_for"]
 
 
 async def test_one_is_added_and_another_removed_while_appends_go_on() -> None:
@@ -255,8 +258,8 @@ async def members_are(cluster: Cluster, *numbers: int) -> None:
             await asyncio.sleep(0.01)
 
 
-def _role(local: LocalCluster, number: int) -> bool:
-    status = local.repositories[number].status()
+async def _role(local: LocalCluster, number: int) -> bool:
+    status = await local.repositories[number].status()
     return status["role"] == "leader" or bool(status["hears_leader"])
 
 

@@ -94,7 +94,7 @@ async def check_what_is_shown(local: LocalCluster) -> None:
         assert log.reached == sum(stream.entries or 0 for stream in log.streams) == ENTRIES
         assert all("rounds are lost" in stream.condition for stream in log.streams)
     assert local.metadata is not None
-    assert 'loomlog_log_rounds_lost{log="events"} 1' in local.metadata.metrics()
+    assert 'loomlog_log_rounds_lost{log="events"} 1' in await local.metadata.metrics()
 
 
 async def test_damage_in_the_middle_is_named_and_the_vmr_does_not_start(tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ async def test_a_flood_of_denials_hides_no_action_in_the_audit_log(site: Site) -
     kept = sum(entry.who == "token user" for entry in entries)
     dropped = sum(entry.dropped for entry in entries)
     assert kept + dropped == 500
-    lines = repository.metrics().splitlines()
+    lines = (await repository.metrics()).splitlines()
     [line] = [each for each in lines if each.startswith('loomlog_audit_dropped_total{server="vmr')]
     assert float(line.rpartition(" ")[2]) == dropped
 
@@ -350,13 +350,14 @@ async def test_what_one_name_uses_is_limited_and_counted(site: Site) -> None:
     refused = sum(guard.refusals["requests"] for guard in guards)
     assert refused
 
-    def counted() -> float:
-        lines = repository.metrics().splitlines()
+    async def counted() -> float:
+        lines = (await repository.metrics()).splitlines()
         ours = [line for line in lines if line.startswith("loomlog_limit_refusals_total{")]
         of_nodes = [line for line in ours if 'limit="requests"' in line and "vsn-" in line]
         return sum(float(line.rpartition(" ")[2]) for line in of_nodes)
 
-    await until(lambda: counted() == refused)
+    while await counted() != refused:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def test_subscriptions_that_were_cancelled_do_not_count(site: Site) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
@@ -220,12 +220,12 @@ async def test_who_asks_for_the_status_without_end_does_not_keep_others_out(
         await cluster.create_log(f"log-{number}", replicas=1)
     made = 0
 
-    def status(
-        view: StatusView, original: Callable[[StatusView], pb.Status] = StatusView.status
-    ) -> pb.Status:
+    original = StatusView.status
+
+    async def status(view: StatusView) -> pb.Status:
         nonlocal made
         made += 1
-        return original(view)
+        return await original(view)
 
     monkeypatch.setattr(StatusView, "status", status)
     asked = [pb.Frame(get_status=pb.GetStatus())] * 20_000

@@ -60,9 +60,9 @@ async def test_an_unknown_tail_is_shown_as_unknown(tmp_path: Path) -> None:
         assert local.metadata is not None
         assert local.metadata.term is not None
         view = local.metadata.term.view
-        assert view.as_dict()["logs"][0]["tail"] is None
-        assert "loomlog_log_tail{" not in local.metadata.metrics()
-        assert "loomlog_stream_entries_total{" not in local.metadata.metrics()
+        assert (await view.as_dict())["logs"][0]["tail"] is None
+        assert "loomlog_log_tail{" not in await local.metadata.metrics()
+        assert "loomlog_stream_entries_total{" not in await local.metadata.metrics()
 
         loom = Loom(local.address)
         done = await asyncio.to_thread(loom.run, "tail", "events")
@@ -107,7 +107,7 @@ async def test_a_vmr_alone_shows_nothing_that_only_nodes_know(tmp_path: Path) ->
             keeper = local.metadata.term.keepers["ordered"]
             log_record = local.metadata.term.catalog.logs["ordered"]
             assert not keeper.is_tail_known(log_record, log_record.layout.active)
-        check_unknown(local)
+        await check_unknown(local)
         async with await connect(local.address, request_timeout_s=1.5) as impatient:
             with pytest.raises(Unavailable, match="0 of 3 storage nodes have confirmed"):
                 await impatient.log("ordered").tail()
@@ -120,7 +120,7 @@ async def test_a_vmr_alone_shows_nothing_that_only_nodes_know(tmp_path: Path) ->
         loom = Loom(local.address)
         shown = await asyncio.to_thread(loom.says, "status")
         assert "unknown, at least 0" in shown
-        check_unknown(local)  # once nodes are not expected any more, too
+        await check_unknown(local)  # once nodes are not expected any more, too
 
         await asyncio.gather(*map(local.start_node, (1, 2, 3)))
         with pytest.raises(RolledBack, match="rounds are lost"):
@@ -134,11 +134,11 @@ async def until_stored(local: LocalCluster) -> None:
             await asyncio.sleep(0.02)
 
 
-def check_unknown(local: LocalCluster) -> None:
+async def check_unknown(local: LocalCluster) -> None:
     assert local.metadata is not None
     assert local.metadata.term is not None
     view = local.metadata.term.view
-    status, metrics = view.as_dict(), local.metadata.metrics()
+    status, metrics = await view.as_dict(), await local.metadata.metrics()
     logs = {log["name"]: log for log in status["logs"]}
     assert logs["ordered"]["tail"] is logs["chained"]["tail"] is None
     for log in logs.values():

@@ -178,11 +178,11 @@ async def test_status_and_metrics_show_the_space(tmp_path: Path) -> None:
         assert local.metadata is not None
         term = local.metadata.term
         assert term is not None
-        metrics = values(local.metadata.metrics())
+        metrics = values(await local.metadata.metrics())
         label = f'{{node="2",volume="{tmp_path}/vsn-2"}}'
         assert metrics[f"loomlog_volume_limit_bytes{label}"] == LIMIT
         assert metrics[f"loomlog_volume_full{label}"] == 0
-        [_, node] = term.view.as_dict()["nodes"]
+        [_, node] = (await term.view.as_dict())["nodes"]
         assert node["volumes"][0]["limit"] == LIMIT
 
 

@@ -210,9 +210,9 @@ async def test_it_is_shown_by_status_metrics_and_commands(
 ) -> None:
     await log.append(b"a")
     assert local.metadata is not None
-    [shown] = local.metadata.status()["logs"]
+    [shown] = (await local.metadata.status())["logs"]
     assert [stream["protocol"] for stream in shown["streams"]] == [NAME]
-    assert 'log="events"' in local.metadata.metrics()
+    assert 'log="events"' in await local.metadata.metrics()
     [info] = await cluster.logs()
     assert [stream.protocol for stream in info.streams] == [NAME]
     for arguments in (("status",), ("log", "list"), ("log", "describe", "events")):

@@ -45,7 +45,8 @@ class CopiesJudge:
         term = self._term
         if term is None:
             return None
-        found = term.view.conditions.all(())
+        view, of = term.view, term.view.conditions.of_log
+        found = view.conditions.all((), [each for log in view.logs() for each in of(log)])
         conditions = [each for each in found if each.kind is not Kind.CLOCK_SKEW]
         if not conditions and not any(self._is_unnoticed(term, name) for name in self._stopped):
             self._count([term.view.log(log) for log in term.view.logs()])

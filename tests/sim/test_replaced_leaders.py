@@ -154,7 +154,7 @@ async def it_wakes_up(stage: Stage) -> None:
     await cluster.log(LOG).append(b"meanwhile")
     while stage.servers.repositories[old].term is not None:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    while not stage.servers.repositories[old].status()["hears_leader"]:  # noqa: ASYNC110
+    while not (await stage.servers.repositories[old].status())["hears_leader"]:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     stage.sim.host(new).kill()
     await stage.another_leads(new)
@@ -194,7 +194,7 @@ async def the_store_is_away(stage: Stage) -> None:
     await asyncio.sleep(3 * SILENCE_S)
     assert not waiting.done()
     followers = [name for name in stage.servers.metadata_names if name != old]
-    statuses = [stage.servers.repositories[name].status() for name in followers]
+    statuses = [await stage.servers.repositories[name].status() for name in followers]
     assert all("store does not answer" in status["waits_for"] for status in statuses)
     stage.servers.store.come_back()
     assert (await waiting).position == 4

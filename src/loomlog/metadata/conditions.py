@@ -42,9 +42,12 @@ class ClusterConditions:
         self._of_process = of_process
         self._gate = gate
 
-    def all(self, members: Sequence[pb.MetadataMember]) -> list[Condition]:
-        """Return all conditions, the most urgent first."""
-        return in_order([*self.of_cluster(members), *self._of_logs()])
+    def all(
+        self, members: Sequence[pb.MetadataMember], of_logs: Iterable[Condition]
+    ) -> list[Condition]:
+        """Return all conditions, with these of the logs, the most urgent first."""
+        is_old = bool(self._gate.condition)  # what is known of logs
+        return in_order([*self.of_cluster(members), *(() if is_old else of_logs)])
 
     def of_cluster(self, members: Sequence[pb.MetadataMember]) -> list[Condition]:
         """Return those that are about no log."""
@@ -138,11 +141,3 @@ class ClusterConditions:
                 f"start its vsn; or, since all that it had is elsewhere: `loom node remove {node}`"
             )
         return Condition(Kind.NODE_AWAY, "is away", helps, node=node)
-
-    def _of_logs(self) -> Iterator[Condition]:
-        if self._gate.condition:  # what is known of logs may be old
-            return
-        for name in sorted(self._catalog.logs):
-            log = self._catalog.logs[name]
-            if not log.unfinished:
-                yield from self.of_log(log)

@@ -223,8 +223,9 @@ class Requests(Service):
     async def _list_logs(self, connection: Connection, frame: Frame) -> Frame:
         view = self._term.view
         async with connection.turns:
-            seen = [log for log in view.logs() if self._sees_log(connection, log.name)]
-            return pb.Frame(log_list=pb.LogList(logs=map(view.log, seen)))
+            logs = view.in_steps()
+            seen = [view.log(log) async for log in logs if self._sees_log(connection, log.name)]
+            return pb.Frame(log_list=pb.LogList(logs=seen))
 
     def _sees_log(self, connection: Connection, name: str) -> bool:
         """Return whether a list shows a log: to those who may read it, and to operators."""
@@ -295,7 +296,7 @@ class Requests(Service):
 
     async def _get_status(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         async with connection.turns:
-            status = self._term.view.status()
+            status = await self._term.view.status()
             if self._judge.is_on or connection.token:
                 _hide(status, lambda name: self._sees_log(connection, name))
             return pb.Frame(status=status)

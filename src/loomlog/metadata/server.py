@@ -277,7 +277,7 @@ class MetadataRepository:
             {
                 "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
                 "/readyz": self._readiness,
-                "/status": lambda: ("application/json", json.dumps(self.status()).encode()),
+                "/status": self._status_page,
                 "/metrics": self._metrics_page,
             },
             self._codec.credentials,
@@ -327,10 +327,10 @@ class MetadataRepository:
     def http_address(self) -> str | None:
         return self._http.address if self._http is not None else None
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """Return what `loom status --json` shows; what it knows, if it does not lead."""
         if self.term is not None:
-            return {"role": "leader", **self.term.view.as_dict()}
+            return {"role": "leader", **await self.term.view.as_dict()}
         assert self._leadership is not None
         return {"role": "follower", **self._leadership.as_dict()}
 
@@ -345,12 +345,15 @@ class MetadataRepository:
             raise Unavailable("no metadata repository leads")
         return "text/plain; charset=utf-8", f"ready: follows {beat.address}\n".encode()
 
-    def metrics(self) -> str:
+    async def metrics(self) -> str:
         """Return what it knows of the cluster in Prometheus' text format."""
-        return metrics.text(self._cluster_metrics(self._status()))
+        return metrics.text(self._cluster_metrics(await self._status()))
 
-    def _status(self) -> pb.Status | None:
-        return None if self.term is None else self.term.view.status()
+    async def _status_page(self) -> Content:
+        return "application/json", json.dumps(await self.status()).encode()
+
+    async def _status(self) -> pb.Status | None:
+        return None if self.term is None else await self.term.view.status()
 
     def _cluster_metrics(self, status: pb.Status | None) -> list[Metric]:
         if self.term is None or status is None:
@@ -358,7 +361,7 @@ class MetadataRepository:
         return self.term.view.metrics(status)
 
     async def _metrics_page(self) -> Content:
-        status = self._status()
+        status = await self._status()
         found = [metrics.server_info("vmr"), *self._cluster_metrics(status)]
         if self.term is not None and status is not None:
             with suppress(LoomError):  # the store may be away

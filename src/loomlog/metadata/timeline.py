@@ -22,7 +22,7 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord, decode, encode
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.rollback.gate import Gate
-from loomlog.metadata.status import StatusView
+from loomlog.metadata.status import LOGS_AT_ONCE, StatusView
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -49,7 +49,6 @@ SAME_S: Final = 60.0  # an operator's action is noted once in this time
 LOOK_S: Final = 1.0
 CALM_LOOK_S: Final = 3.0  # when nothing happened
 CALM_S: Final = 30.0  # for this long
-LOGS_AT_ONCE: Final = 20  # about a millisecond
 REST: Final = 50  # times as long as that took, so that looks use at most 2 % of a core
 COMING_S: Final = 10.0  # for nodes to come back after a start, before they count as away
 
@@ -239,9 +238,8 @@ class TimelineWatch:
         while rest:
             begun_s = time.thread_time()
             for log in rest[:LOGS_AT_ONCE]:
-                now = self._catalog.logs.get(log.name)
-                if now is not None and now.log_id == log.log_id and not now.unfinished:
-                    self._look_at_log(now)  # else it was deleted meanwhile
+                if (now := self._view.now(log)) is not None:
+                    self._look_at_log(now)
             del rest[:LOGS_AT_ONCE]
             await asyncio.sleep(REST * (time.thread_time() - begun_s) if rest else 0)
 

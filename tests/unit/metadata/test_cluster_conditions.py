@@ -64,9 +64,11 @@ async def test_a_log_is_under_replicated_while_a_node_is_away(
         assert short.bytes <= 45 * SIZE, "a recovery may have stored it twice"
         assert cluster.repository.term is not None
         view = cluster.repository.term.view
-        metrics = values(cluster.repository.metrics())
+        metrics = values(await cluster.repository.metrics())
         assert metrics['loomlog_log_underreplicated_bytes{log="events"}'] == short.bytes
-        assert short.bytes in [condition["bytes"] for condition in view.as_dict()["conditions"]]
+        assert short.bytes in [
+            condition["bytes"] for condition in (await view.as_dict())["conditions"]
+        ]
         await cluster.start_node(2)
         await conditions_are(cluster, lambda found: not found)
 
@@ -110,7 +112,7 @@ async def test_every_kind_is_a_metric(tmp_path: Path) -> None:
         await with_entries(cluster, "ordered")
         await cluster.stop_node(1)
         await conditions_are(cluster, has(Kind.NODE_AWAY, Kind.UNDER_REPLICATED))
-        lines = cluster.repository.metrics().splitlines()
+        lines = (await cluster.repository.metrics()).splitlines()
         for kind in Kind:
             (line,) = (line for line in lines if f'loomlog_conditions{{kind="{kind}"' in line)
             expected = kind in (Kind.NODE_AWAY, Kind.UNDER_REPLICATED)
@@ -118,5 +120,5 @@ async def test_every_kind_is_a_metric(tmp_path: Path) -> None:
                 assert line.endswith(f" {float(expected)}"), line
         assert 'loomlog_log_underreplicated_records{log="events"} 20.0' in lines
         assert cluster.repository.term is not None
-        status = cluster.repository.term.view.as_dict()
+        status = await cluster.repository.term.view.as_dict()
         assert {c["kind"] for c in status["conditions"]} >= {"node-away", "under-replicated"}

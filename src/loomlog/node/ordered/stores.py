@@ -137,8 +137,7 @@ class StreamStores:
         self, log_id: LogId, stream_id: StreamId, stamp: int, birth: int
     ) -> StreamStore:
         """Make a new, empty replica. A damaged one of the same stream is set aside."""
-        stored = {stream_id: store.stored_bytes for stream_id, store in self.open.items()}
-        path = self._paths.place(stream_id, stored, self._disks.usable_paths())
+        path = self._paths.place(stream_id, self._stored_bytes, self._disks.usable_paths())
         damaged = self._paths.found.damaged_of(stream_id)
         aside: dict[str, str] = {}
         journal = self._journal(path)
@@ -172,8 +171,11 @@ class StreamStores:
         paths = [path for path in self._disks.usable_paths() if path != own]
         if not paths:
             raise Unavailable(f"{self._disks.volume_of(store.path).name} is the only usable volume")
-        stored = {stream_id: store.stored_bytes for stream_id, store in self.open.items()}
-        return self._paths.place_again(store.meta.stream_id, stored, paths)
+        return self._paths.place_again(store.meta.stream_id, self._stored_bytes, paths)
+
+    def _stored_bytes(self, stream_id: StreamId) -> int:
+        store = self.open.get(stream_id)
+        return store.stored_bytes if store else 0
 
     async def copy_early(self, store: StreamStore, path: str) -> set[str]:
         """Copy what does not change any more, while the replica is in use; return the names."""

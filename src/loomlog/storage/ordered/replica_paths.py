@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Final
 
 from loomlog.core.conditions import Condition, Kind
@@ -134,7 +135,7 @@ class ReplicaPaths:
     def place(
         self,
         stream_id: StreamId,
-        stored_bytes: Mapping[StreamId, int],
+        stored_bytes: Callable[[StreamId], int],
         paths: Sequence[str] | None = None,
     ) -> str:
         """Return the path for a new replica: on the volume with the fewest bytes, then replicas.
@@ -151,10 +152,11 @@ class ReplicaPaths:
         return path
 
     def place_again(
-        self, stream_id: StreamId, stored_bytes: Mapping[StreamId, int], paths: Sequence[str]
+        self, stream_id: StreamId, stored_bytes: Callable[[StreamId], int], paths: Sequence[str]
     ) -> str:
         """Return the path for a replica on one of these volumes, without noting it."""
-        path = min(paths, key=lambda path: self._load(path, stored_bytes))
+        # Most nodes have one volume, and may have thousands of replicas to look at.
+        path = paths[0] if len(paths) == 1 else min(paths, key=partial(self._load, stored_bytes))
         return f"{path}/lsid={stream_id}"
 
     def is_damaged(self, stream_id: StreamId, reason: str) -> None:
@@ -174,9 +176,9 @@ class ReplicaPaths:
         if self.streams.pop(stream_id, None) is None:
             raise NotFound(f"log stream {stream_id} is not on this storage node")
 
-    def _load(self, path: str, stored_bytes: Mapping[StreamId, int]) -> tuple[int, int]:
+    def _load(self, stored_bytes: Callable[[StreamId], int], path: str) -> tuple[int, int]:
         here = [s for s, stream in self.streams.items() if stream.startswith(f"{path}/")]
-        return sum(stored_bytes.get(stream_id, 0) for stream_id in here), len(here)
+        return sum(map(stored_bytes, here)), len(here)
 
 
 def find_replicas(files: Files, paths: Sequence[str], cluster: str) -> FoundReplicas:

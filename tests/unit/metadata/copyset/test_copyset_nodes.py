@@ -282,10 +282,10 @@ async def test_conditions_tell_what_is_missed(tmp_path: Path) -> None:
         term = cluster.repository.term
         assert term is not None
         labels = '{log="events",stream="1"}'
-        metrics = values(cluster.repository.metrics())
+        metrics = values(await cluster.repository.metrics())
         assert metrics[f"loomlog_copyset_nodes_missed{labels}"] == 1
         assert metrics[f"loomlog_copyset_epochs_unrecovered{labels}"] == 0
-        [stream] = term.view.as_dict()["logs"][0]["streams"]
+        [stream] = (await term.view.as_dict())["logs"][0]["streams"]
         nodes, shards = tuple(order), tuple(map(str, order))
         epochs = {"since": 1, "nodeset": nodes, "shards": shards, "replicas": 3}
         assert stream["copyset"] == {

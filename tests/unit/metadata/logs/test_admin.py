@@ -237,7 +237,7 @@ async def test_the_status_names_nodes_logs_and_rounds(tmp_path: Path) -> None:
         await cluster.create(replicas=2)
         write_all(nodes, 1, 3)
         await told(nodes[0], 1, 3)
-        told_to_people = json.loads(json.dumps(cluster.repository.status()))
+        told_to_people = json.loads(json.dumps(await cluster.repository.status()))
         assert told_to_people["logs"][0]["streams"][0]["state"] == "running"
         assert not (await cluster.status()).nodes[0].HasField("stored_bytes"), "not known yet"
         heartbeat = pb.GetReportResponse(storage_node_id=1, conditions=pb.NodeConditions())
@@ -254,7 +254,7 @@ async def test_the_status_names_nodes_logs_and_rounds(tmp_path: Path) -> None:
         ]
         assert status.nodes[0].stored_bytes == 100
         assert status.logs[0].streams[0].entries == 3
-        told_to_people = json.loads(json.dumps(cluster.repository.status()))
+        told_to_people = json.loads(json.dumps(await cluster.repository.status()))
         assert told_to_people["nodes"][1]["alive"] is False
         assert told_to_people["logs"][0]["tail"] == 3
 

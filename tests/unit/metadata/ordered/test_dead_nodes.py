@@ -101,7 +101,7 @@ async def test_without_a_spare_the_stream_stays_sealed_and_says_why(tmp_path: Pa
         stream = await cluster.until(lambda s: "no spare node" in s.condition)
         assert stream.state == pb.STREAM_SEALED
         assert "waiting for node 3" in stream.condition
-        assert values(cluster.repository.metrics())["loomlog_streams_sealed"] == 1
+        assert values(await cluster.repository.metrics())["loomlog_streams_sealed"] == 1
         await cluster.add_beating_nodes(1)
         await cluster.runs_on(1, 2, 4)
 

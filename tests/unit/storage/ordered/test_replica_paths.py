@@ -39,6 +39,10 @@ def add_replica(path: str, stream_id: int, *, cluster: str = "") -> None:
     StreamStore.create(RealFiles(), path, meta, journal, StorageSettings()).close()
 
 
+def place(replicas: Found, stream_id: int, stored_bytes: dict[int, int]) -> str:
+    return replicas.place(stream_id, lambda stream_id: stored_bytes.get(stream_id, 0))
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "a").mkdir()
@@ -49,7 +53,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 def test_replicas_are_found_on_all_volumes(two: tuple[Path, Path]) -> None:
     replicas = Found(*two)
     for stream_id in (1, 2, 12):
-        add_replica(replicas.place(stream_id, {}), stream_id)
+        add_replica(place(replicas, stream_id, {}), stream_id)
     placed = replicas.streams
     replicas.close()
     (two[0] / "cid=c1/snid=3/lsid=99").mkdir()  # its creation was interrupted
@@ -59,14 +63,14 @@ def test_replicas_are_found_on_all_volumes(two: tuple[Path, Path]) -> None:
 
 def test_a_new_replica_goes_where_there_is_least(two: tuple[Path, Path]) -> None:
     replicas = Found(*two)
-    assert replicas.place(1, {}).startswith(f"{two[0]}/")
-    assert replicas.place(2, {1: 0}).startswith(f"{two[1]}/"), "as many bytes, fewer replicas"
-    assert replicas.place(3, {1: 500, 2: 100}).startswith(f"{two[1]}/")
-    assert replicas.place(4, {1: 500, 2: 100, 3: 600}).startswith(f"{two[0]}/")
+    assert place(replicas, 1, {}).startswith(f"{two[0]}/")
+    assert place(replicas, 2, {1: 0}).startswith(f"{two[1]}/"), "as many bytes, fewer replicas"
+    assert place(replicas, 3, {1: 500, 2: 100}).startswith(f"{two[1]}/")
+    assert place(replicas, 4, {1: 500, 2: 100, 3: 600}).startswith(f"{two[0]}/")
     with pytest.raises(AlreadyExists, match="lsid=1"):
-        replicas.place(1, {})
+        place(replicas, 1, {})
     replicas.forget(1)
-    replicas.place(1, {})
+    place(replicas, 1, {})
     with pytest.raises(NotFound):
         replicas.forget(77)
 
@@ -74,7 +78,7 @@ def test_a_new_replica_goes_where_there_is_least(two: tuple[Path, Path]) -> None
 def test_a_removal_that_was_interrupted_is_finished_at_the_next_Found(tmp_path: Path) -> None:
     replicas = Found(tmp_path)
     for stream_id in (1, 2):
-        add_replica(replicas.place(stream_id, {}), stream_id)
+        add_replica(place(replicas, stream_id, {}), stream_id)
     replicas.remove(1)
     replicas.forget(1)
     path = Path(replicas.streams[2])
@@ -83,7 +87,7 @@ def test_a_removal_that_was_interrupted_is_finished_at_the_next_Found(tmp_path: 
     replicas = Found(tmp_path)
     assert replicas.streams == {}
     assert sorted(p.name for p in path.parent.iterdir()) == ["identity"]
-    add_replica(replicas.place(2, {}), 2)
+    add_replica(place(replicas, 2, {}), 2)
 
 
 def test_a_log_stream_on_two_volumes_is_refused(two: tuple[Path, Path]) -> None:
@@ -95,13 +99,13 @@ def test_a_log_stream_on_two_volumes_is_refused(two: tuple[Path, Path]) -> None:
     assert replicas.streams == {}
     assert all(path in why for path in paths for why in replicas.found.refused)
     with pytest.raises(AlreadyExists, match="the same log stream is at"):
-        replicas.place(5, {})
+        place(replicas, 5, {})
 
 
 def test_a_copied_or_renamed_replica_is_known_by_what_is_in_it(two: tuple[Path, Path]) -> None:
     replicas = Found(*two)
     for stream_id in (1, 2, 3):
-        add_replica(replicas.place(stream_id, {}), stream_id)
+        add_replica(place(replicas, stream_id, {}), stream_id)
     replicas.close()
     here, there = (volume / "cid=c1/snid=3" for volume in two)
     shutil.copytree(here / "lsid=1", there / "lsid=99")
@@ -121,7 +125,7 @@ def test_replicas_of_another_cluster_are_not_served(two: tuple[Path, Path]) -> N
     ours, theirs = Found(two[0]), Found(two[1])
     for replicas, secret in ((ours, "a"), (theirs, "b")):
         replicas.volumes.join(secret)
-        add_replica(replicas.place(1, {}), 1, cluster=replicas.volumes.cluster_stamp)
+        add_replica(place(replicas, 1, {}), 1, cluster=replicas.volumes.cluster_stamp)
         replicas.close()
     (two[1] / "cid=c1/snid=3/lsid=1").rename(two[0] / "cid=c1/snid=3/lsid=2")
     again = Found(two[0])
@@ -138,7 +142,7 @@ def test_a_replica_without_its_meta_is_kept_if_it_may_have_entries(
     tmp_path: Path, ending: str
 ) -> None:
     replicas = Found(tmp_path)
-    paths = [replicas.place(stream_id, {}) for stream_id in (1, 2, 3)]
+    paths = [place(replicas, stream_id, {}) for stream_id in (1, 2, 3)]
     for stream_id, path in enumerate(paths, start=1):
         add_replica(path, stream_id)
         Path(f"{path}/data/{1:020d}.{ending}").write_bytes(b"entries")
@@ -157,7 +161,7 @@ def test_a_replica_without_its_meta_is_kept_if_it_may_have_entries(
 
 def test_a_damaged_replica_is_set_aside_when_it_is_made_anew(tmp_path: Path) -> None:
     replicas = Found(tmp_path)
-    path = replicas.place(7, {})
+    path = place(replicas, 7, {})
     for expected in (".damaged", ".damaged-2"):
         add_replica(path, 7)
         Path(path, "meta").write_bytes(b"{}")
