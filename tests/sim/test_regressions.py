@@ -121,7 +121,7 @@ def test_a_removed_replica_does_not_come_back(seed: int) -> None:
         node, stamp = replicas(process.files)
         found.append(sorted(node.streams))
         if len(found) == 1:
-            path = node.place(7, {})
+            path = node.place(7, lambda stream_id: 0)
             process.files.make_directory(path)
             save_meta(process.files, path, StreamMeta(1, 7, cluster=stamp))
             process.files.sync_directory(path.rpartition("/")[0])

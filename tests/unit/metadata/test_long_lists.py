@@ -40,7 +40,7 @@ async def test_a_log_that_is_deleted_meanwhile_is_left_out(
     many: tuple[Cluster, StatusView],
 ) -> None:
     cluster, view = many
-    shown = []
+    shown = list[str]()
     async for log in view.in_steps():
         if not shown:
             await cluster.delete_log(NAMES[-1])

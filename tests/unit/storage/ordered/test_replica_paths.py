@@ -117,7 +117,7 @@ def test_a_copied_or_renamed_replica_is_known_by_what_is_in_it(two: tuple[Path, 
         f"{there}/lsid=99 is not served: it holds log stream 1, not 99; move it out of the volume",
     ]
     with pytest.raises(AlreadyExists, match="it holds log stream 1, not 99"):
-        again.place(99, {})
+        again.place(99, lambda stream_id: 0)
     assert (there / "lsid=99/meta").exists()
 
 
