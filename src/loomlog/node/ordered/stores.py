@@ -37,7 +37,7 @@ class StreamStores:
         self._journals: dict[str, Journal] = {}  # by the node's path on the volume
         self.open: dict[StreamId, StreamStore] = {}
         self._unopened: dict[StreamId, str] = {}  # because their volume did not work
-        self._creating: set[StreamId] = set()
+        self._changing: set[StreamId] = set()  # being created or deleted
         self._mover: Worker | None = None  # copies between volumes
         disks.own(self)
         finish_moves(disks.files, disks.paths)
@@ -64,7 +64,7 @@ class StreamStores:
 
     def unserved(self, held: Collection[StreamId]) -> set[StreamId]:
         """Return the streams with data here that are not among those `held`, but may be later."""
-        with_data = set(self._paths.streams).difference(held, self._creating)
+        with_data = set(self._paths.streams).difference(held, self._changing)
         return with_data | self._paths.found.unserved
 
     @property
@@ -151,14 +151,14 @@ class StreamStores:
                     aside[old] = set_aside(files, old)
             made.append(StreamStore.create(files, path, meta, journal, self._settings))
 
-        self._creating.add(stream_id)
+        self._changing.add(stream_id)
         try:
             await self._in_order(journal, create)
         except BaseException:
             self._paths.forget(stream_id)
             raise
         finally:
-            self._creating.discard(stream_id)
+            self._changing.discard(stream_id)
             self._paths.found.were_set_aside(aside)
             for old in aside:
                 self._disks.volume_of(old).look_soon()
@@ -215,8 +215,12 @@ class StreamStores:
             self._disks.volume_of(store.path).forget(store.path)
             self._paths.remove(store.meta.stream_id)
 
-        await finish(store.settle)
-        await self._in_order(self._journal(store.path), delete)
+        self._changing.add(store.meta.stream_id)
+        try:
+            await finish(store.settle)
+            await self._in_order(self._journal(store.path), delete)
+        finally:
+            self._changing.discard(store.meta.stream_id)
         store.abandon()  # not closed: the journal may be syncing what was written to it
         self.open.pop(store.meta.stream_id, None)
         self._paths.forget(store.meta.stream_id)

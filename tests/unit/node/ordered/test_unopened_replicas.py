@@ -15,6 +15,7 @@ from node_services import ordered_on
 
 from loomlog import limits
 from loomlog.errors import Unavailable
+from loomlog.storage.ordered.replica_paths import ReplicaPaths
 from loomlog.storage.ordered.stream_store import StreamStore
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -98,20 +99,27 @@ async def test_it_is_opened_though_that_failed_again_while_the_volume_worked(
         assert (await nodes.seal(1, 2, last)).state == pb.STREAM_SEALED
 
 
-async def test_a_replica_that_is_being_made_is_no_data_that_cannot_be_served(
+async def test_a_replica_that_comes_or_goes_is_no_data_that_cannot_be_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the metadata repository looks at all streams of the node for each new one."""
+    """Otherwise the metadata repository looks at all streams of the node for each such one."""
     async with Nodes(tmp_path, 1) as nodes:
         stores = ordered_on(nodes.nodes[1])._stores
-        create, seen = StreamStore.create, list[set[int]]()
+        create, remove, seen = StreamStore.create, ReplicaPaths.remove, list[set[int]]()
 
         def create_slowly(*arguments: Any) -> StreamStore:
             seen.append(stores.unserved(()))
             return create(*arguments)
 
+        def remove_slowly(*arguments: Any) -> None:
+            seen.append(stores.unserved(()))
+            remove(*arguments)
+
         monkeypatch.setattr(StreamStore, "create", create_slowly)
+        monkeypatch.setattr(ReplicaPaths, "remove", remove_slowly)
         await nodes.add(1)
-        assert seen == [set()]
         assert stores.unserved(()) == {STREAM}
         assert stores.unserved({STREAM}) == set()
+        await nodes.remove(1)
+        assert seen == [set(), set()]
+        assert stores.unserved(()) == set()
