@@ -110,7 +110,7 @@ def find_lost(
         outcome = yield from decide_at(projection, address)
         match outcome:
             case Found(block) if block.is_junk and not projection.is_lost(block):
-                lost.append(range(address, address + 1))
+                lost.append(range(address, block.end))  # readers find all of it lost
             case Found() | Trimmed():
                 pass
             case _:

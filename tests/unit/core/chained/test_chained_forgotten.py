@@ -92,13 +92,31 @@ def test_what_is_there_trimmed_or_recorded_is_not_lost_again() -> None:
     log.run(trim(log.projection, kept.last))
     assert ask(log, kept, trimmed) == {Done}
     assert report(log, kept.first, trimmed.first) == []
-    assert report(log, forgotten.first, kept.first) == [range(forgotten.first, forgotten.first + 1)]
+    assert report(log, forgotten.first, kept.first) == [range(forgotten.first, forgotten.end)]
     epoch = log.projection.epoch
     assert report(log, forgotten.first, trimmed.first, after.first) == []
     log.run(trim(log.projection, after.last))
     assert ask(log, trimmed, forgotten) == {Done}
     assert report(log, trimmed.first, forgotten.first) == []
     assert log.projection.epoch == epoch
+
+
+def test_a_loss_that_is_trimmed_in_part_stays_recorded() -> None:
+    """Its hole begins before it, and another loss is recorded later."""
+    log = Forgetful()
+    log.at_head_only(2)
+    forgotten = [log.appended(4), log.appended(2)]
+    told = forgotten[1].end
+    log.lose_power(1, 2, 3)
+    log.continue_without()
+    assert report(log, forgotten[0].first) != []
+    log.remember()
+    later = log.appended()
+    log.lose_power(1, 2, 3)
+    log.continue_without()
+    log.run(trim(log.projection, forgotten[0].first + 1))
+    assert report(log, later.first) != []
+    assert {*range(forgotten[0].first + 2, told)} | positions(later) <= log.lost()
 
 
 def test_a_lie_makes_only_a_hole_a_loss() -> None:
