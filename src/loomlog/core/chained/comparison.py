@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from loomlog.core.chained.chain import Projection, Replica, Unheard
+from loomlog.core.chained.chain import Block, Projection, Replica, Unheard
 from loomlog.core.chained.lost_blocks import Side, find_forgotten
 from loomlog.core.chained.messages import (
     EpochOver,
@@ -109,10 +109,15 @@ def find_lost(
             continue
         outcome = yield from decide_at(projection, address)
         match outcome:
-            case Found(block) if block.is_junk and not projection.is_lost(block):
+            case Found(block) if block.is_junk and not _is_recorded(projection, block):
                 lost.append(range(address, block.end))  # readers find all of it lost
             case Found() | Trimmed():
                 pass
             case _:
                 return as_interrupted(outcome)
     return lost
+
+
+def _is_recorded(projection: Projection, junk: Block) -> bool:
+    """Return whether all of it is lost, also when another loss before its end is trimmed."""
+    return projection.is_lost(junk) and projection.lost_end(junk.first) >= junk.end

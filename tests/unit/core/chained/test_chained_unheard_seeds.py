@@ -42,8 +42,8 @@ from loomlog.core.chained.trim import trim
 from loomlog.types import Glsn, NodeId
 
 SEEDS = 200
-TOGETHER = range(200)
-COMPLETED = range(200)
+TOGETHER = range(175, 185)  # seeds that find their flaws
+COMPLETED = range(225, 235)
 
 
 @pytest.fixture(autouse=True)
@@ -428,10 +428,10 @@ def test_the_check_notices_witnesses_that_do_not_say_what_was_acknowledged(
 def test_the_check_notices_newcomers_of_which_nobody_knows_what_they_got(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    play_all(range(705, 715))
+    play_all(range(155, 165))
     monkeypatch.setattr(reconfigure, "_decided", lambda projection, goal, seals, start: 0)
     with pytest.raises(AssertionError):
-        play_all(range(705, 715))
+        play_all(range(155, 165))
 
 
 def test_the_check_notices_blocks_in_flight_that_are_taken_for_decided(
