@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from chained_rig import LOG, Chains, batch
 from forgetful_chains import Forgetful
 
+from loomlog.core.chained import read, replica
 from loomlog.core.chained.append import Appended, append
 from loomlog.core.chained.chain import Block, Replica
 from loomlog.core.chained.comparison import find_lost
@@ -20,11 +22,13 @@ from loomlog.core.chained.messages import (
     List,
     Listed,
     Missing,
+    Steps,
     Write,
 )
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import decide_at, read_at
 from loomlog.core.chained.reconfigure import Admission, Goal, Reconfigured, reconfigure
+from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.trim import trim
 from loomlog.types import Glsn, NodeId
 
@@ -32,11 +36,11 @@ from loomlog.types import Glsn, NodeId
 def ask(log: Chains, *blocks: Block) -> set[type[Answer]]:
     """Tell all replicas in force of blocks; return their answers."""
     asks = [
-        (replica, Acknowledge(log.projection.epoch, (block.first,)))
+        (each, Acknowledge(log.projection.epoch, (block.first,)))
         for block in blocks
-        for replica in log.projection.chain_of(block.first)
+        for each in log.projection.chain_of(block.first)
     ]
-    return {type(log.replica_answers(*each)) for each in asks}
+    return {type(log.replica_answers(*asked)) for asked in asks}
 
 
 def report(log: Forgetful, *addresses: Glsn) -> list[range]:
@@ -52,8 +56,8 @@ def positions(*blocks: Block) -> set[Glsn]:
     return {position for block in blocks for position in range(block.first, block.end)}
 
 
-def known(log: Chains, replica: Replica) -> set[Glsn]:
-    listed = log.replica_answers(replica, List(log.projection.epoch, 1, 99, with_acknowledged=True))
+def known(log: Chains, there: Replica) -> set[Glsn]:
+    listed = log.replica_answers(there, List(log.projection.epoch, 1, 99, with_acknowledged=True))
     assert isinstance(listed, Listed)
     return {*listed.acknowledged}
 
@@ -102,7 +106,7 @@ def test_what_is_there_trimmed_or_recorded_is_not_lost_again() -> None:
 
 
 def test_a_loss_that_is_trimmed_in_part_stays_recorded() -> None:
-    """Its hole begins before it, and another loss is recorded later."""
+    """The hole begins before it, and another loss is recorded later."""
     log = Forgetful()
     log.at_head_only(2)
     forgotten = [log.appended(4), log.appended(2)]
@@ -183,7 +187,26 @@ def test_the_writer_of_a_block_that_a_reader_completed_tells_with_it() -> None:
     reader(log, untold)
     telling = untold._replace(acknowledged=(first.first,))
     assert log.run(append(log.projection, ticket, telling)) == Appended()
-    assert [known(log, replica) for replica in (head, *others)] == [{first.first}] * 3
+    assert [known(log, each) for each in (head, *others)] == [{first.first}] * 3
+
+
+def test_without_that_nobody_would_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, real_store = read.write_down, replica._store
+
+    def strip(epoch: int, replicas: list[Replica], block: Block) -> Steps[Answer | None]:
+        return (yield from real_write(epoch, replicas, block._replace(acknowledged=())))
+
+    def store_only(*arguments: Any) -> tuple[Answer, tuple[Change, ...]]:
+        answer, changes = real_store(*arguments)
+        return answer, tuple(change for change in changes if isinstance(change, Put))
+
+    monkeypatch.setattr(read, "write_down", strip)
+    for is_later in (False, True):
+        with pytest.raises(AssertionError):
+            test_a_block_that_a_reader_completes_tells_what_it_told(is_later=is_later)
+    monkeypatch.setattr(replica, "_store", store_only)
+    with pytest.raises(AssertionError):
+        test_the_writer_of_a_block_that_a_reader_completed_tells_with_it()
 
 
 # ---- newcomers that are filled at the same time
@@ -198,15 +221,15 @@ def test_newcomers_that_are_filled_together_prove_what_they_got() -> None:
     for admission in admissions:
         join(log, admission)
     log.reconfigured(Goal(leaving=frozenset([1])))
-    assert [replica.node_id for replica in log.projection.chains[0]] == [3, 2]
+    assert [each.node_id for each in log.projection.chains[0]] == [3, 2]
     log.lose_power(2, absent={3})
     log.continue_without()
     assert log.on(2) == []
     assert positions(forgotten) <= log.report(log.come_back())
 
 
-def fill(log: Forgetful, replica: Replica) -> Admission:
-    made = log.run(create(log.projection, replica))
+def fill(log: Forgetful, joining: Replica) -> Admission:
+    made = log.run(create(log.projection, joining))
     assert isinstance(made, Newcomer)
     admission = Admission(made)
     assert log.run(admission.catch_up(log.projection)) is None

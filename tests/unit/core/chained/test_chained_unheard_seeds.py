@@ -11,14 +11,12 @@ from collections.abc import Iterable
 from copy import deepcopy
 from itertools import takewhile
 from random import Random
-from typing import Any
 
 import pytest
 from chained_rig import LOG, batch
 from forgetful_chains import NODES, Forgetful
 
-from loomlog.core.chained import comparison, lost_blocks, read, reconfigure
-from loomlog.core.chained import replica as replicas_core
+from loomlog.core.chained import comparison, lost_blocks, reconfigure
 from loomlog.core.chained.append import ChainKey
 from loomlog.core.chained.chain import Block, Chain, Extent, Projection, Replica, Unheard
 from loomlog.core.chained.comparison import compare, find_lost
@@ -36,14 +34,12 @@ from loomlog.core.chained.messages import (
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import decide_at, read_at
 from loomlog.core.chained.reconfigure import Admission, Goal, Reconfigured
-from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.types import Glsn, NodeId
 
 SEEDS = 200
 TOGETHER = range(175, 185)  # seeds that find their flaws
-COMPLETED = range(225, 235)
 
 
 @pytest.fixture(autouse=True)
@@ -380,33 +376,6 @@ def test_the_check_notices_newcomers_that_do_not_catch_up_with_each_other(
     monkeypatch.setattr(reconfigure, "_is_behind", lambda projection, newcomer: False)
     with pytest.raises(AssertionError):
         play_all(TOGETHER)
-
-
-def test_the_check_notices_readers_that_do_not_tell_what_a_block_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = read.write_down
-
-    def without(epoch: int, replicas: list[Replica], block: Block) -> Steps[Answer | None]:
-        return (yield from real(epoch, replicas, block._replace(acknowledged=())))
-
-    monkeypatch.setattr(read, "write_down", without)
-    with pytest.raises(AssertionError):
-        play_all(COMPLETED)
-
-
-def test_the_check_notices_replicas_that_note_nothing_of_a_block_that_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = replicas_core._store
-
-    def without(*arguments: Any) -> tuple[Answer, tuple[Change, ...]]:
-        answer, changes = real(*arguments)
-        return answer, tuple(change for change in changes if isinstance(change, Put))
-
-    monkeypatch.setattr(replicas_core, "_store", without)
-    with pytest.raises(AssertionError):
-        play_all(COMPLETED)
 
 
 def test_the_check_notices_witnesses_that_do_not_say_what_was_acknowledged(

@@ -4,7 +4,7 @@ Projections come with the log's metadata. After an interruption, all operations 
 request to the metadata repository, which also reports nodes that do not answer.
 
 Later blocks tell replicas what was acknowledged; if none follow, a request does. What they have
-forgotten by then is reported to the metadata repository. This goes on until it is done.
+forgotten by then is reported to the metadata repository. The client tries until that is done.
 """
 
 from __future__ import annotations
