@@ -15,10 +15,11 @@ from loomlog import columns
 from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
 from loomlog.client.loglets.chained import chains
-from loomlog.client.loglets.chained.chains import ChainView
+from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
 from loomlog.client.loglets.chained.requests import Answered, ChainRequests, PendingRequest
-from loomlog.core.chained.chain import Replica
+from loomlog.core.backoff import Backoff
+from loomlog.core.chained.chain import Chain, Replica
 from loomlog.core.chained.messages import Acknowledge, ChainedAsk, List, Listed
 from loomlog.testing import LocalCluster
 from loomlog.types import Glsn
@@ -114,6 +115,29 @@ async def test_a_client_that_is_closed_tells_of_its_last_blocks(
         assert await known(log) == [{*positions}] * 3
 
 
+async def test_a_client_that_is_closed_tells_all_logs_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patient(monkeypatch)
+    monkeypatch.setattr(chains, "TELL_LAST_S", 60.0)
+    names, real = ("one", "two", "three"), Chains._tell_once
+    others = asyncio.Barrier(len(names))
+
+    async def together(
+        self: Chains, view: ChainView, chain: Chain, addresses: tuple[Glsn, ...]
+    ) -> bool:
+        await others.wait()
+        return await real(self, view, chain, addresses)
+
+    async with chained() as (local, cluster, _):
+        logs = [await cluster.create_log(name, "chained", replicas=3) for name in names]
+        monkeypatch.setattr(Chains, "_tell_once", together)
+        async with await local.connect() as client:
+            positions = [(await client.log(name).append(b"")).position for name in names]
+        for log, position in zip(logs, positions, strict=True):
+            assert await known(log) == [{position}] * 3
+
+
 async def test_appends_at_reserved_positions_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     patient(monkeypatch)
     async with chained(streams=1) as (_, _, log):
@@ -127,10 +151,22 @@ async def test_appends_at_reserved_positions_are_told_too(monkeypatch: pytest.Mo
         assert await known(log) == [{*positions}] * 3
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 async def test_what_could_not_be_told_in_an_epoch_is_told_in_the_next(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
+    """However long the client tries in vain."""
     patient(monkeypatch)
+    failures = iter(range(5 if is_late else 0))
+    real = Chains._tell_once
+
+    async def failing(
+        self: Chains, view: ChainView, chain: Chain, addresses: tuple[Glsn, ...]
+    ) -> bool:
+        return next(failures, None) is None and await real(self, view, chain, addresses)
+
+    monkeypatch.setattr(chains, "TELL_AGAIN", Backoff(0.01, 0.1))
+    monkeypatch.setattr(Chains, "_tell_once", failing)
     async with chained(streams=1) as (local, _, log):
         position = (await log.append(b"value")).position
         tail: Replica = (await view_of(log)).projection.chains[0][-1]
@@ -143,4 +179,4 @@ async def test_what_could_not_be_told_in_an_epoch_is_told_in_the_next(
             view = await view_of(log)
             return await known(log) if len(view.projection.chains[0]) == 2 else []
 
-        assert await until(chain) == [{position}] * 2
+        assert await until(chain, lambda found: found == [{position}] * 2)

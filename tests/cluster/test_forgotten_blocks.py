@@ -1,5 +1,5 @@
 """Disks of a `chained` log that forget what they confirmed: the first node of the chain, which is
-not waited for, says what is lost when it is back."""
+not waited for, says what is lost when it is back; and a client that lives on, before that."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from poll import until
 
 from loomlog import Log, connect
 from loomlog.cli.processes.local_processes import ClusterPlan, running
+from loomlog.client.loglets.chained import chains
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Gap, Glsn
 
@@ -82,3 +83,40 @@ async def test_the_first_node_of_a_chain_reports_what_all_others_forgot(tmp_path
             assert positions == [kept, later, last]
             assert first_lost == forgotten[0]
             assert forgotten[1] <= last_lost < later  # and what was in flight behind them
+
+
+async def test_a_client_that_appends_nothing_more_reports_what_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chains, "TELL_S", 3600.0)  # the power fails before it has told anybody
+    async with (
+        running(ClusterPlan(tmp_path, nodes=len(NODES))) as servers,
+        await connect(servers.address) as cluster,
+    ):
+        log = await cluster.create_log("log", CHAINED, replicas=3)
+        kept = await append(log)
+        absent = await head_of(log)
+        others = [name for name in NODES if name != absent]
+        for name in others:
+            copy(servers, tmp_path, name)
+        forgotten = await append(log)
+
+        await asyncio.gather(*(servers.end(name, signal.SIGKILL) for name in NODES))
+        for name in others:
+            put_back(tmp_path, name)
+        for _ in range(2):  # it was idle in between
+            chains_of(log)._look_untold()
+        await asyncio.gather(*map(servers.start_again, others))
+        status = await until(
+            cluster.status, lambda s: any(c.kind == "data-lost" for c in s.conditions)
+        )
+        assert [c.log for c in status.conditions if c.kind == "data-lost"] == ["log"]
+        last = await append(log)
+        assert await found(log, last) == ([kept, last], [(forgotten, last - 1)])
+
+        await servers.start_again(absent)
+        await until(
+            cluster.status,
+            lambda s: [c.kind for c in s.conditions if c.log == "log"] == ["data-lost"],
+        )
+        assert await found(log, last) == ([kept, last], [(forgotten, last - 1)])

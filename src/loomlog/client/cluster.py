@@ -131,8 +131,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
             return
         self._closed = True
         self._client.subscriptions.close()
-        for log in self._logs.values():
-            await log._parts.close()
+        await asyncio.gather(*(log._parts.close() for log in self._logs.values()))
         await self._metadata.close()
         await self._connections.close()
 

@@ -91,7 +91,7 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
                 {"position": "first", "count": "count", "acknowledged": "acknowledged"}, _block_sent
             ),
         ),
-        _Ask.READ: (core.Read, "epoch", "position"),
+        _Ask.READ: (core.Read, "epoch", "position", "with_acknowledged"),
         _Ask.BEFORE: (core.Before, "epoch", "position"),
         _Ask.LIST: (
             core.List,
@@ -168,7 +168,8 @@ def _blocks(message: pb.ChainAnswer, payload: memoryview) -> list[Block]:
 
 def _only_block(message: pb.ChainAnswer, payload: memoryview) -> Block:
     (block,) = _blocks(message, payload)
-    return block
+    told = message.acknowledged
+    return block._replace(acknowledged=tuple(told)) if told else block
 
 
 _EXTENT: Final = Shape(Extent, pb.BlockExtent, "first", "count")
@@ -208,6 +209,8 @@ def answer_to_wire(
     message = pb.ChainAnswer() if into is None else into
     _ANSWERS.fill[type(answer)](message, answer)
     if isinstance(answer, core.Found):
+        if answer.block.acknowledged:
+            message.acknowledged.extend(answer.block.acknowledged)
         return message, [answer.block.batch]
     if isinstance(answer, core.Fetched):
         return message, list(padded(block.batch for block in answer.blocks))

@@ -183,6 +183,7 @@ RULES: Final[Mapping[str, Rules]] = {
     "get_bounds": _log(*_USE, Verb.TRIM),
     "switch_log": _log(Verb.SWITCH),
     "sequencer_request": _SEQUENCER_RULES,
+    "report_forgotten": _loglet(Verb.APPEND),
     "report_chain": _loglet_or_node(*_USE),  # about a node that it cannot reach, or itself
     **dict.fromkeys(("list_logs", "list_registers", "list_leases"), ANYBODY),  # what may be read
     "get_register": _READ_REGISTER,

@@ -10,7 +10,9 @@ A block counts as appended only where its chain has as many replicas as appends 
 chain it may be decided, and readers see it; its writer waits for a later epoch, with more replicas.
 
 Only the writer of a block knows that it was acknowledged. Its next block on the same chain tells
-the replicas. If all others forget the block, one can prove later that it is lost.
+the replicas. If all others forget the block, one can prove later that it is lost. In a later epoch
+the replicas may have forgotten it already: then no block tells them, but a request, and they say
+what they lack.
 """
 
 from __future__ import annotations
@@ -225,11 +227,12 @@ def _renew(projection: Projection, stop: Interrupted, attempts: int) -> Steps[Pr
     return answer.projection
 
 
-ChainKey: TypeAlias = tuple[StreamId, int]  # a chain of a segment
+ChainKey: TypeAlias = tuple[StreamId, int, int]  # a chain of a segment in an epoch
 
 
 class Untold:
-    """Addresses of acknowledged blocks that the replicas of their chains were not told yet."""
+    """Addresses of acknowledged blocks that the replicas of their chains were not told yet. Blocks
+    of the same epoch tell of them."""
 
     __slots__ = ("_by_chain", "_seen", "_watch", "is_watched")
 
@@ -249,10 +252,6 @@ class Untold:
         if not self.is_watched:
             self.is_watched = True
             self._watch()
-
-    def put_back(self, chain: ChainKey, *addresses: Glsn) -> None:
-        """Wait with these until a block follows."""
-        self._by_chain.setdefault(chain, []).extend(addresses)
 
     def take(self, chain: ChainKey) -> tuple[Glsn, ...]:
         """Return what to tell with the next block; add it again if that is not written."""

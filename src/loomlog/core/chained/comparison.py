@@ -8,22 +8,37 @@ every block before the unheard one got it. So what it lacks, its disk forgot. If
 may have been on its way. Then it is lost only if all had it: because everything was decided up
 there when another epoch began, or because its writer told the replica that it was acknowledged.
 
-This disturbs nobody. The unheard replica serves the epoch that did without it, and no other: so it
-never seems to have been in a later one. All its blocks are below the start of that epoch, where the
-head in force gets nothing but junk. Only if something is lost, another epoch begins that says so.
+A writer that lives on finds out by itself that the replicas in force have forgotten its block, and
+reports that. It is believed if readers find nothing in its place.
+
+Comparing disturbs nobody. The unheard replica serves the epoch that did without it, and no other:
+so it never seems to have been in a later one. All its blocks are below the start of that epoch,
+where the head in force gets nothing but junk. Only if something is lost, another epoch begins that
+says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from loomlog.core.chained.chain import Projection, Replica, Unheard
+from loomlog.core.chained.chain import Block, Projection, Replica, Unheard
 from loomlog.core.chained.lost_blocks import Side, find_forgotten
-from loomlog.core.chained.messages import EpochOver, Interrupted, Seal, SealedAt, Steps, stopped
+from loomlog.core.chained.messages import (
+    EpochOver,
+    Found,
+    Interrupted,
+    Seal,
+    SealedAt,
+    Steps,
+    Trimmed,
+    stopped,
+)
 from loomlog.core.chained.newcomer import as_interrupted
+from loomlog.core.chained.read import decide_at
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Ask
+from loomlog.types import Glsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +95,29 @@ def _not_there(replica: Replica) -> str:
         f"or the directory that was moved away; if it is lost, stop the node, run `loom node "
         f"replace {node}`, and start it with empty volumes"
     )
+
+
+def find_lost(
+    projection: Projection, addresses: Iterable[Glsn]
+) -> Steps[list[range] | Interrupted]:
+    """Return the places of blocks of which nothing is left, and which are not recorded as lost.
+    Their writers say that they were acknowledged at these addresses, below the start of the epoch.
+    Holes are filled as readers do, so a lie makes a loss only of what is a hole for all."""
+    lost = []
+    for address in sorted(addresses):
+        if not projection.first <= address < projection.start:
+            continue
+        outcome = yield from decide_at(projection, address)
+        match outcome:
+            case Found(block) if block.is_junk and not _is_recorded(projection, block):
+                lost.append(range(address, block.end))  # readers find all of it lost
+            case Found() | Trimmed():
+                pass
+            case _:
+                return as_interrupted(outcome)
+    return lost
+
+
+def _is_recorded(projection: Projection, junk: Block) -> bool:
+    """Return whether all of it is lost, also when another loss before its end is trimmed."""
+    return projection.is_lost(junk) and projection.lost_end(junk.first) >= junk.end

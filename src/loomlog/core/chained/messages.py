@@ -37,6 +37,7 @@ class Read:
 
     epoch: int
     position: Glsn
+    with_acknowledged: bool = False  # with what its writer told with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Done: it is stored of the blocks at these addresses that they were acknowledged, as far as
-    they are there. A writer says so if it has no more blocks that could tell it."""
+    """Done: it is stored of the blocks at these addresses that they were acknowledged, except of
+    those that are trimmed. Missing: the same, but some are not there. A writer says so if it has no
+    more blocks that could tell it."""
 
     epoch: int
     addresses: tuple[Glsn, ...]

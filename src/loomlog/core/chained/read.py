@@ -77,6 +77,7 @@ def _read(projection: Projection, position: Glsn, chains: Sequence[Chain]) -> St
     if (stop := first_stop(tails, Found, Missing)) is not None:
         return stop
     others = [replica for chain in chains for replica in chain[:-1]]
+    request = Read(projection.epoch, position, with_acknowledged=True)
     answers = (yield [Ask(replica, request) for replica in others]) if others else []
     holders = {r for r, answer in zip(others, answers, strict=True) if isinstance(answer, Found)}
     for answer in answers:
@@ -86,7 +87,7 @@ def _read(projection: Projection, position: Glsn, chains: Sequence[Chain]) -> St
 
 
 def _complete(projection: Projection, found: Found, holders: set[Replica]) -> Steps[Reading]:
-    """Bring a block down to the tail of its chain."""
+    """Bring a block down to the tail of its chain, with what its writer told."""
     chain = projection.chain_of(found.block.first)
     missing = [replica for replica in chain if replica not in holders]
     refusal = yield from write_down(projection.epoch, missing, found.block)

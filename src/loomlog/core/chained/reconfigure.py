@@ -14,14 +14,12 @@ and fill holes as always. So it takes two round trips, however long the log is.
   any longer is noted as unheard, and compared when it is back (comparison.py).
 - A chain that becomes too short for appends gains little and depends on fewer disks. If it is not
   known that its nodes are away, they may all be about to stop: what to do is decided again.
-- A replica that did not answer must leave: it may still take writes of the old epoch. It comes back
-  as another replica, empty.
-- Two attempts at once seal the same epoch and write nothing to replicas in force; one of them wins
-  the swap. A newcomer of the other one is given up: it may have copied from a replica that is not
-  the tail of the new epoch, and has blocks that are not decided.
+- A replica that did not answer leaves: it may still take writes of the old epoch.
+- Two attempts at once seal the same epoch and write nothing to replicas in force; one wins the
+  swap. A newcomer of the other is given up: it may have blocks that are not decided.
 - A newcomer is filled from the tail of a projection in force, while the log is in use: all that
-  is there is decided. The last part is copied when that tail is sealed; if it is lost meanwhile,
-  the newcomer has to wait. If its node crashes, it is given up: nobody knows what it forgot.
+  is there is decided. The last part is copied when that tail is sealed; if it is lost or another
+  epoch begins meanwhile, the newcomer waits. If its node crashes, it is given up.
 - A chain whose replicas are all lost or damaged begins again with a fresh one, which gets what
   they, replicas that left and newcomers have. Positions below the start of the new epoch that no
   block of any chain covers are lost for good. Replicas that left may have blocks that were decided
@@ -178,15 +176,11 @@ Ending: TypeAlias = Reconfigured | Adopted | Interrupted
 Seals: TypeAlias = Mapping[Replica, SealedAt]
 
 
-def _nothing(did_without: bool) -> Glsn:
-    return 0
-
-
 def reconfigure(
     projection: Projection,
     goal: Goal,
     sequencer: int,
-    stop_sequencer: Callable[[bool], Glsn] = _nothing,
+    stop_sequencer: Callable[[bool], Glsn] = lambda did_without: 0,
 ) -> Steps[Ending]:
     """Replace a projection that is in force. `sequencer` belongs to this attempt alone.
     `stop_sequencer` is called when nothing can be written in the old epoch any more, with whether
@@ -194,6 +188,8 @@ def reconfigure(
     `least_start` of the new one, so that the end of the log does not fall."""
     epoch = projection.epoch + 1
     newcomer = goal.newcomer
+    if newcomer is not None and _is_behind(projection, newcomer):
+        return Interrupted("another epoch began since the newcomer was filled")
     replicas = [*projection.replicas, *([newcomer.replica] if newcomer else [])]
     lost = {replica.chain for replica in goal.fresh}
     answers = yield [Ask(r, Seal(epoch, salvage=r.chain in lost)) for r in replicas]
@@ -270,9 +266,13 @@ def _unheard(projection: Projection, absent: list[Replica], new: Projection) -> 
     return tuple(Unheard(replica, new.epoch, new.start, decided[replica]) for replica in absent)
 
 
+def _is_behind(projection: Projection, newcomer: Newcomer) -> bool:
+    return newcomer.copied < projection.start  # see `_decided`
+
+
 def _decided(projection: Projection, goal: Goal, seals: Seals, start: Glsn) -> Glsn:
     """Return below which position all replicas of a chain have the same blocks. All was decided
-    that a newcomer got before. If all have crashed, they have given each other what they had."""
+    that newcomers got before this epoch. If all have crashed, they have exchanged what they had."""
     if goal.newcomer is not None:
         return max(projection.decided, goal.newcomer.copied)
     answered = [_answered(projection, chain, seals, goal) for chain in projection.chains]

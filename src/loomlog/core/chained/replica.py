@@ -173,8 +173,8 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
             | Fetch(_, position)
         ) if position <= standing.trimmed:
             return TrimmedTo(standing.trimmed)
-        case Read(_, position):
-            return _found(_covering(position, blocks), standing, blocks)
+        case Read():
+            return _read(request, standing, blocks)
         case Before(_, position):
             extent = _covering(position, blocks) or blocks.find_before(position)
             return _found(extent, standing, blocks)
@@ -196,18 +196,29 @@ def _check_epoch(epoch: int, standing: Standing) -> Answer | None:
 
 
 def _acknowledge(addresses: tuple[Glsn, ...], standing: Standing, blocks: Blocks) -> Decision:
-    """Store it with each block itself. Blocks that are trimmed or lost are left out. A trim in the
-    same commit has not removed its blocks yet, and a row that came after it would stay."""
-    changes = []
+    """Store it with each block itself. Blocks that are trimmed are left out. A trim in the same
+    commit has not removed its blocks yet, and a row that came after it would stay."""
+    answer: Answer = Done()
+    changes: list[Change] = []
     for address in addresses:
         extent = blocks.find(address)
-        if extent is None or extent.first != address or extent.last <= standing.trimmed:
-            continue
-        if size := blocks.size_of(extent):
-            known = blocks.acknowledged_in(extent)
-            if address not in known:
-                changes.append(Tell(extent, blocks.latest_us(extent), size, (*known, address)))
-    return Done(), tuple(changes)
+        if extent is not None and extent.first == address and blocks.size_of(extent):
+            if extent.last > standing.trimmed:
+                changes += _tell(extent, (address,), blocks)
+        elif address > standing.trimmed:
+            answer = Missing(standing.trimmed)
+    return answer, tuple(changes)
+
+
+def _tell(extent: Extent, addresses: tuple[Glsn, ...], blocks: Blocks) -> tuple[Change, ...]:
+    """Return what stores these addresses with a block, besides those that are."""
+    if not addresses:
+        return ()
+    known = blocks.acknowledged_in(extent)
+    new = [address for address in addresses if address not in known]
+    if not new:
+        return ()
+    return (Tell(extent, blocks.latest_us(extent), blocks.size_of(extent), (*known, *new)),)
 
 
 def _trim(position: Glsn, standing: Standing) -> Decision:
@@ -247,7 +258,7 @@ def _store(block: Block, standing: Standing, blocks: Blocks) -> Decision:
     if extent is None or extent.first > block.last:
         return Stored(), (Put(block),)
     if extent == block.extent and blocks.load(extent).is_same(block):
-        return Stored(), ()
+        return Stored(), _tell(extent, block.acknowledged, blocks)  # a reader may have brought it
     return Written(), ()
 
 
@@ -258,6 +269,14 @@ def _covering(position: Glsn, blocks: Blocks) -> Extent | None:
 
 def _found(extent: Extent | None, standing: Standing, blocks: Blocks) -> Answer:
     return Missing(standing.trimmed) if extent is None else Found(blocks.load(extent))
+
+
+def _read(request: Read, standing: Standing, blocks: Blocks) -> Answer:
+    extent = _covering(request.position, blocks)
+    found = _found(extent, standing, blocks)
+    if extent is None or not request.with_acknowledged or not isinstance(found, Found):
+        return found
+    return Found(found.block._replace(acknowledged=blocks.acknowledged_in(extent)))
 
 
 def _list(request: List, blocks: Blocks) -> Listed:

@@ -365,7 +365,7 @@ def describe_losses(projection: Projection, trimmed: Glsn) -> list[str]:
     for chain in range(len(projection.lost)):
         lost = projection.lost_range(chain)
         lost = range(max(lost.start, trimmed + 1), lost.stop)
-        if len(lost) > REFERENCE_RECORDS_MAX:
+        if len(lost) >= REFERENCE_RECORDS_MAX:  # the longest that is filled at once
             what = f"entries from position {lost.start} on: nobody knows how many there were"
             texts.append(f"chain {chain} may have lost {what}")
         elif len(lost) == 1:

@@ -3,24 +3,44 @@
 They may have blocks that all others forgot (core/chained/comparison.py). The record of a loglet
 lists them, so that this is done however much later, and by whichever term. What is lost is recorded
 in a new epoch; only then are they not in the list any more, and may be removed.
+
+Writers that live on report what the replicas in force have forgotten. What several of them report
+is recorded in one epoch: it interrupts appends for a moment.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from loomlog.core.chained.chain import Unheard
-from loomlog.core.chained.comparison import compare
+from loomlog.core.chained.comparison import compare, find_lost
 from loomlog.core.chained.loglet import ChainedRecord
+from loomlog.core.chained.messages import ACKNOWLEDGED_MAX, Interrupted
 from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.upkeep import is_trimmed, to_compare
-from loomlog.errors import Unavailable
+from loomlog.errors import Busy, InvalidArgument, LoomError, NotFound, Unavailable
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.chained.epochs import Epochs
-from loomlog.types import LogId
+from loomlog.types import Glsn, LogId
+from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
+
+GATHER_S: Final = 0.5  # for reports of other writers
+PAUSE_S: Final = 10.0  # between epochs that they cause: a hostile writer can make holes
+REPORTED_MAX: Final = 4096  # blocks of a segment at a time
+
+
+class _Reports:
+    """Addresses of acknowledged blocks that are looked for together."""
+
+    def __init__(self) -> None:
+        self.addresses: set[Glsn] = set()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class ChainComparer:
@@ -34,6 +54,9 @@ class ChainComparer:
         self._repair = repair
         self._catalog, self._records = epochs.catalog, epochs.records
         self._driver, self._nodes = epochs.driver, epochs.nodes
+        self._background = background
+        self._reports: dict[LogId, _Reports] = {}
+        self._paused_until_s: dict[LogId, float] = {}
         self._work = RetryLoop("comparison of segment", self._step, background)
         self.trouble: dict[LogId, str] = {}  # why replicas were not compared
 
@@ -83,3 +106,57 @@ class ChainComparer:
         operator removes its node, which is away."""
         is_removed = self._nodes.removed_for_good(unheard.replica.node_id)
         return is_removed or is_trimmed(record, unheard)
+
+    # ---- what writers report
+
+    async def answer(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
+        """Answer when all that is lost is recorded."""
+        loglet, addresses = frame.report_forgotten.loglet_id, frame.report_forgotten.addresses
+        if len(addresses) > ACKNOWLEDGED_MAX:
+            raise InvalidArgument(f"{len(addresses)} blocks are too many at a time")
+        projection = self._used(loglet).projection
+        if addresses and max(addresses) >= projection.start:
+            raise Unavailable(f"epoch {projection.epoch} of segment {loglet} is not over")
+        reports = self._reports.get(loglet)
+        if reports is None:
+            reports = self._reports[loglet] = _Reports()
+            self._background.spawn(self._record(loglet, reports), "what writers report")
+        if len(reports.addresses) > REPORTED_MAX:
+            raise Busy("too many blocks are looked for: try again later")
+        reports.addresses.update(addresses)
+        await asyncio.shield(reports.done)
+        return pb.Frame(done=pb.Done())
+
+    async def _record(self, loglet: LogId, reports: _Reports) -> None:
+        now_s = asyncio.get_running_loop().time
+        try:
+            await asyncio.sleep(max(GATHER_S, self._paused_until_s.get(loglet, 0.0) - now_s()))
+            del self._reports[loglet]  # what is reported from now on is looked for later
+            if await self._find_and_record(loglet, reports.addresses):
+                paused = {key: s for key, s in self._paused_until_s.items() if s > now_s()}
+                self._paused_until_s = {**paused, loglet: now_s() + PAUSE_S}
+            reports.done.set_result(None)
+        except LoomError as error:
+            reports.done.set_exception(error)
+            reports.done.exception()  # marks it as retrieved: all who asked may be gone
+        finally:
+            reports.done.cancel()  # does nothing unless this was
+
+    async def _find_and_record(self, loglet: LogId, addresses: set[Glsn]) -> bool:
+        """Return whether anything was lost that was not recorded."""
+        steps = find_lost(self._used(loglet).projection, addresses)
+        lost = await self._driver.drive(loglet, steps)
+        if isinstance(lost, Interrupted):
+            raise Unavailable(f"segment {loglet}: {lost.reason}")
+        if lost:
+            reason = "a writer knows of blocks that all replicas have forgotten"
+            await self._begin_epoch(loglet, Goal(short=False, forgotten=tuple(lost)), reason)
+            logger.warning("segment %d: %s: they are lost", loglet, reason)
+        return bool(lost)
+
+    def _used(self, loglet: LogId) -> ChainedRecord:
+        """Return the record of a loglet whose segment is part of a log."""
+        record = self._records.get(loglet)
+        if record is None or self._catalog.segment_of(record) is None:
+            raise NotFound(f"there is no segment {loglet} of protocol chained")
+        return record

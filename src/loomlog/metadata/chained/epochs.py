@@ -75,10 +75,12 @@ class Epochs:
         self._tell(segment.loglet)
         self.changed(segment.loglet)
 
-    async def next(self, loglet: LogId, goal: Goal, reason: str) -> Projection:
+    async def next(
+        self, loglet: LogId, goal: Goal, reason: str, *, after: int | None = None
+    ) -> Projection:
         """Begin the next epoch as `attempt` does; wake the upkeep if that fails."""
         try:
-            return await self.attempt(loglet, goal, reason)
+            return await self.attempt(loglet, goal, reason, after=after)
         except Unavailable:
             self.changed(loglet)
             raise

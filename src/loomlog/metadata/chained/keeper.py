@@ -469,7 +469,11 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     # ---- requests
 
     def requests(self) -> Mapping[str, Answer]:
-        return {"report_chain": self._report_chain, "decide_position": self._decisions.answer}
+        return {
+            "report_chain": self._report_chain,
+            "report_forgotten": self.upkeep.comparer.answer,
+            "decide_position": self._decisions.answer,
+        }
 
     async def _report_chain(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
         await self.upkeep.report(frame.report_chain)

@@ -62,14 +62,16 @@ class Newcomers:
                 raise Unavailable(problem)
             try:
                 began_s = self._loop.time()
-                catch_up = admission.catch_up(self._projection(replica))
+                projection = self._projection(replica)
+                catch_up = admission.catch_up(projection)
                 stop = await self._driver.drive(loglet, catch_up, self._bytes_per_s)
                 if stop is not None:
                     raise Unavailable(stop.reason)
                 goal = admission.next_goal(self._loop.time() - began_s)
                 what = "joins" if goal.newcomer else "catches up"
-                await self._epochs.next(loglet, goal, f"node {replica.node_id} {what}")
-                if goal.newcomer:
+                what = f"node {replica.node_id} {what}"
+                new = await self._epochs.next(loglet, goal, what, after=projection.epoch)
+                if replica in new.replicas:  # unless another epoch has begun meanwhile
                     return
             except Unavailable:
                 delay_s = admission.retry_delay_s()

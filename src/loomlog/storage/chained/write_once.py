@@ -33,6 +33,7 @@ from loomlog.core.chained.replica import (
     Gone,
     Put,
     Standing,
+    Tell,
     decide,
     look_up,
 )
@@ -209,6 +210,8 @@ class _BlockCommit:
             if isinstance(change, Put):
                 blocks.put(change.block)
                 self._ends[replica] = blocks.end
+            elif isinstance(change, Tell):
+                blocks.told[change.extent.last] = change.acknowledged
             elif change == standing:
                 continue
             elif isinstance(change, Gone):
@@ -234,6 +237,7 @@ class _WithAdded:
 
     def __init__(self, look: Callable[[], Blocks], end: Glsn) -> None:
         self.end = end  # behind all of them
+        self.told: dict[Glsn, tuple[Glsn, ...]] = {}  # with some of them
         self._look = look
         self._looked: Blocks | None = None
         self._new: list[Block] = []
@@ -287,6 +291,8 @@ class _WithAdded:
         return len(added.batch) if added is not None else self._stored.size_of(extent)
 
     def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
+        if extent.last in self.told:
+            return self.told[extent.last]
         added = self._added.by_last.get(extent.last)
         return added.acknowledged if added is not None else self._stored.acknowledged_in(extent)
 

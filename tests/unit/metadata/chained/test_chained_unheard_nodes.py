@@ -15,9 +15,10 @@ from small_cluster import QUICK, SmallCluster
 from loomlog.core.chained import reconfigure
 from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.loglet import ChainedRecord
+from loomlog.core.chained.messages import ACKNOWLEDGED_MAX
 from loomlog.core.conditions import Kind
-from loomlog.errors import InvalidArgument
-from loomlog.metadata.chained import epochs
+from loomlog.errors import InvalidArgument, NotFound, Unavailable
+from loomlog.metadata.chained import comparer, epochs
 from loomlog.metadata.chained.epochs import Epochs
 from loomlog.storage.volumes import node_path
 from loomlog.wire import loomlog_pb2 as pb
@@ -281,3 +282,36 @@ async def test_a_node_that_is_replaced_has_nothing_to_compare(
         cluster.lose_disk(cluster.absent)
         await cluster.come_back()
         await until(lambda: not cluster.record.needless)
+
+
+async def test_writers_report_what_all_nodes_forgot(
+    tmp_path: Path, may_begin: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparer, "PAUSE_S", 0.0)
+    async with ForgetfulCluster(tmp_path, may_begin) as cluster:
+        await cluster.begin()
+        kept = await cluster.log.append(b"kept")
+        cluster.note()
+        lost = await cluster.log.append(b"forgotten")
+        loglet = cluster.record.loglet
+
+        async def report(*addresses: int) -> None:
+            asked = pb.ReportForgotten(loglet_id=loglet, addresses=addresses)
+            await cluster.client.ask(pb.Frame(report_forgotten=asked))
+
+        with pytest.raises(Unavailable):
+            await report(lost)  # its epoch is not over
+        with pytest.raises(InvalidArgument):
+            await report(*range(1, ACKNOWLEDGED_MAX + 2))
+        await cluster.lose_power()
+        epoch = cluster.record.projection.epoch
+        await asyncio.gather(report(lost), report(kept), report(lost, kept))
+        assert cluster.record.projection.epoch == epoch + 1
+        await report(kept)
+        assert cluster.record.projection.epoch == epoch + 1
+        await cluster.log.append(b"later")
+        assert await cluster.log.lost() == {lost}
+        assert Kind.DATA_LOST in await cluster.kinds()
+        loglet += 1
+        with pytest.raises(NotFound):
+            await report(lost)

@@ -207,7 +207,7 @@ def test_what_writers_tell_is_kept_with_blocks(rig: WriteOnceRig) -> None:
     assert rig.ask(told) == Listed(extents, more=False, acknowledged=(10, 13))
     assert rig.ask(Fetch(EPOCH, 20, 1)) == Fetched([batch(20)], more=True)
     for _ in range(2):
-        assert rig.ask(Acknowledge(EPOCH, (20, 21, 30, 10))) == Done()  # those that are there
+        assert rig.ask(Acknowledge(EPOCH, (20, 21, 30, 10))) == Missing(0)  # those that are there
         assert rig.ask(told) == Listed(extents, more=False, acknowledged=(10, 10, 13, 20))
     assert rig.ask(Measure(EPOCH, 1, 25, 9)) == MeasuredBlocks(25, 2 * len(b"batch"))
     assert rig.ask(Trim(EPOCH, 12)) == Done()
@@ -228,6 +228,23 @@ def test_a_block_and_what_is_told_of_it_may_be_in_one_commit(rig: WriteOnceRig) 
     assert answers == [Stored(), Done(), Done()]
     told = rig.ask(List(EPOCH, 1, 9, with_acknowledged=True))
     assert told == Listed([Extent(1, 1)], more=False, acknowledged=(7, 1))
+
+
+def test_what_a_block_tells_is_noted_if_it_is_there_already(rig: WriteOnceRig) -> None:
+    """A reader may have completed it without that. Several notes may be in one commit."""
+    rig.write(batch(1), batch(2))
+    answers: list[Answer] = []
+    again = batch(2)._replace(acknowledged=(1,))
+    for request in (Write(EPOCH, again), Acknowledge(EPOCH, (2,)), Write(EPOCH, again)):
+        rig.store.ask(HERE, request, answers.append)
+    rig.work()
+    assert answers == [Stored(), Done(), Stored()]
+    told = rig.ask(List(EPOCH, 2, 9, with_acknowledged=True))
+    assert told == Listed([Extent(2, 1)], more=False, acknowledged=(1, 2))
+    assert rig.ask(Read(EPOCH, 2)) == Found(batch(2))
+    assert rig.ask(Read(EPOCH, 2, with_acknowledged=True)) == Found(
+        batch(2)._replace(acknowledged=(1, 2))
+    )
 
 
 def test_what_is_not_committed_is_not_seen(rig: WriteOnceRig) -> None:

@@ -75,7 +75,7 @@ class ChainedAppend(Attempt):
         self._sent = False  # it may have been written
         self._spins = False
         self._width = 1  # the number of chains
-        self._chain: ChainKey = target.id, 0  # of the block
+        self._chain: ChainKey = target.id, 0, 0  # of the block
         self._told: tuple[Glsn, ...] = ()  # with the block, of others that were acknowledged
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class ChainedAppend(Attempt):
             expected=expected,
         )
         self._width = len(view.projection.chains)
-        drive = self._drive = Drive(carrier.chains, view, steps, self._ended, self._rest)
+        drive = self._drive = Drive(carrier.chains, view, steps, self._ended, self._interrupted)
         self._spins = True
         carrier.spinning.began()
         drive.start()
@@ -131,9 +131,10 @@ class ChainedAppend(Attempt):
         if self._told:
             self._tell_again()
         stream, first = self.target.id, ticket.first
-        chain = self._chain = stream, first % self._width
+        epoch = ticket.epoch
+        chain = self._chain = stream, epoch, first % self._width
         told = self._told = self._carrier.untold.take(chain)
-        return placed(block, stream, ticket.epoch, first, told)
+        return placed(block, stream, epoch, first, told)
 
     def _tell_again(self) -> None:
         """Tell with another block what may not have been told with this one."""
@@ -147,6 +148,11 @@ class ChainedAppend(Attempt):
             self._carrier.outcomes.sent(self)
         else:
             self._carrier.outcomes.declined(self, Unavailable(refusal.reason))
+
+    def _interrupted(self) -> None:
+        """Tell with another block, too: this one may be completed without what it tells."""
+        self._tell_again()
+        self._rest()
 
     def _rest(self) -> None:
         if self._spins:

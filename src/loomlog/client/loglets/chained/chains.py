@@ -3,7 +3,8 @@
 Projections come with the log's metadata. After an interruption, all operations affected share one
 request to the metadata repository, which also reports nodes that do not answer.
 
-Later blocks tell replicas what was acknowledged; if none follow, a request does.
+Later blocks tell replicas what was acknowledged; if none follow, a request does. What they have
+forgotten by then is reported to the metadata repository. The client tries until that is done.
 """
 
 from __future__ import annotations
@@ -24,18 +25,27 @@ from loomlog.client.loglets.chained.requests import (
 )
 from loomlog.client.loglets.views import SegmentGoneError, SegmentViews
 from loomlog.client.servers import CachedLog
+from loomlog.core.backoff import Backoff
 from loomlog.core.chained.append import ChainKey, Untold
-from loomlog.core.chained.chain import Projection
+from loomlog.core.chained.chain import Chain, Projection
 from loomlog.core.chained.messages import (
     Acknowledge,
     Done,
     EpochOver,
     Interrupted,
+    Missing,
     Renew,
     Steps,
 )
 from loomlog.core.requests import Outcome
-from loomlog.errors import LoomError, NotFound, Retryable, Unavailable
+from loomlog.errors import (
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    PermissionDenied,
+    Retryable,
+    Unavailable,
+)
 from loomlog.types import Glsn, NodeId, StreamId
 from loomlog.wire import chained as codec
 from loomlog.wire import loomlog_pb2 as pb
@@ -44,8 +54,10 @@ REPORT_S: Final = 1.0  # for the metadata repository to accept a report and star
 NEWER_S: Final = 4.0  # how long to wait for a newer epoch before asking again
 LOOK_S: Final = 0.2  # the same for an operation that may continue in the old epoch
 TELL_S: Final = 0.5  # until replicas learn what was acknowledged; at most twice as much
-TELL_ATTEMPTS: Final = 3
-TELL_LAST_S: Final = 0.3  # the same when the client is closed, however much is left
+TELL_AGAIN: Final = Backoff(0.1, 5.0)
+TELLING_MAX: Final = 1000  # requests that replicas learn it; what is older is left out
+TELL_LAST_S: Final = 0.3  # for what is left when the client is closed
+FORGOTTEN_S: Final = 15.0  # for the metadata repository to record what is lost
 
 
 class ChainView(NamedTuple):
@@ -76,7 +88,7 @@ class Chains(SegmentViews[ChainView]):
         self._reporting: dict[tuple[StreamId, NodeId], asyncio.Task[None]] = {}
         self.untold = Untold(self._watch)
         self._watching: asyncio.TimerHandle | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self._closed = False
 
     async def close(self) -> None:
@@ -124,29 +136,43 @@ class Chains(SegmentViews[ChainView]):
 
     def _tell_soon(self, untold: Iterable[tuple[ChainKey, tuple[Glsn, ...]]]) -> None:
         for chain, addresses in untold:
+            if len(self._telling) >= TELLING_MAX:
+                next(iter(self._telling)).cancel()
             telling = asyncio.get_running_loop().create_task(self._tell(*chain, addresses))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            self._telling[telling] = None
+            telling.add_done_callback(self._telling.pop)
 
-    async def _tell(self, stream: StreamId, chain: int, addresses: tuple[Glsn, ...]) -> None:
-        """Tell all replicas of a chain. If that fails in this epoch and the next ones, the next
-        block tells them."""
-        try:
-            view = self.view(stream)
-            for attempt in range(TELL_ATTEMPTS):
-                request = Acknowledge(view.epoch, addresses)
-                replicas = view.projection.chains[chain]
-                asks = (self.requests.ask_replica(view, replica, request) for replica in replicas)
-                answers = await asyncio.gather(*asks)
-                if all(isinstance(answer, Done) for answer in answers):
+    async def _tell(
+        self, stream: StreamId, epoch: int, chain: int, addresses: tuple[Glsn, ...]
+    ) -> None:
+        """Tell all replicas of a chain in force, and report what they have forgotten; try again
+        until that is done."""
+        attempts = 0
+        while True:
+            try:
+                view = self.view(stream)
+                if await self._tell_once(view, view.projection.chains[chain], addresses):
                     return
-                met = max((a.epoch for a in answers if isinstance(a, EpochOver)), default=0)
-                view = await self.recover(view, Interrupted("", met), attempt)
-        except SegmentGoneError:
-            return  # it was trimmed
-        except LoomError:
-            pass
-        self.untold.put_back((stream, chain), *addresses)
+            except (SegmentGoneError, NotFound, InvalidArgument, PermissionDenied):
+                return  # it was trimmed, or that is not known or allowed there
+            except LoomError:
+                pass
+            await asyncio.sleep(TELL_AGAIN.delay_s(attempts, self._rng))
+            attempts += 1
+
+    async def _tell_once(self, view: ChainView, chain: Chain, addresses: tuple[Glsn, ...]) -> bool:
+        request = Acknowledge(view.epoch, addresses)
+        asks = (self.requests.ask_replica(view, replica, request) for replica in chain)
+        answers = await asyncio.gather(*asks)
+        if not all(isinstance(answer, Done | Missing) for answer in answers):
+            met = max((a.epoch for a in answers if isinstance(a, EpochOver)), default=0)
+            await self.recover(view, Interrupted("", met), 0)
+            return False
+        if not all(isinstance(answer, Done) for answer in answers):
+            loglet = view.projection.log_id
+            report = pb.ReportForgotten(loglet_id=loglet, addresses=addresses)
+            await self._metadata.request(pb.Frame(report_forgotten=report), timeout_s=FORGOTTEN_S)
+        return True
 
     # ---- late nodes
 

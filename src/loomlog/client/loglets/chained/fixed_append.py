@@ -42,13 +42,15 @@ async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
             view = await chains.learn(fixed.stream)
         except SegmentGoneError:
             return 0  # references are not trimmed before their writer records them
-        chain = fixed.stream, ticket.first % len(view.projection.chains)
+        chain = fixed.stream, ticket.epoch, ticket.first % len(view.projection.chains)
         told = chains.untold.take(chain)
         try:
             steps = write(view.projection, ticket, block._replace(acknowledged=told))
-            outcome, _ = await chains.run(view, steps)
+            outcome, projection = await chains.run(view, steps)
             if isinstance(outcome, Appended):
-                told = (ticket.first,)
+                # In a later epoch, it was perhaps completed without what it tells.
+                told = () if projection.epoch == ticket.epoch else told
+                told = (*told, ticket.first)
         except AppendUnknown:
             return 0  # it was trimmed: the same
         except SegmentGoneError:
