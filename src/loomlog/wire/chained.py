@@ -90,6 +90,7 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
             Parts(
                 {"position": "first", "count": "count", "acknowledged": "acknowledged"}, _block_sent
             ),
+            "proof",
         ),
         _Ask.READ: (core.Read, "epoch", "position"),
         _Ask.BEFORE: (core.Before, "epoch", "position"),
@@ -236,7 +237,7 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
 
 
 def _ticket(message: pb.SequencerAnswer, _: memoryview) -> Ticket:
-    return Ticket(message.first, message.count, message.epoch)
+    return Ticket(message.first, message.count, message.epoch, message.proof)
 
 
 def _expected_tail(message: pb.SequencerRequest, _: memoryview) -> Glsn | None:
@@ -251,6 +252,7 @@ _SEQUENCER_REQUESTS: Final = Family[Request, pb.SequencerRequest](
             "epoch",
             "count",
             Field("expected_tail", _expected_tail),
+            "proves",
         ),
         pb.SequencerRequest.HOLDING: (core.FindTicket, "epoch", "position"),
         pb.SequencerRequest.FIND_END: (core.FindEnd, "epoch"),
@@ -262,7 +264,7 @@ _SEQUENCER_ANSWERS: Final = Family[Answer, pb.SequencerAnswer](
     {
         pb.SequencerAnswer.HANDED_OUT: (
             core.HandedOut,
-            Parts({"first": "first", "count": "count", "epoch": "epoch"}, _ticket),
+            Parts({name: name for name in ("first", "count", "epoch", "proof")}, _ticket),
         ),
         pb.SequencerAnswer.FORGOTTEN: (core.Forgotten,),
         pb.SequencerAnswer.BEYOND: (core.Beyond, "end"),

@@ -131,8 +131,10 @@ _CHAIN_RULES: Final[Mapping[int, Rule]] = {
 }
 _SEQUENCER_RULES: Final[Mapping[int, Rule]] = {
     pb.SequencerRequest.NEXT: _loglet(Verb.APPEND),
-    pb.SequencerRequest.HOLDING: _loglet(*_USE),
-    pb.SequencerRequest.FIND_END: _loglet_or_node(*_USE),  # a node that a block far ahead is sent
+    # nodes that are sent a block without a proof, or one far ahead
+    **dict.fromkeys(
+        (pb.SequencerRequest.HOLDING, pb.SequencerRequest.FIND_END), _loglet_or_node(*_USE)
+    ),
 }
 _COPY: Final = pb.CopysetRequest
 _COPYSET_RULES: Final[Mapping[int, Rule]] = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from loomlog.core.chained.chain import Projection
-from loomlog.core.chained.messages import Answer, Next, Request
+from loomlog.core.chained.messages import Answer, HandedOut, Next, Request, Ticket
 from loomlog.core.chained.sequencer import (
     TICKETS_REMEMBERED,
     Sequencer,
@@ -21,6 +21,7 @@ from loomlog.errors import Busy
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
+from loomlog.wire.proofs import TicketProofs
 
 REMEMBERED_LEAST: Final = 1_000  # tickets, however many loglets share the memory
 
@@ -34,9 +35,11 @@ class Sequencers:
         full: Container[LogId],
         why_full: Callable[[LogId], str],
         projection_of: Callable[[LogId], Projection | None],
+        proofs: TicketProofs,
     ) -> None:
         """`full`: the loglets with a replica that lacks space. `why_full` returns why no append to
         one of them may begin; "" if they may. `projection_of` returns what is in force."""
+        self._proofs = proofs
         self._last_name = leader_epoch << 32
         self._full = full
         self._why_full = why_full
@@ -81,9 +84,21 @@ class Sequencers:
         is_tight = loglet in self._full and isinstance(request, Next)
         if is_tight and (why := self._why_full(loglet)):
             raise Busy(f"segment {loglet} takes no appends: {why}")
+        answered = self.answer(loglet, request)
+        if isinstance(answered, HandedOut):
+            answered = self._with_proof(loglet, request, answered)
         answer = pb.Frame()
-        sequencer_answer_to_wire(self.answer(loglet, request), answer.sequencer_answer)
+        sequencer_answer_to_wire(answered, answer.sequencer_answer)
         return answer
+
+    def _with_proof(self, loglet: LogId, request: Request, answer: HandedOut) -> HandedOut:
+        """Add the proof of a ticket for its writer. If that is of an older release and will not
+        show it, nodes get it when they ask, and so does everybody else."""
+        first, count, epoch, _ = ticket = answer.ticket
+        is_unproven = self._sequencers[loglet].is_unproven(ticket)
+        if is_unproven == isinstance(request, Next):
+            return answer
+        return HandedOut(Ticket(first, count, epoch, self._proofs.make(loglet, epoch, first, count)))
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

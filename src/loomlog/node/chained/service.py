@@ -64,6 +64,7 @@ from loomlog.wire.chained import (
     request_to_wire,
 )
 from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
+from loomlog.wire.proofs import TicketProofs
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class ChainedService(NodeProtocol):
     def __init__(self, context: NodeContext) -> None:
         self._node_id = context.node_id
         self._link = context.link
+        self._disks = context.disks
         self._requests = context.requests
         self._volumes = ChainVolumes(context.disks, self._link.register_again)
         self._salvaged: list[ChainVolume] = []  # the last registration says so
@@ -121,6 +123,8 @@ class ChainedService(NodeProtocol):
         acknowledged, so they are not served at all until they are sealed to be copied. Blocks if
         some were salvaged."""
         self._life = answer.life
+        secret = self._disks.opened.identity.cluster_secret
+        self._writes.proofs = TicketProofs(secret) if answer.proves_tickets else None
         for volume in self._salvaged:
             volume.note_reported()
         if any(volume.is_unreported for _, volume in self._volumes.by_shard()):
@@ -257,8 +261,8 @@ class ChainedService(NodeProtocol):
         replica, write = request_from_wire(frame.chain_request, self._node_id, payload)
         assert isinstance(write, Write)
         done = partial(_answer, connection, frame.id)
-        session, reach = connection.session, self._writes.reach.get(replica, 0)
-        if write.block.end <= reach and (session is None or not session.lesser):
+        reach = self._writes.reach.get(replica, 0)
+        if write.block.end <= reach and connection.session is None:
             self._ask(replica, write, done)
             return None
         later = self._writes.take(connection, replica, write, done)
