@@ -75,7 +75,7 @@ async def site() -> AsyncIterator[Site]:
     local = LocalCluster(nodes=2)
     async with local as anybody, asyncio.timeout(60):
         await anybody.create_log("events", protocol="chained", streams=2, replicas=2)
-        token = (await anybody.create_token("root", ["*:*"])).text
+        token = (await anybody.create_token("root", ["*:*", "*:loomlog.*"])).text
         operator = await connect(local.address, token=token)
         await operator.enforce_access(True)
         made = Site(local, operator)
@@ -321,3 +321,23 @@ async def test_a_writer_that_reads_completes_and_fills_what_others_left(site: Si
     denials = (await site.operator.status()).denials
     assert await values(reader, last) == [b"half", b"after"]
     assert (await site.operator.status()).denials == denials
+
+
+async def test_reserved_places_are_written_by_who_reserved_them(site: Site) -> None:
+    writer = await site.log("append:events", "read:events")
+    fixed = await reserve_place(writer)
+    batch = columns.encode([b"mine"], timestamps_us=1, producer_id=7, sequence=1)
+    for _ in range(2):
+        assert await append_fixed(chains_of(writer), fixed, bytearray(batch)) == fixed.above + 1
+    assert await values(writer, fixed.last) == [b"mine"]
+
+
+async def test_transactions_decide_with_the_proof_of_their_cell(site: Site) -> None:
+    async with site.operator.transaction() as first:  # makes the log of decisions
+        first.append("events", b"one")
+    decisions = ("append:loomlog.transactions", "read:loomlog.transactions")
+    log = await site.log("append:events", "read:events", *decisions)
+    async with site.clients[-1].transaction() as both:
+        both.append("events", b"two")
+    assert await values(log, both.positions["events"][0].position) == [b"one", b"two"]
+    assert both.positions["events"][0].position == 2  # at the first attempt

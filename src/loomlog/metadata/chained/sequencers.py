@@ -98,7 +98,9 @@ class Sequencers:
         is_unproven = self._sequencers[loglet].is_unproven(ticket)
         if is_unproven == isinstance(request, Next):
             return answer
-        return HandedOut(Ticket(first, count, epoch, self._proofs.make(loglet, epoch, first, count)))
+        return HandedOut(
+            Ticket(first, count, epoch, self._proofs.make(loglet, epoch, first, count))
+        )
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)
