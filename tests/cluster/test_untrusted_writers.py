@@ -287,6 +287,20 @@ async def test_a_writer_writes_nothing_in_the_place_of_another(site: Site) -> No
     assert await blocks_at(attacker, place) == [Found(junk(place, 1))] * 2
 
 
+async def test_a_block_is_stored_on_the_chain_of_its_address_only(site: Site) -> None:
+    """On another chain it would be in the way of those who fill its place, below a later epoch."""
+    writer = await site.log("append:events")
+    attacker = await site.log("append:events", "read:events")
+    own = await next_ticket(attacker, 2)
+    for replica in (await view_of(attacker)).projection.chain_of(own.first + 1):
+        answer = await write(attacker, replica, block(own.first, count=2), own.proof)
+        assert isinstance(answer, Refused | Written)
+    assert all(isinstance(a, Missing) for a in await at_other_chain(attacker, own.first))
+    await site.begin_epoch()
+    after = (await writer.append(b"after")).position
+    assert await values(attacker, after) == [b"after"]
+
+
 async def test_a_block_with_its_ticket_is_stored_by_whoever_may_append(site: Site) -> None:
     writer = await site.log("append:events", "read:events")
     ticket = await next_ticket(writer, 2)

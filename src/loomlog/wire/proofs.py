@@ -53,17 +53,19 @@ class TicketProofs:
     def __init__(self, cluster_secret: str) -> None:
         self._key = _digest(cluster_secret, "tickets of chained logs")
 
-    def make(self, loglet: LogId, epoch: int, first: Glsn, count: int) -> bytes:
-        """Return the proof that the positions of a block were handed out in this epoch."""
-        content = _TICKET.pack(loglet, epoch, first, count)
+    def make(self, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int) -> bytes:
+        """Return the proof that the positions of a block on this chain were handed out."""
+        content = _TICKET.pack(loglet, chain, epoch, first, count)
         return hashlib.blake2b(content, digest_size=16, key=self._key).digest()
 
-    def are_proven(self, proof: bytes, loglet: LogId, epoch: int, first: Glsn, count: int) -> bool:
-        """Return whether the proof is right."""
-        return hmac.compare_digest(proof, self.make(loglet, epoch, first, count))
+    def is_right(
+        self, proof: bytes, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int
+    ) -> bool:
+        """Return whether it is the proof of these positions."""
+        return hmac.compare_digest(proof, self.make(loglet, chain, epoch, first, count))
 
 
-_TICKET: Final = Struct("<IQQI")  # as wide as the fields on the wire
+_TICKET: Final = Struct("<IIQQI")  # as wide as the fields on the wire
 
 
 def _beat_proof(beat: pb.LeaderBeat, cluster_secret: str) -> bytes:

@@ -44,6 +44,7 @@ class Sequencer:
         if projection.closed:
             raise InvalidArgument(f"log {projection.log_id} is sealed: it takes no more appends")
         self.epoch = projection.epoch
+        self.width = len(projection.chains)
         self.end: Glsn = projection.start  # the first position that is not handed out
         shortages = filter(None, map(projection.shortage, range(len(projection.chains))))
         self._shortage = next(shortages, "")

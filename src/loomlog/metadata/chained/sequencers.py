@@ -94,13 +94,12 @@ class Sequencers:
     def _with_proof(self, loglet: LogId, request: Request, answer: HandedOut) -> HandedOut:
         """Add the proof of a ticket for its writer. If that is of an older release and will not
         show it, nodes get it when they ask, and so does everybody else."""
-        first, count, epoch, _ = ticket = answer.ticket
-        is_unproven = self._sequencers[loglet].is_unproven(ticket)
-        if is_unproven == isinstance(request, Next):
+        sequencer, ticket = self._sequencers[loglet], answer.ticket
+        if sequencer.is_unproven(ticket) == isinstance(request, Next):
             return answer
-        return HandedOut(
-            Ticket(first, count, epoch, self._proofs.make(loglet, epoch, first, count))
-        )
+        first, count, epoch, _ = ticket
+        proof = self._proofs.make(loglet, first % sequencer.width, epoch, first, count)
+        return HandedOut(Ticket(first, count, epoch, proof))
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

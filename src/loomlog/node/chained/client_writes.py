@@ -121,12 +121,12 @@ class ClientWrites:
     # ---- blocks of others
 
     def _is_proven(self, replica: Replica, write: Write, proof: bytes) -> bool:
-        first, count, *_ = write.block
+        block, (_, loglet, chain, _) = write.block, replica
         return (
             self.proofs is not None
             and bool(proof)
-            and write.block.is_sane
-            and self.proofs.are_proven(proof, replica.log_id, write.epoch, first, count)
+            and block.is_sane
+            and self.proofs.is_right(proof, loglet, chain, write.epoch, block.first, block.count)
         )
 
     async def _decide_or_store(self, replica: Replica, write: Write) -> Answer:

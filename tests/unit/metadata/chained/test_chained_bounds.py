@@ -49,9 +49,8 @@ async def test_the_writer_alone_gets_the_proof_of_its_ticket_unless_it_cannot_sh
             assert isinstance(found, HandedOut)
             assert bool(proof) is proves
             assert bool(found.ticket.proof) is not proves
-            assert TicketProofs(secret).are_proven(
-                proof or found.ticket.proof, loglet, epoch, first, 3
-            )
+            shown = proof or found.ticket.proof
+            assert TicketProofs(secret).is_right(shown, loglet, first % 2, epoch, first, 3)
 
 
 async def test_the_tail_does_not_fall_when_positions_are_handed_out_again(tmp_path: Path) -> None:

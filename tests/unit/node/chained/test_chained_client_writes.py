@@ -224,7 +224,7 @@ async def test_few_questions_are_asked_at_a_time(monkeypatch: pytest.MonkeyPatch
 
 
 def proof_of(block: Block) -> bytes:
-    return PROOFS.make(LOGLET, EPOCH, block.first, block.count)
+    return PROOFS.make(LOGLET, 0, EPOCH, block.first, block.count)
 
 
 def proving(answer: Callable[[pb.Frame], pb.Frame] | None = None) -> Rig:
