@@ -45,6 +45,8 @@ from loomlog.errors import PermissionDenied
 from loomlog.limits import POSITION_MAX
 from loomlog.testing import LocalCluster
 from loomlog.types import Glsn
+from loomlog.wire import chained as codec
+from loomlog.wire import loomlog_pb2 as pb
 
 HOLE_S = 0.1
 
@@ -324,6 +326,26 @@ async def test_a_client_of_the_release_before_appends_with_tickets_alone(site: S
     for wanted in (block(second, count=1), block(second, count=3), block(second + 1, count=1)):
         for answer in await write_everywhere(attacker, wanted):
             assert isinstance(answer, Refused | Written)
+
+
+async def test_a_client_of_the_release_before_appends_as_it_did(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_wire = codec.sequencer_request_to_wire
+
+    def older(loglet: int, request: Request, into: pb.SequencerRequest) -> pb.SequencerRequest:
+        message = to_wire(loglet, request, into)
+        message.ClearField("proves")
+        return message
+
+    monkeypatch.setattr(codec, "sequencer_request_to_wire", older)
+    old = await site.log("append:events", "read:events")
+    placed = [(await old.append(b"%d" % number)).position for number in range(3)]
+    placed += [each.position for each in await old.append_many([b"3", b"4"])]
+    assert placed == [1, 2, 3, 4, 5]  # nothing was overtaken
+    await site.begin_epoch()
+    assert (await old.append(b"5")).position == 6
+    assert await values(old, 6) == [b"%d" % number for number in range(6)]
 
 
 async def test_a_writer_that_reads_completes_and_fills_what_others_left(site: Site) -> None:
