@@ -90,7 +90,7 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
             Parts(
                 {"position": "first", "count": "count", "acknowledged": "acknowledged"}, _block_sent
             ),
-            "proof",
+            None,  # most clusters need no proofs
         ),
         _Ask.READ: (core.Read, "epoch", "position"),
         _Ask.BEFORE: (core.Before, "epoch", "position"),
@@ -136,13 +136,18 @@ def request_to_wire(
     _REQUESTS.fill[type(request)](message, request, log_id, chain, birth)
     if wait_ms:
         message.wait_ms = wait_ms
-    return message, request.block.batch if isinstance(request, core.Write) else b""
+    if not isinstance(request, core.Write):
+        return message, b""
+    if request.proof:
+        message.proof = request.proof
+    return message, request.block.batch
 
 
 def request_from_wire(
     message: pb.ChainRequest, node_id: NodeId, payload: memoryview
 ) -> tuple[Replica, Request]:
-    """Return the replica and the request, with blocks verified and bounds checked."""
+    """Return the replica and the request, with blocks verified and bounds checked, but without the
+    proof of a block's ticket."""
     decode = _REQUESTS.from_wire.get(message.kind)
     if decode is None:
         raise InvalidArgument(f"no request of kind {message.kind} is known here: upgrade this node")

@@ -111,7 +111,8 @@ def _metadata(sender: Sender) -> Rule:
 
 
 # Readers complete blocks and fill holes that writers left. What they write is not stored: the
-# metadata repository is asked to decide the position (node/chained/client_writes.py).
+# metadata repository is asked to decide the position (node/chained/client_writes.py). Neither is
+# what others write without the proof of a ticket.
 BLOCK_WRITE: Final = _loglet(Verb.APPEND, lesser=_loglet(*_USE))
 
 _CHAIN: Final = pb.ChainRequest

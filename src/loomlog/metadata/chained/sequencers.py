@@ -21,6 +21,7 @@ from loomlog.errors import Busy
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
+from loomlog.wire.link import Connection
 from loomlog.wire.proofs import TicketProofs
 
 REMEMBERED_LEAST: Final = 1_000  # tickets, however many loglets share the memory
@@ -79,27 +80,30 @@ class Sequencers:
         sequencer = self._sequencers.get(loglet)
         return sequencer.end if sequencer else self._stopped_at.get(loglet, 0)
 
-    def answer_frame(self, frame: pb.Frame) -> pb.Frame:
+    def answer_frame(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
         loglet, request = sequencer_request_from_wire(frame.sequencer_request)
         is_tight = loglet in self._full and isinstance(request, Next)
         if is_tight and (why := self._why_full(loglet)):
             raise Busy(f"segment {loglet} takes no appends: {why}")
         answered = self.answer(loglet, request)
         if isinstance(answered, HandedOut):
-            answered = self._with_proof(loglet, request, answered)
+            is_unproven = self._sequencers[loglet].is_unproven(answered.ticket)
+            if isinstance(request, Next):  # nodes want to see a proof of clients that are judged
+                is_shown = connection.session is not None and not is_unproven
+            else:  # they ask for that of a client of an older release
+                is_shown = is_unproven
+            if is_shown:
+                answered = self._with_proof(loglet, answered.ticket)
         answer = pb.Frame()
         sequencer_answer_to_wire(answered, answer.sequencer_answer)
         return answer
 
-    def _with_proof(self, loglet: LogId, request: Request, answer: HandedOut) -> HandedOut:
-        """Add the proof of a ticket for its writer. If that is of an older release and will not
-        show it, nodes get it when they ask, and so does everybody else."""
-        sequencer, ticket = self._sequencers[loglet], answer.ticket
-        if sequencer.is_unproven(ticket) == isinstance(request, Next):
-            return answer
+    def _with_proof(self, loglet: LogId, ticket: Ticket) -> HandedOut:
         first, count, epoch, _ = ticket
-        proof = self._proofs.make(loglet, first % sequencer.width, epoch, first, count)
-        return HandedOut(Ticket(first, count, epoch, proof))
+        chain = first % self._sequencers[loglet].width
+        return HandedOut(
+            ticket._replace(proof=self._proofs.make(loglet, chain, epoch, first, count))
+        )
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

@@ -265,6 +265,8 @@ class ChainedService(NodeProtocol):
         if write.block.end <= reach and connection.session is None:
             self._ask(replica, write, done)
             return None
+        if connection.session is not None:
+            write = Write(write.epoch, write.block, frame.chain_request.proof)
         later = self._writes.take(connection, replica, write, done)
         return None if later is None else _later_frame(later)
 

@@ -13,7 +13,6 @@ from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.chained.messages import (
     LIST_MAX,
-    FindTicket,
     HandedOut,
     List,
     Next,
@@ -22,7 +21,6 @@ from loomlog.core.chained.messages import (
 from loomlog.errors import InvalidArgument
 from loomlog.metadata.chained import keeper
 from loomlog.metadata.chained.removal import ChainTrimmer
-from loomlog.wire.proofs import TicketProofs
 
 
 async def hand_out(cluster: SmallCluster, count: int) -> int:
@@ -31,26 +29,6 @@ async def hand_out(cluster: SmallCluster, count: int) -> int:
     answer = await cluster.ask_sequencer(stream.loglet_id, Next(stream.projection.epoch, count))
     assert isinstance(answer, HandedOut)
     return answer.ticket.end - 1
-
-
-async def test_the_writer_alone_gets_the_proof_of_its_ticket_unless_it_cannot_show_it(
-    tmp_path: Path,
-) -> None:
-    async with SmallCluster(tmp_path, real=3) as cluster:
-        await cluster.create_chained(chains=2)
-        stream = chained(await cluster.describe())
-        loglet, epoch = stream.loglet_id, stream.projection.epoch
-        secret = cluster.repository.term.catalog.cluster.secret
-        for proves in (True, False):
-            given = await cluster.ask_sequencer(loglet, Next(epoch, 3, proves=proves))
-            assert isinstance(given, HandedOut)
-            first, _, _, proof = given.ticket
-            found = await cluster.ask_sequencer(loglet, FindTicket(epoch, first + 1))
-            assert isinstance(found, HandedOut)
-            assert bool(proof) is proves
-            assert bool(found.ticket.proof) is not proves
-            shown = proof or found.ticket.proof
-            assert TicketProofs(secret).is_right(shown, loglet, first % 2, epoch, first, 3)
 
 
 async def test_the_tail_does_not_fall_when_positions_are_handed_out_again(tmp_path: Path) -> None:
