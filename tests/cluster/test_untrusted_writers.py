@@ -314,7 +314,7 @@ async def test_a_block_with_its_ticket_is_stored_by_whoever_may_append(site: Sit
 
 
 async def test_a_client_of_the_release_before_appends_with_tickets_alone(site: Site) -> None:
-    """It shows no proofs, so that others could take the places of its own tickets."""
+    """Without proofs, others can take the places of its tickets, and no more than these."""
     old = await site.log("append:events", "read:events")
     attacker = await site.log("append:events", "read:events")
     tickets = [await next_ticket(old, 2, proves=False) for _ in range(3)]

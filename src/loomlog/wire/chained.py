@@ -7,7 +7,10 @@ if something was read, else `Lost`.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import Final
 
 from loomlog.batch import check_at
@@ -310,6 +313,27 @@ def sequencer_answer_from_wire(message: pb.SequencerAnswer) -> Answer:
     decode = _SEQUENCER_ANSWERS.from_wire.get(message.kind)
     return Lost() if decode is None else decode(message)
 
+
+class TicketProofs:
+    """Makes the proofs of tickets, by which replicas know what the sequencer handed out. Clients
+    carry them: they do not know the cluster's secret, and cannot make any."""
+
+    def __init__(self, cluster_secret: str) -> None:
+        self._key = hmac.digest(cluster_secret.encode(), b"tickets of chained logs", "sha256")
+
+    def make(self, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int) -> bytes:
+        """Return the proof that the positions of a block on this chain were handed out."""
+        content = _TICKET.pack(loglet, chain, epoch, first, count)
+        return hashlib.blake2b(content, digest_size=16, key=self._key).digest()
+
+    def is_right(
+        self, proof: bytes, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int
+    ) -> bool:
+        """Return whether it is the proof of these positions."""
+        return hmac.compare_digest(proof, self.make(loglet, chain, epoch, first, count))
+
+
+_TICKET: Final = Struct("<IIQQI")  # as wide as the fields of messages
 
 # ---- projections
 

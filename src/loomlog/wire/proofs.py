@@ -4,21 +4,15 @@ Anyone can connect to a node. What makes it turn to another metadata repository 
 that knows the cluster's secret: a leader signs its beats. A signed beat may be repeated by anybody:
 it says the same again, and an epoch that is over changes nothing.
 
-Any client may write blocks to the replicas of a `chained` log. The sequencer proves to them with
-which ticket, and clients carry the proofs: they do not know the secret, and cannot make any.
-
 Anyone can register, too. A metadata repository that does not know a node connects to the address
 that it named, and what answers there has to know the node's secret: it signs a random challenge.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from struct import Struct
-from typing import Final
 
-from loomlog.types import Glsn, LogId, NodeId
+from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -45,27 +39,6 @@ def is_node_proof(proof: bytes, node: NodeId, node_secret: str, challenge: bytes
     return bool(node_secret) and hmac.compare_digest(
         proof, node_proof(node, node_secret, challenge)
     )
-
-
-class TicketProofs:
-    """Makes the proofs of tickets. A keyed hash: several are needed in every append."""
-
-    def __init__(self, cluster_secret: str) -> None:
-        self._key = _digest(cluster_secret, "tickets of chained logs")
-
-    def make(self, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int) -> bytes:
-        """Return the proof that the positions of a block on this chain were handed out."""
-        content = _TICKET.pack(loglet, chain, epoch, first, count)
-        return hashlib.blake2b(content, digest_size=16, key=self._key).digest()
-
-    def is_right(
-        self, proof: bytes, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int
-    ) -> bool:
-        """Return whether it is the proof of these positions."""
-        return hmac.compare_digest(proof, self.make(loglet, chain, epoch, first, count))
-
-
-_TICKET: Final = Struct("<IIQQI")  # as wide as the fields on the wire
 
 
 def _beat_proof(beat: pb.LeaderBeat, cluster_secret: str) -> bytes:

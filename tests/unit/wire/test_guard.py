@@ -292,7 +292,7 @@ async def test_with_tls_a_token_counts_even_without_rules() -> None:
 
 
 async def test_who_is_judged_no_longer_has_no_session_unless_a_token_counts() -> None:
-    """Or one server would ask of a client what another one, which it reaches later, does not."""
+    """Otherwise one server would ask of a client what another, which it reaches later, does not."""
     rig = Rig(Grant("alice", "append", "orders"))
     certified, plain = Peer(ALICE), Peer(token=token_for("*:*").text, encrypted=False)
     token = Peer(token=token_for("append:orders").text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from loomlog.limits import POSITION_MAX, REFERENCE_RECORDS_MAX
-from loomlog.wire.proofs import TicketProofs
+from loomlog.wire.chained import TicketProofs
 
 PROOFS = TicketProofs("secret")
 TICKET = (5, 1, 2, 100, 7)  # loglet, chain, epoch, first, count

@@ -52,7 +52,7 @@ class Sequencer:
         self._firsts: list[Glsn] = []  # of the tickets that are remembered
         self._unproven: set[Glsn] = set()  # the firsts of those whose writers show no proofs
 
-    def next(self, count: int, *, proves: bool = True) -> Ticket:
+    def next(self, count: int, proves: bool = True) -> Ticket:
         ticket = Ticket(self.end, count, self.epoch)
         self.end += count
         self._firsts.append(ticket.first)
@@ -76,7 +76,7 @@ class Sequencer:
                     return Refused(f"appends wait: {self._shortage}")
                 if request.expected not in (None, self.end - 1):
                     return Beyond(self.end)
-                return HandedOut(self.next(request.count, proves=request.proves))
+                return HandedOut(self.next(request.count, request.proves))
         match request:
             case FindTicket(epoch, position) if epoch == self.epoch:
                 return self._holding(position)

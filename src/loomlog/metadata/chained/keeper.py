@@ -56,8 +56,8 @@ from loomlog.metadata.protocol import (
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import TicketProofs
 from loomlog.wire.link import Connection
-from loomlog.wire.proofs import TicketProofs
 
 CHAINS_MAX: Final = 256  # of a segment; a read of any position may ask the tail of each chain
 MAKE_TIMEOUT_S: Final = 5.0  # less than a client waits for the answer

@@ -11,7 +11,13 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from loomlog.core.chained.chain import Projection
-from loomlog.core.chained.messages import Answer, HandedOut, Next, Request, Ticket
+from loomlog.core.chained.messages import (
+    Answer,
+    FindTicket,
+    HandedOut,
+    Next,
+    Request,
+)
 from loomlog.core.chained.sequencer import (
     TICKETS_REMEMBERED,
     Sequencer,
@@ -20,9 +26,8 @@ from loomlog.core.chained.sequencer import (
 from loomlog.errors import Busy
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
+from loomlog.wire.chained import TicketProofs, sequencer_answer_to_wire, sequencer_request_from_wire
 from loomlog.wire.link import Connection
-from loomlog.wire.proofs import TicketProofs
 
 REMEMBERED_LEAST: Final = 1_000  # tickets, however many loglets share the memory
 
@@ -86,24 +91,23 @@ class Sequencers:
         if is_tight and (why := self._why_full(loglet)):
             raise Busy(f"segment {loglet} takes no appends: {why}")
         answered = self.answer(loglet, request)
-        if isinstance(answered, HandedOut):
-            is_unproven = self._sequencers[loglet].is_unproven(answered.ticket)
-            if isinstance(request, Next):  # nodes want to see a proof of clients that are judged
-                is_shown = connection.session is not None and not is_unproven
-            else:  # they ask for that of a client of an older release
-                is_shown = is_unproven
-            if is_shown:
-                answered = self._with_proof(loglet, answered.ticket)
+        if connection.session is not None or isinstance(request, FindTicket):
+            answered = self._with_proof(loglet, request, answered)
         answer = pb.Frame()
         sequencer_answer_to_wire(answered, answer.sequencer_answer)
         return answer
 
-    def _with_proof(self, loglet: LogId, ticket: Ticket) -> HandedOut:
+    def _with_proof(self, loglet: LogId, request: Request, answer: Answer) -> Answer:
+        """Add the proof of a new ticket for a client that is judged, of which nodes want to see it.
+        If it is of an older release and will not show it, nodes ask for it, as anybody else may."""
+        if not isinstance(answer, HandedOut):
+            return answer
+        sequencer, ticket = self._sequencers[loglet], answer.ticket
+        if sequencer.is_unproven(ticket) == isinstance(request, Next):
+            return answer
         first, count, epoch, _ = ticket
-        chain = first % self._sequencers[loglet].width
-        return HandedOut(
-            ticket._replace(proof=self._proofs.make(loglet, chain, epoch, first, count))
-        )
+        proof = self._proofs.make(loglet, first % sequencer.width, epoch, first, count)
+        return HandedOut(ticket._replace(proof=proof))
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

@@ -2,7 +2,7 @@
 repository was asked.
 
 - Where permissions are enforced, only the writer of a block has it stored: it shows the proof of
-  its ticket (wire/proofs.py). Others write because they read: they complete a block that its writer
+  its ticket (wire/chained.py). Others write because they read: they complete a block that a writer
   left half-way, or fill a hole. Nothing of what they send is stored. The metadata repository, which
   knows what was handed out, is asked to decide the position, and writes from the head down; then
   the client learns whether its block is there.
@@ -45,10 +45,9 @@ from loomlog.node.workers import called_back
 from loomlog.storage.chained.write_once import Answered
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_from_wire, sequencer_request_to_wire
+from loomlog.wire.chained import TicketProofs, sequencer_answer_from_wire, sequencer_request_to_wire
 from loomlog.wire.link import Connection, Frame
 from loomlog.wire.permissions import BLOCK_WRITE
-from loomlog.wire.proofs import TicketProofs
 
 ASKING_MAX: Final = 64  # questions of either kind to the metadata repository at a time
 ANSWER_S: Final = 0.8  # less than clients wait for a node

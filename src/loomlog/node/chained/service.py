@@ -58,13 +58,13 @@ from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import (
     ORDERS,
+    TicketProofs,
     answer_frame,
     answer_from_wire,
     request_from_wire,
     request_to_wire,
 )
 from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
-from loomlog.wire.proofs import TicketProofs
 
 logger = logging.getLogger(__name__)
 
@@ -261,11 +261,11 @@ class ChainedService(NodeProtocol):
         replica, write = request_from_wire(frame.chain_request, self._node_id, payload)
         assert isinstance(write, Write)
         done = partial(_answer, connection, frame.id)
-        reach = self._writes.reach.get(replica, 0)
-        if write.block.end <= reach and connection.session is None:
-            self._ask(replica, write, done)
-            return None
-        if connection.session is not None:
+        if connection.session is None:
+            if write.block.end <= self._writes.reach.get(replica, 0):
+                self._ask(replica, write, done)
+                return None
+        else:
             write = Write(write.epoch, write.block, frame.chain_request.proof)
         later = self._writes.take(connection, replica, write, done)
         return None if later is None else _later_frame(later)

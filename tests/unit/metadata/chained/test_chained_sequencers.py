@@ -1,4 +1,4 @@
-"""Who is given the proof of a ticket: its writer, or nodes if that cannot show it."""
+"""The sequencer gives the proof of a ticket to its writer, or to nodes if that cannot show it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from loomlog.core.chained.chain import first_projection
 from loomlog.core.chained.messages import FindTicket, HandedOut, Next, Request, Ticket
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_from_wire, sequencer_request_to_wire
-from loomlog.wire.proofs import TicketProofs
+from loomlog.wire.chained import TicketProofs, sequencer_answer_from_wire, sequencer_request_to_wire
 
 LOGLET = 5
 PROOFS = TicketProofs("secret")

@@ -31,9 +31,8 @@ from loomlog.node.chained import client_writes
 from loomlog.node.chained.client_writes import ClientWrites
 from loomlog.storage.chained.block_table import MemoryBlocks
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_to_wire
+from loomlog.wire.chained import TicketProofs, sequencer_answer_to_wire
 from loomlog.wire.permissions import BLOCK_WRITE
-from loomlog.wire.proofs import TicketProofs
 
 PROOFS = TicketProofs("secret")
 
