@@ -1,10 +1,12 @@
 """A `chained` log on servers that enforce permissions: clients write to its replicas themselves,
-and none of them can do more harm with that than its permissions say."""
+and none of them can do more harm with that than its permissions say. Writers have tickets for what
+they write, and nobody else's."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from chained_node_rig import block
@@ -16,6 +18,7 @@ from loomlog.client.log import Log
 from loomlog.client.loglets.chained import chains
 from loomlog.client.loglets.chained.chains import ChainView
 from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve
+from loomlog.client.loglets.chained.requests import resolve
 from loomlog.client.loglets.contract import Fixed
 from loomlog.core.chained.chain import Block, Replica, block_of, junk, placed
 from loomlog.core.chained.messages import (
@@ -23,20 +26,27 @@ from loomlog.core.chained.messages import (
     Answer,
     Done,
     Found,
+    HandedOut,
     List,
     Listed,
+    Missing,
+    Next,
     Read,
     Refused,
     Request,
     Stored,
+    Ticket,
     Write,
     Written,
 )
 from loomlog.core.chained.replica import REACH
+from loomlog.core.requests import Ask, Service
 from loomlog.errors import PermissionDenied
 from loomlog.limits import POSITION_MAX
 from loomlog.testing import LocalCluster
 from loomlog.types import Glsn
+from loomlog.wire import chained as codec
+from loomlog.wire import loomlog_pb2 as pb
 
 HOLE_S = 0.1
 
@@ -67,7 +77,7 @@ async def site() -> AsyncIterator[Site]:
     local = LocalCluster(nodes=2)
     async with local as anybody, asyncio.timeout(60):
         await anybody.create_log("events", protocol="chained", streams=2, replicas=2)
-        token = (await anybody.create_token("root", ["*:*"])).text
+        token = (await anybody.create_token("root", ["*:*", "*:loomlog.*"])).text
         operator = await connect(local.address, token=token)
         await operator.enforce_access(True)
         made = Site(local, operator)
@@ -84,13 +94,32 @@ async def ask(log: Log, replica: Replica, request: Request) -> Answer:
     return await chains_of(log).requests.ask_replica(await view_of(log), replica, request)
 
 
-async def write(log: Log, replica: Replica, wanted: Block) -> Answer:
-    return await ask(log, replica, Write((await view_of(log)).epoch, wanted))
+async def next_ticket(log: Log, count: int, *, proves: bool = True) -> Ticket:
+    view = await view_of(log)
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    question = Ask(Service.SEQUENCER, Next(view.epoch, count, proves=proves))
+    chains_of(log).requests.ask(view, question, partial(resolve, answered))
+    answer = await answered
+    assert isinstance(answer, HandedOut)
+    return answer.ticket
 
 
-async def write_everywhere(log: Log, wanted: Block) -> list[Answer]:
+async def write(log: Log, replica: Replica, wanted: Block, proof: bytes = b"") -> Answer:
+    return await ask(log, replica, Write((await view_of(log)).epoch, wanted, proof))
+
+
+async def write_everywhere(log: Log, wanted: Block, proof: bytes = b"") -> list[Answer]:
     replicas = (await view_of(log)).projection.replicas
-    return [await write(log, replica, wanted) for replica in replicas]
+    return [await write(log, replica, wanted, proof) for replica in replicas]
+
+
+async def leave_half_way(log: Log, value: bytes) -> None:
+    """Write a block to the head of its chain only."""
+    ticket, view = await next_ticket(log, 1), await view_of(log)
+    batch = columns.encode([value], timestamps_us=1, producer_id=7, sequence=1)
+    half = placed(block_of(batch), view.stream, ticket.epoch, ticket.first)
+    head = view.projection.chain_of(ticket.first)[0]
+    assert await write(log, head, half, ticket.proof) == Stored()
 
 
 async def reserve_place(log: Log, count: int = 1) -> Fixed:
@@ -191,12 +220,7 @@ async def test_a_reader_gets_a_block_that_its_writer_left_half_way(
     """The block is on the head of its chain and not at the tail."""
     writer, reader = await site.log("append:events"), await site.log("read:events")
     await writer.append(b"before")
-    fixed = await reserve_place(writer)
-    ticket_first, epoch = fixed.above + 1, fixed.place[2]
-    batch = columns.encode([b"half"], timestamps_us=1, producer_id=7, sequence=1)
-    half = placed(block_of(batch), fixed.stream, epoch, ticket_first)
-    head = (await view_of(writer)).projection.chain_of(ticket_first)[0]
-    assert await write(writer, head, half) == Stored()
+    await leave_half_way(writer, b"half")
     if restart:
         await site.begin_epoch()
     last = (await writer.append(b"after")).position
@@ -211,3 +235,156 @@ async def test_a_writer_does_not_end_a_log_with_a_block_far_ahead(site: Site) ->
             assert all(isinstance(a, Refused) for a in await write_everywhere(writer, wanted))
     await site.begin_epoch()
     assert (await writer.append(b"two")).position == last + 1
+
+
+async def at_other_chain(log: Log, position: Glsn) -> list[Answer]:
+    """Return what the replicas of the chain behind that of a position have there."""
+    view = await view_of(log)
+    chain = view.projection.chain_of(position + 1)
+    return [await ask(log, replica, Read(view.epoch, position)) for replica in chain]
+
+
+async def test_a_writer_does_not_overlap_the_blocks_of_others(site: Site) -> None:
+    """A block of five positions lies on one chain. On the other one nothing is in their places, and
+    a block there would hide it, or show two values in one place."""
+    writer = await site.log("append:events")
+    attacker = await site.log("append:events", "read:events")
+    many = await writer.append_many([b"%d" % number for number in range(5)])
+    first, last = many[0].position, many[-1].position
+    for wanted in (block(first + 1), block(first + 1, count=3), junk(first + 1, 1)):
+        for answer in await write_everywhere(attacker, wanted):
+            assert isinstance(answer, Refused | Written)
+    assert all(isinstance(a, Missing) for a in await at_other_chain(attacker, first))
+    await site.begin_epoch()
+    after = (await writer.append(b"after")).position
+    assert after == last + 1
+    assert await values(attacker, after) == [*(b"%d" % number for number in range(5)), b"after"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000])
+async def test_a_writer_stores_nothing_but_what_its_ticket_is_for(site: Site, count: int) -> None:
+    """A longer block would cover tickets of others, and a shorter one leaves a place."""
+    writer = await site.log("append:events")
+    attacker = await site.log("append:events", "read:events")
+    own = await next_ticket(attacker, 2)
+    other = await reserve_place(writer, 5)
+    for wanted in (block(own.first, count=count), junk(own.first, count)):
+        for answer in await write_everywhere(attacker, wanted, own.proof):
+            assert isinstance(answer, Refused | Written)
+    for answer in await write_everywhere(attacker, block(other.above + 1, count=2), own.proof):
+        assert isinstance(answer, Refused | Written)
+    after = (await writer.append(b"after")).position
+    assert after == other.above + 6
+    assert await values(attacker, after) == [b"after"]
+
+
+async def test_a_writer_writes_nothing_in_the_place_of_another(site: Site) -> None:
+    """Not even on a replica behind the head, which takes what the head has. The place is decided,
+    as for a reader."""
+    writer = await site.log("append:events")
+    attacker = await site.log("append:events", "read:events")
+    place, mine = (await reserve_place(writer)).above + 1, await next_ticket(attacker, 1)
+    tail = (await view_of(attacker)).projection.chain_of(place)[-1]
+    assert await write(attacker, tail, block(place), mine.proof) == Written()
+    assert await blocks_at(attacker, place) == [Found(junk(place, 1))] * 2
+
+
+async def test_a_block_is_stored_on_the_chain_of_its_address_only(site: Site) -> None:
+    """On another chain it would be in the way of those who fill its place, below a later epoch."""
+    writer = await site.log("append:events")
+    attacker = await site.log("append:events", "read:events")
+    own = await next_ticket(attacker, 2)
+    for replica in (await view_of(attacker)).projection.chain_of(own.first + 1):
+        answer = await write(attacker, replica, block(own.first, count=2), own.proof)
+        assert isinstance(answer, Refused | Written)
+    assert all(isinstance(a, Missing) for a in await at_other_chain(attacker, own.first))
+    await site.begin_epoch()
+    after = (await writer.append(b"after")).position
+    assert await values(attacker, after) == [b"after"]
+
+
+async def test_a_block_with_its_ticket_is_stored_by_whoever_may_append(site: Site) -> None:
+    writer = await site.log("append:events", "read:events")
+    ticket = await next_ticket(writer, 2)
+    wanted = block(ticket.first, count=2)
+    chain = (await view_of(writer)).projection.chain_of(ticket.first)
+    for replica in chain:
+        assert await write(writer, replica, wanted, ticket.proof) == Stored()
+    assert await blocks_at(writer, ticket.first) == [Found(wanted)] * 2
+
+
+async def test_a_client_of_the_release_before_appends_with_tickets_alone(site: Site) -> None:
+    """Without proofs, others can take the places of its tickets, and no more than these."""
+    old = await site.log("append:events", "read:events")
+    attacker = await site.log("append:events", "read:events")
+    tickets = [await next_ticket(old, 2, proves=False) for _ in range(3)]
+    assert not any(ticket.proof for ticket in tickets)
+    for ticket in tickets[:2]:
+        for replica in (await view_of(old)).projection.chain_of(ticket.first):
+            assert await write(old, replica, block(ticket.first, count=2)) == Stored()
+    second = tickets[2].first
+    for wanted in (block(second, count=1), block(second, count=3), block(second + 1, count=1)):
+        for answer in await write_everywhere(attacker, wanted):
+            assert isinstance(answer, Refused | Written)
+
+
+async def test_a_client_of_the_release_before_appends_as_it_did(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_wire = codec.sequencer_request_to_wire
+
+    def older(loglet: int, request: Request, into: pb.SequencerRequest) -> pb.SequencerRequest:
+        message = to_wire(loglet, request, into)
+        message.ClearField("proves")
+        return message
+
+    monkeypatch.setattr(codec, "sequencer_request_to_wire", older)
+    old = await site.log("append:events", "read:events")
+    placed = [(await old.append(b"%d" % number)).position for number in range(3)]
+    placed += [each.position for each in await old.append_many([b"3", b"4"])]
+    assert placed == [1, 2, 3, 4, 5]  # nothing was overtaken
+    await site.begin_epoch()
+    assert (await old.append(b"5")).position == 6
+    assert await values(old, 6) == [b"%d" % number for number in range(6)]
+
+
+async def test_a_writer_that_reads_completes_and_fills_what_others_left(site: Site) -> None:
+    writer = await site.log("append:events")
+    reader = await site.log("append:events", "read:events")
+    await reserve_place(writer, 3)
+    await leave_half_way(writer, b"half")
+    last = (await writer.append(b"after")).position
+    denials = (await site.operator.status()).denials
+    assert await values(reader, last) == [b"half", b"after"]
+    assert (await site.operator.status()).denials == denials
+
+
+async def test_reserved_places_are_written_by_who_reserved_them(site: Site) -> None:
+    writer = await site.log("append:events", "read:events")
+    fixed = await reserve_place(writer)
+    batch = columns.encode([b"mine"], timestamps_us=1, producer_id=7, sequence=1)
+    for _ in range(2):
+        assert await append_fixed(chains_of(writer), fixed, bytearray(batch)) == fixed.above + 1
+    assert await values(writer, fixed.above + 1) == [b"mine"]
+
+
+async def test_transactions_decide_with_the_proof_of_their_cell(site: Site) -> None:
+    async with site.operator.transaction() as first:  # makes the log of decisions
+        first.append("events", b"one")
+    decisions = ("append:loomlog.transactions", "read:loomlog.transactions")
+    log = await site.log("append:events", "read:events", *decisions)
+    async with site.clients[-1].transaction() as both:
+        both.append("events", b"two")
+    assert await values(log, both.positions["events"][0].position) == [b"one", b"two"]
+    assert both.positions["events"][0].position == 2  # at the first attempt
+
+
+async def test_appends_continue_when_rules_begin_and_end(site: Site) -> None:
+    writer = await site.log("append:events", "read:events")
+    placed = []
+    for enforced in (True, False, True):
+        await site.operator.enforce_access(enforced)
+        placed += [(await writer.append(b"x")).position for _ in range(2)]
+        other = await site.log("append:events", "read:events")  # with connections of its own
+        placed.append((await other.append(b"x")).position)
+    assert placed == list(range(1, 10))  # nothing was overtaken

@@ -35,7 +35,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
 Answer: TypeAlias = Callable[[Connection, pb.Frame], Awaitable[pb.Frame]]
-AnswerAtOnce: TypeAlias = Callable[[pb.Frame], pb.Frame]
+AnswerAtOnce: TypeAlias = Callable[[Connection, pb.Frame], pb.Frame]
 TakeReport: TypeAlias = Callable[[NodeId, pb.GetReportResponse], None]
 
 

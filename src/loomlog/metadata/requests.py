@@ -110,7 +110,7 @@ class Requests(Service):
         def answer_at_once(connection: Connection, frame: Frame, payload: memoryview) -> None:
             if gate.rolled_back is not None:
                 raise gate.rolled_back
-            self.reply(connection, frame, answer(frame))
+            self.reply(connection, frame, answer(connection, frame))
 
         return answer_at_once
 

@@ -7,7 +7,10 @@ if something was read, else `Lost`.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import Final
 
 from loomlog.batch import check_at
@@ -90,6 +93,7 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
             Parts(
                 {"position": "first", "count": "count", "acknowledged": "acknowledged"}, _block_sent
             ),
+            None,  # most clusters need no proofs
         ),
         _Ask.READ: (core.Read, "epoch", "position", "with_acknowledged"),
         _Ask.BEFORE: (core.Before, "epoch", "position"),
@@ -135,13 +139,18 @@ def request_to_wire(
     _REQUESTS.fill[type(request)](message, request, log_id, chain, birth)
     if wait_ms:
         message.wait_ms = wait_ms
-    return message, request.block.batch if isinstance(request, core.Write) else b""
+    if not isinstance(request, core.Write):
+        return message, b""
+    if request.proof:
+        message.proof = request.proof
+    return message, request.block.batch
 
 
 def request_from_wire(
     message: pb.ChainRequest, node_id: NodeId, payload: memoryview
 ) -> tuple[Replica, Request]:
-    """Return the replica and the request, with blocks verified and bounds checked."""
+    """Return the replica and the request, with blocks verified and bounds checked, but without the
+    proof of a block's ticket."""
     decode = _REQUESTS.from_wire.get(message.kind)
     if decode is None:
         raise InvalidArgument(f"no request of kind {message.kind} is known here: upgrade this node")
@@ -239,7 +248,7 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
 
 
 def _ticket(message: pb.SequencerAnswer, _: memoryview) -> Ticket:
-    return Ticket(message.first, message.count, message.epoch)
+    return Ticket(message.first, message.count, message.epoch, message.proof)
 
 
 def _expected_tail(message: pb.SequencerRequest, _: memoryview) -> Glsn | None:
@@ -254,6 +263,7 @@ _SEQUENCER_REQUESTS: Final = Family[Request, pb.SequencerRequest](
             "epoch",
             "count",
             Field("expected_tail", _expected_tail),
+            "proves",
         ),
         pb.SequencerRequest.HOLDING: (core.FindTicket, "epoch", "position"),
         pb.SequencerRequest.FIND_END: (core.FindEnd, "epoch"),
@@ -265,7 +275,7 @@ _SEQUENCER_ANSWERS: Final = Family[Answer, pb.SequencerAnswer](
     {
         pb.SequencerAnswer.HANDED_OUT: (
             core.HandedOut,
-            Parts({"first": "first", "count": "count", "epoch": "epoch"}, _ticket),
+            Parts({name: name for name in ("first", "count", "epoch", "proof")}, _ticket),
         ),
         pb.SequencerAnswer.FORGOTTEN: (core.Forgotten,),
         pb.SequencerAnswer.BEYOND: (core.Beyond, "end"),
@@ -306,6 +316,27 @@ def sequencer_answer_from_wire(message: pb.SequencerAnswer) -> Answer:
     decode = _SEQUENCER_ANSWERS.from_wire.get(message.kind)
     return Lost() if decode is None else decode(message)
 
+
+class TicketProofs:
+    """Makes the proofs of tickets, by which replicas know what the sequencer handed out. Clients
+    carry them: they do not know the cluster's secret, and cannot make any."""
+
+    def __init__(self, cluster_secret: str) -> None:
+        self._key = hmac.digest(cluster_secret.encode(), b"tickets of chained logs", "sha256")
+
+    def make(self, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int) -> bytes:
+        """Return the proof that the positions of a block on this chain were handed out."""
+        content = _TICKET.pack(loglet, chain, epoch, first, count)
+        return hashlib.blake2b(content, digest_size=16, key=self._key).digest()
+
+    def is_right(
+        self, proof: bytes, loglet: LogId, chain: int, epoch: int, first: Glsn, count: int
+    ) -> bool:
+        """Return whether it is the proof of these positions."""
+        return hmac.compare_digest(proof, self.make(loglet, chain, epoch, first, count))
+
+
+_TICKET: Final = Struct("<IIQQI")  # as wide as the fields of messages
 
 # ---- projections
 

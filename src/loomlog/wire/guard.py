@@ -155,6 +155,10 @@ class Guard:
             if connection.closed:
                 self.closed(connection)
                 continue
+            if not self._judges(connection):  # nor would another server judge a new one
+                connection.session = None
+                del self._sessions[connection]
+                continue
             try:
                 peer = holders.get(connection.token) or self._identify(connection)
                 if connection.token:
@@ -348,9 +352,13 @@ class Guard:
         every = Need(tuple(Verb), need.name)
         return str(need) if peer.permits(every, self._clock()) else _unnamed(rule)
 
+    def _judges(self, connection: Connection) -> bool:
+        """Return whether the requests of a client are judged on this connection."""
+        return self.is_on or bool(connection.is_encrypted and connection.token)
+
     def sees(self, connection: Connection, need: Need) -> bool:
         """Return whether a list may show something to a peer, by what looking at it needs."""
-        if not self.is_on and not (connection.is_encrypted and connection.token):
+        if not self._judges(connection):
             return True
         try:
             session = connection.session

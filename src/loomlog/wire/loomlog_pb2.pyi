@@ -632,7 +632,7 @@ class ChainReplicaRef(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., written: _Optional[int] = ..., shard: _Optional[int] = ..., trimmed: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "held_back", "lost", "generation", "void", "rebuild", "draining_volumes", "access", "life", "reads_packed", "forgetful")
+    __slots__ = ("cluster_id", "cluster_secret", "heartbeat_s", "metadata", "held_back", "lost", "generation", "void", "rebuild", "draining_volumes", "access", "life", "reads_packed", "proves_tickets", "forgetful")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_SECRET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
@@ -646,6 +646,7 @@ class Registered(_message.Message):
     ACCESS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     READS_PACKED_FIELD_NUMBER: _ClassVar[int]
+    PROVES_TICKETS_FIELD_NUMBER: _ClassVar[int]
     FORGETFUL_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster_secret: str
@@ -660,8 +661,9 @@ class Registered(_message.Message):
     access: Access
     life: int
     reads_packed: bool
+    proves_tickets: bool
     forgetful: _containers.RepeatedCompositeFieldContainer[ChainReplicaRef]
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., metadata: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostCopies, _Mapping]]] = ..., generation: _Optional[int] = ..., void: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., draining_volumes: _Optional[_Iterable[str]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., life: _Optional[int] = ..., reads_packed: _Optional[bool] = ..., forgetful: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster_secret: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., metadata: _Optional[_Iterable[str]] = ..., held_back: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostCopies, _Mapping]]] = ..., generation: _Optional[int] = ..., void: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ..., rebuild: _Optional[_Union[CopysetRebuild, _Mapping]] = ..., draining_volumes: _Optional[_Iterable[str]] = ..., access: _Optional[_Union[Access, _Mapping]] = ..., life: _Optional[int] = ..., reads_packed: _Optional[bool] = ..., proves_tickets: _Optional[bool] = ..., forgetful: _Optional[_Iterable[_Union[ChainReplicaRef, _Mapping]]] = ...) -> None: ...
 
 class LostCopies(_message.Message):
     __slots__ = ("loglet_id", "epoch", "shard")
@@ -2160,7 +2162,7 @@ class ChainReplica(_message.Message):
     def __init__(self, storage_node_id: _Optional[int] = ..., address: _Optional[str] = ..., birth: _Optional[int] = ...) -> None: ...
 
 class ChainRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source", "before_us", "last", "salvage", "without_junk", "acknowledged", "with_acknowledged")
+    __slots__ = ("kind", "loglet_id", "chain", "birth", "epoch", "position", "count", "limit", "wait_ms", "source", "before_us", "last", "salvage", "without_junk", "acknowledged", "with_acknowledged", "proof")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[ChainRequest.Kind]
@@ -2209,6 +2211,7 @@ class ChainRequest(_message.Message):
     WITHOUT_JUNK_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     WITH_ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     kind: ChainRequest.Kind
     loglet_id: int
     chain: int
@@ -2225,7 +2228,8 @@ class ChainRequest(_message.Message):
     without_junk: bool
     acknowledged: _containers.RepeatedScalarFieldContainer[int]
     with_acknowledged: bool
-    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ..., before_us: _Optional[int] = ..., last: _Optional[int] = ..., salvage: _Optional[bool] = ..., without_junk: _Optional[bool] = ..., acknowledged: _Optional[_Iterable[int]] = ..., with_acknowledged: _Optional[bool] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, kind: _Optional[_Union[ChainRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., chain: _Optional[int] = ..., birth: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., count: _Optional[int] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., source: _Optional[_Union[ChainReplica, _Mapping]] = ..., before_us: _Optional[int] = ..., last: _Optional[int] = ..., salvage: _Optional[bool] = ..., without_junk: _Optional[bool] = ..., acknowledged: _Optional[_Iterable[int]] = ..., with_acknowledged: _Optional[bool] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class ChainAnswer(_message.Message):
     __slots__ = ("kind", "position", "end", "epoch", "extents", "more", "reason", "size", "life", "acknowledged")
@@ -2294,7 +2298,7 @@ class BlockExtent(_message.Message):
     def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class SequencerRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "epoch", "count", "position", "expected_tail")
+    __slots__ = ("kind", "loglet_id", "epoch", "count", "position", "expected_tail", "proves")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[SequencerRequest.Kind]
@@ -2311,16 +2315,18 @@ class SequencerRequest(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_TAIL_FIELD_NUMBER: _ClassVar[int]
+    PROVES_FIELD_NUMBER: _ClassVar[int]
     kind: SequencerRequest.Kind
     loglet_id: int
     epoch: int
     count: int
     position: int
     expected_tail: int
-    def __init__(self, kind: _Optional[_Union[SequencerRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., count: _Optional[int] = ..., position: _Optional[int] = ..., expected_tail: _Optional[int] = ...) -> None: ...
+    proves: bool
+    def __init__(self, kind: _Optional[_Union[SequencerRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., count: _Optional[int] = ..., position: _Optional[int] = ..., expected_tail: _Optional[int] = ..., proves: _Optional[bool] = ...) -> None: ...
 
 class SequencerAnswer(_message.Message):
-    __slots__ = ("kind", "first", "count", "epoch", "end", "reason")
+    __slots__ = ("kind", "first", "count", "epoch", "end", "reason", "proof")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[SequencerAnswer.Kind]
@@ -2341,13 +2347,15 @@ class SequencerAnswer(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     kind: SequencerAnswer.Kind
     first: int
     count: int
     epoch: int
     end: int
     reason: str
-    def __init__(self, kind: _Optional[_Union[SequencerAnswer.Kind, str]] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., epoch: _Optional[int] = ..., end: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, kind: _Optional[_Union[SequencerAnswer.Kind, str]] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., epoch: _Optional[int] = ..., end: _Optional[int] = ..., reason: _Optional[str] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class ReportChain(_message.Message):
     __slots__ = ("loglet_id", "epoch", "storage_node_id")

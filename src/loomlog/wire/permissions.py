@@ -111,7 +111,8 @@ def _metadata(sender: Sender) -> Rule:
 
 
 # Readers complete blocks and fill holes that writers left. What they write is not stored: the
-# metadata repository is asked to decide the position (node/chained/client_writes.py).
+# metadata repository is asked to decide the position (node/chained/client_writes.py). Neither is
+# what others write without the proof of a ticket.
 BLOCK_WRITE: Final = _loglet(Verb.APPEND, lesser=_loglet(*_USE))
 
 _CHAIN: Final = pb.ChainRequest
@@ -131,8 +132,10 @@ _CHAIN_RULES: Final[Mapping[int, Rule]] = {
 }
 _SEQUENCER_RULES: Final[Mapping[int, Rule]] = {
     pb.SequencerRequest.NEXT: _loglet(Verb.APPEND),
-    pb.SequencerRequest.HOLDING: _loglet(*_USE),
-    pb.SequencerRequest.FIND_END: _loglet_or_node(*_USE),  # a node that a block far ahead is sent
+    # nodes that are sent a block without a proof, or one far ahead
+    **dict.fromkeys(
+        (pb.SequencerRequest.HOLDING, pb.SequencerRequest.FIND_END), _loglet_or_node(*_USE)
+    ),
 }
 _COPY: Final = pb.CopysetRequest
 _COPYSET_RULES: Final[Mapping[int, Rule]] = {

@@ -38,7 +38,8 @@ class Parts(NamedTuple):
     from_wire: FromWire
 
 
-WireField: TypeAlias = str | Field | Parts
+# None: the field is left to its default in reading, and to the caller in writing; the last ones.
+WireField: TypeAlias = str | Field | Parts | None
 
 
 class Shape(Generic[CoreT, MessageT]):
@@ -62,6 +63,8 @@ class Shape(Generic[CoreT, MessageT]):
         written |= {name: name for name in more}
         read = []
         for name, field in zip(_field_names(cls), fields, strict=True):
+            if field is None:
+                continue
             if isinstance(field, str):
                 written[field] = f"value.{name}"
                 read.append(f"message.{field}")

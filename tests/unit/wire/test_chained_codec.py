@@ -188,7 +188,9 @@ def test_no_kind_is_left_out() -> None:
 
 @given(
     SHORT,
-    st.builds(Next, LONG, SHORT) | st.builds(FindTicket, LONG, LONG) | st.builds(FindEnd, LONG),
+    st.builds(Next, LONG, SHORT, st.none() | LONG, st.booleans())
+    | st.builds(FindTicket, LONG, LONG)
+    | st.builds(FindEnd, LONG),
 )
 def test_a_request_to_the_sequencer_arrives_as_it_was_sent(loglet: int, request: Request) -> None:
     message = chained.sequencer_request_to_wire(loglet, request)
@@ -197,7 +199,7 @@ def test_a_request_to_the_sequencer_arrives_as_it_was_sent(loglet: int, request:
 
 @given(
     st.one_of(
-        st.builds(HandedOut, st.builds(Ticket, LONG, SHORT, LONG)),
+        st.builds(HandedOut, st.builds(Ticket, LONG, SHORT, LONG, st.binary(max_size=16))),
         st.builds(Forgotten),
         st.builds(Beyond, LONG),
         st.builds(EpochOver, LONG),

@@ -291,6 +291,22 @@ async def test_with_tls_a_token_counts_even_without_rules() -> None:
     assert sees(Peer(ALICE), Need((Verb.READ,), "orders"))
 
 
+async def test_who_is_judged_no_longer_has_no_session_unless_a_token_counts() -> None:
+    """Otherwise one server would ask of a client what another, which it reaches later, does not."""
+    rig = Rig(Grant("alice", "append", "orders"))
+    certified, plain = Peer(ALICE), Peer(token=token_for("*:*").text, encrypted=False)
+    token = Peer(token=token_for("append:orders").text)
+    for peer in (certified, plain, token):
+        await rig.ask(peer, frame_of("append"))
+        assert peer.session is not None
+    rig.change(rules=AccessRules(enforced=False))
+    assert (certified.session, plain.session) == (None, None)
+    assert token.session is not None
+    rig.change(rules=AccessRules(True, (Grant("alice", "append", "orders"),)))
+    await rig.ask(certified, frame_of("append"))
+    assert certified.session is not None
+
+
 async def test_a_token_is_not_accepted_over_plain_tcp_from_elsewhere() -> None:
     peer = Peer(token=token_for("*:*").text, encrypted=False, private=False)
     with pytest.raises(PermissionDenied, match="over TLS and on the same machine only"):

@@ -72,7 +72,7 @@ def append(
     if shortage := projection.shortage(block.first % len(projection.chains)):
         return Interrupted(f"appends wait: {shortage}", untouched=True)
     chain = projection.chain_of(block.first)
-    write = Write(projection.epoch, block)
+    write = Write(projection.epoch, block, ticket.proof)
     for replica in chain:
         [answer] = yield [Ask(replica, write)]
         if not isinstance(answer, Stored):

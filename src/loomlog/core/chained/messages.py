@@ -29,6 +29,7 @@ class Write:
 
     epoch: int
     block: Block
+    proof: bytes = b""  # of the ticket for this block; empty: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class Next:
     epoch: int
     count: int
     expected: Glsn | None = None  # None: any
+    proves: bool = True  # the proof of the ticket will be shown with the block
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +329,7 @@ class Ticket(NamedTuple):
     first: Glsn
     count: int  # type: ignore[assignment]  # nobody misses tuple.count
     epoch: int
+    proof: bytes = b""  # that it was given, for the replicas; empty: nobody needs it
 
     @property
     def end(self) -> Glsn:

@@ -37,25 +37,35 @@ NOT_YET: Final = Refused("positions are not handed out yet, or not any more: try
 
 class Sequencer:
     """Hands out positions from the start of its projection. It remembers the newest tickets, so
-    that a hole can be filled as a whole; older holes are filled position by position."""
+    that a hole can be filled as a whole; older holes are filled position by position. It also
+    remembers which writers, of an older release, cannot show the proofs of their tickets."""
 
     def __init__(self, projection: Projection, remembered: int = TICKETS_REMEMBERED) -> None:
         if projection.closed:
             raise InvalidArgument(f"log {projection.log_id} is sealed: it takes no more appends")
         self.epoch = projection.epoch
+        self.width = len(projection.chains)
         self.end: Glsn = projection.start  # the first position that is not handed out
         shortages = filter(None, map(projection.shortage, range(len(projection.chains))))
         self._shortage = next(shortages, "")
         self._remembered = remembered
         self._firsts: list[Glsn] = []  # of the tickets that are remembered
+        self._unproven: set[Glsn] = set()  # the firsts of those whose writers show no proofs
 
-    def next(self, count: int) -> Ticket:
+    def next(self, count: int, proves: bool = True) -> Ticket:
         ticket = Ticket(self.end, count, self.epoch)
         self.end += count
         self._firsts.append(ticket.first)
         if len(self._firsts) > 2 * self._remembered:
             del self._firsts[: self._remembered]
+            self._unproven.intersection_update(self._firsts)
+        if not proves:
+            self._unproven.add(ticket.first)
         return ticket
+
+    def is_unproven(self, ticket: Ticket) -> bool:
+        """Return whether the writer of a ticket that is remembered will not show its proof."""
+        return ticket.first in self._unproven
 
     def answer(self, request: Request) -> Answer:
         if isinstance(request, Next):
@@ -66,7 +76,7 @@ class Sequencer:
                     return Refused(f"appends wait: {self._shortage}")
                 if request.expected not in (None, self.end - 1):
                     return Beyond(self.end)
-                return HandedOut(self.next(request.count))
+                return HandedOut(self.next(request.count, request.proves))
         match request:
             case FindTicket(epoch, position) if epoch == self.epoch:
                 return self._holding(position)

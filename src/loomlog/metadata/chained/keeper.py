@@ -56,6 +56,7 @@ from loomlog.metadata.protocol import (
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.chained import TicketProofs
 from loomlog.wire.link import Connection
 
 CHAINS_MAX: Final = 256  # of a segment; a read of any position may ask the tail of each chain
@@ -91,6 +92,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             self._nodes.full_on.keys(),
             self._why_full,
             chained.projection_of,
+            TicketProofs(catalog.cluster.secret),
         )
         self.driver = Driver(
             catalog,
@@ -453,6 +455,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return node.given_up() if self.records.replicas_on(node.node_id) else node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
+        answer.proves_tickets = True
         answer.void.extend(_ref_of(key) for key in node.losses_of(CHAINED))
         answer.forgetful.extend(
             _ref_of(replica[1:])

@@ -11,7 +11,13 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from loomlog.core.chained.chain import Projection
-from loomlog.core.chained.messages import Answer, Next, Request
+from loomlog.core.chained.messages import (
+    Answer,
+    FindTicket,
+    HandedOut,
+    Next,
+    Request,
+)
 from loomlog.core.chained.sequencer import (
     TICKETS_REMEMBERED,
     Sequencer,
@@ -20,7 +26,8 @@ from loomlog.core.chained.sequencer import (
 from loomlog.errors import Busy
 from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_to_wire, sequencer_request_from_wire
+from loomlog.wire.chained import TicketProofs, sequencer_answer_to_wire, sequencer_request_from_wire
+from loomlog.wire.link import Connection
 
 REMEMBERED_LEAST: Final = 1_000  # tickets, however many loglets share the memory
 
@@ -34,9 +41,11 @@ class Sequencers:
         full: Container[LogId],
         why_full: Callable[[LogId], str],
         projection_of: Callable[[LogId], Projection | None],
+        proofs: TicketProofs,
     ) -> None:
         """`full`: the loglets with a replica that lacks space. `why_full` returns why no append to
         one of them may begin; "" if they may. `projection_of` returns what is in force."""
+        self._proofs = proofs
         self._last_name = leader_epoch << 32
         self._full = full
         self._why_full = why_full
@@ -76,14 +85,29 @@ class Sequencers:
         sequencer = self._sequencers.get(loglet)
         return sequencer.end if sequencer else self._stopped_at.get(loglet, 0)
 
-    def answer_frame(self, frame: pb.Frame) -> pb.Frame:
+    def answer_frame(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
         loglet, request = sequencer_request_from_wire(frame.sequencer_request)
         is_tight = loglet in self._full and isinstance(request, Next)
         if is_tight and (why := self._why_full(loglet)):
             raise Busy(f"segment {loglet} takes no appends: {why}")
+        answered = self.answer(loglet, request)
+        if connection.session is not None or isinstance(request, FindTicket):
+            answered = self._with_proof(loglet, request, answered)
         answer = pb.Frame()
-        sequencer_answer_to_wire(self.answer(loglet, request), answer.sequencer_answer)
+        sequencer_answer_to_wire(answered, answer.sequencer_answer)
         return answer
+
+    def _with_proof(self, loglet: LogId, request: Request, answer: Answer) -> Answer:
+        """Add the proof of a new ticket for a client that is judged, of which nodes want to see it.
+        If it is of an older release and will not show it, nodes ask for it, as anybody else may."""
+        if not isinstance(answer, HandedOut):
+            return answer
+        sequencer, ticket = self._sequencers[loglet], answer.ticket
+        if sequencer.is_unproven(ticket) == isinstance(request, Next):
+            return answer
+        first, count, epoch, _ = ticket
+        proof = self._proofs.make(loglet, first % sequencer.width, epoch, first, count)
+        return HandedOut(ticket._replace(proof=proof))
 
     def answer(self, loglet: LogId, request: Request) -> Answer:
         sequencer = self._sequencers.get(loglet)

@@ -1,15 +1,18 @@
 """Blocks that clients write to the replicas of chains: some are stored only after the metadata
 repository was asked.
 
-- A client without the permission to append writes because it reads: it completes a block that its
-  writer left half-way, or fills a hole. Nothing of what it sends is stored. The metadata
-  repository, which knows what was handed out, is asked to decide the position, and writes from the
-  head down; then the client learns whether its block is there.
+- Where permissions are enforced, only the writer of a block has it stored: it shows the proof of
+  its ticket (wire/chained.py). Others write because they read: they complete a block that a writer
+  left half-way, or fill a hole. Nothing of what they send is stored. The metadata repository, which
+  knows what was handed out, is asked to decide the position, and writes from the head down; then
+  the client learns whether its block is there.
+- The proof of a ticket that a client of an older release has is given to whoever asks the sequencer
+  for it, this node, too.
 - A block far behind all that is known to be handed out is stored only if the sequencer confirms it.
   The next epoch begins behind all blocks, so one near the last position would end the log.
 
-A metadata repository that is older than this node does not decide positions, and confirms nothing:
-then blocks are stored as they always were.
+A metadata repository that is older than this node proves no tickets, does not decide positions, or
+confirms nothing: then blocks are stored as they always were.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from loomlog.core.chained.messages import (
     Answer,
     Beyond,
     FindEnd,
+    FindTicket,
     Found,
+    HandedOut,
     Missing,
     Read,
     Refused,
@@ -40,7 +45,7 @@ from loomlog.node.workers import called_back
 from loomlog.storage.chained.write_once import Answered
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_from_wire, sequencer_request_to_wire
+from loomlog.wire.chained import TicketProofs, sequencer_answer_from_wire, sequencer_request_to_wire
 from loomlog.wire.link import Connection, Frame
 from loomlog.wire.permissions import BLOCK_WRITE
 
@@ -66,6 +71,7 @@ class ClientWrites:
         self._ask = ask
         self._end_of = end_of
         self._request = request
+        self.proofs: TicketProofs | None = None  # None: there are none
         self.reach: dict[Replica, Glsn] = {}  # blocks that end there or before are just stored
         # By kind: those of readers, who may be hostile, do not keep writers waiting.
         self._asking: Counter[Question] = Counter()
@@ -73,11 +79,17 @@ class ClientWrites:
     def take(
         self, connection: Connection, replica: Replica, write: Write, done: Answered
     ) -> Awaitable[Answer] | None:
-        """Call `done` with the answer, or return it later. A block within reach of a client that
-        is not restricted needs none of this."""
+        """Call `done` with the answer, or return it later. A block within reach needs none of this
+        if nobody judges its client."""
         session = connection.session
-        if session is not None and (BLOCK_WRITE, replica.log_id) in session.lesser:
-            return self._answer_later(self._decide, replica, write)
+        if session is not None:
+            if (BLOCK_WRITE, replica.log_id) in session.lesser:
+                return self._answer_later(self._decide, replica, write)
+            if self.proofs is not None:
+                if not self._is_proven(replica, write, write.proof):
+                    return self._answer_later(self._decide_or_store, replica, write)
+                self._ask(replica, write, done)
+                return None
         if write.block.end > self.reach.get(replica, 0) and not self._is_near(replica, write):
             return self._answer_later(self._confirm, replica, write)
         self._ask(replica, write, done)
@@ -105,7 +117,30 @@ class ClientWrites:
         finally:
             self._asking[question] -= 1
 
-    # ---- a reader's
+    # ---- blocks of others
+
+    def _is_proven(self, replica: Replica, write: Write, proof: bytes) -> bool:
+        block, (_, loglet, chain, _) = write.block, replica
+        return (
+            self.proofs is not None
+            and bool(proof)
+            and block.is_sane
+            and self.proofs.is_right(proof, loglet, chain, write.epoch, block.first, block.count)
+        )
+
+    async def _decide_or_store(self, replica: Replica, write: Write) -> Answer:
+        """Store the block if the writer whose ticket it is cannot show the proof."""
+        if write.block.is_sane and not write.block.is_junk:
+            find = FindTicket(write.epoch, write.block.first)
+            try:
+                answer = await self._ask_sequencer(replica, find)
+            except (LoomError, TimeoutError) as error:
+                return _refused(error)
+            if isinstance(answer, HandedOut) and self._is_proven(
+                replica, write, answer.ticket.proof
+            ):
+                return await self._answer(replica, write)
+        return await self._decide(replica, write)
 
     async def _decide(self, replica: Replica, write: Write) -> Answer:
         block = write.block
@@ -134,14 +169,12 @@ class ClientWrites:
     # ---- a block far ahead
 
     async def _confirm(self, replica: Replica, write: Write) -> Answer:
-        question = sequencer_request_to_wire(replica.log_id, FindEnd(write.epoch))
         try:
-            reply = await self._ask_metadata(pb.Frame(sequencer_request=question))
+            answer = await self._ask_sequencer(replica, FindEnd(write.epoch))
         except _TOO_OLD:
             return await self._answer(replica, write)
         except (LoomError, TimeoutError) as error:
             return _refused(error)
-        answer = sequencer_answer_from_wire(reply.sequencer_answer)
         if not isinstance(answer, Beyond):
             return answer if isinstance(answer, Refused) else Refused("no position is handed out")
         reach = max(self.reach.get(replica, 0), answer.end + REACH)
@@ -155,6 +188,11 @@ class ClientWrites:
         return await self._answer(replica, write)
 
     # ---- asking
+
+    async def _ask_sequencer(self, replica: Replica, request: Request) -> Answer:
+        question = sequencer_request_to_wire(replica.log_id, request)
+        reply = await self._ask_metadata(pb.Frame(sequencer_request=question))
+        return sequencer_answer_from_wire(reply.sequencer_answer)
 
     async def _ask_metadata(self, question: Frame) -> Frame:
         async with asyncio.timeout(ANSWER_S):

@@ -58,6 +58,7 @@ from loomlog.types import Glsn, LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import (
     ORDERS,
+    TicketProofs,
     answer_frame,
     answer_from_wire,
     request_from_wire,
@@ -79,6 +80,7 @@ class ChainedService(NodeProtocol):
     def __init__(self, context: NodeContext) -> None:
         self._node_id = context.node_id
         self._link = context.link
+        self._disks = context.disks
         self._requests = context.requests
         self._volumes = ChainVolumes(context.disks, self._link.register_again)
         self._salvaged: list[ChainVolume] = []  # the last registration says so
@@ -121,6 +123,8 @@ class ChainedService(NodeProtocol):
         acknowledged, so they are not served at all until they are sealed to be copied. Blocks if
         some were salvaged."""
         self._life = answer.life
+        secret = self._disks.opened.identity.cluster_secret
+        self._writes.proofs = TicketProofs(secret) if answer.proves_tickets else None
         for volume in self._salvaged:
             volume.note_reported()
         if any(volume.is_unreported for _, volume in self._volumes.by_shard()):
@@ -257,10 +261,12 @@ class ChainedService(NodeProtocol):
         replica, write = request_from_wire(frame.chain_request, self._node_id, payload)
         assert isinstance(write, Write)
         done = partial(_answer, connection, frame.id)
-        session, reach = connection.session, self._writes.reach.get(replica, 0)
-        if write.block.end <= reach and (session is None or not session.lesser):
-            self._ask(replica, write, done)
-            return None
+        if connection.session is None:
+            if write.block.end <= self._writes.reach.get(replica, 0):
+                self._ask(replica, write, done)
+                return None
+        else:
+            write = Write(write.epoch, write.block, frame.chain_request.proof)
         later = self._writes.take(connection, replica, write, done)
         return None if later is None else _later_frame(later)
 

@@ -144,6 +144,18 @@ def test_a_sequencer_remembers_the_newest_tickets() -> None:
     assert sequencer.answer(FindTicket(1, 11)) == Beyond(11)
 
 
+def test_a_sequencer_remembers_who_shows_no_proof_as_long_as_the_ticket() -> None:
+    sequencer = Sequencer(first_projection(1, [[1]], birth=1, sequencer=1), remembered=2)
+    old, new = (sequencer.answer(Next(1, 2, proves=proves)) for proves in (False, True))
+    assert (old, new) == (HandedOut(Ticket(1, 2, 1)), HandedOut(Ticket(3, 2, 1)))
+    assert sequencer.is_unproven(Ticket(1, 2, 1))
+    assert not sequencer.is_unproven(Ticket(3, 2, 1))
+    for _ in range(5):
+        sequencer.next(2)
+    assert sequencer.answer(FindTicket(1, 1)) == Forgotten()
+    assert not sequencer.is_unproven(Ticket(1, 2, 1))
+
+
 def test_a_sequencer_answers_for_its_epoch_and_sane_requests_only() -> None:
     sequencer = Sequencer(first_projection(1, [[1]], birth=1, sequencer=1)._replace(epoch=3))
     assert sequencer.answer(Next(2, 1)) == EpochOver(3)

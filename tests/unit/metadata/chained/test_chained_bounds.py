@@ -11,7 +11,13 @@ from cluster_requests import chained, is_whole
 from scripted_node import PATIENCE_S
 from small_cluster import QUICK, SmallCluster
 
-from loomlog.core.chained.messages import LIST_MAX, HandedOut, List, Next, TrimmedTo
+from loomlog.core.chained.messages import (
+    LIST_MAX,
+    HandedOut,
+    List,
+    Next,
+    TrimmedTo,
+)
 from loomlog.errors import InvalidArgument
 from loomlog.metadata.chained import keeper
 from loomlog.metadata.chained.removal import ChainTrimmer

@@ -15,10 +15,12 @@ from loomlog.core.chained.messages import (
     Answer,
     Beyond,
     EpochOver,
+    HandedOut,
     Refused,
     Request,
     Seal,
     Stored,
+    Ticket,
     Write,
     Written,
 )
@@ -29,8 +31,10 @@ from loomlog.node.chained import client_writes
 from loomlog.node.chained.client_writes import ClientWrites
 from loomlog.storage.chained.block_table import MemoryBlocks
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.chained import sequencer_answer_to_wire
+from loomlog.wire.chained import TicketProofs, sequencer_answer_to_wire
 from loomlog.wire.permissions import BLOCK_WRITE
+
+PROOFS = TicketProofs("secret")
 
 
 class Session:
@@ -75,11 +79,11 @@ class Rig:
         self.asked.append(frame)
         return self.answer(frame)
 
-    async def write(self, wanted: Block, *, reader: bool = False) -> Answer:
+    async def write(self, wanted: Block, proof: bytes = b"", *, reader: bool = False) -> Answer:
         answers: list[Answer] = []
         peer: Any = Peer(reader=reader)
         later: Awaitable[Answer] | None
-        later = self.writes.take(peer, replica(), Write(EPOCH, wanted), answers.append)
+        later = self.writes.take(peer, replica(), Write(EPOCH, wanted, proof), answers.append)
         return answers[0] if later is None else await later
 
 
@@ -213,3 +217,88 @@ async def test_few_questions_are_asked_at_a_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(client_writes, "ASKING_MAX", 0)
     with pytest.raises(Busy):
         await Rig().write(junk(5, 1), reader=True)
+
+
+# ---- proofs of tickets
+
+
+def proof_of(block: Block) -> bytes:
+    return PROOFS.make(LOGLET, 0, EPOCH, block.first, block.count)
+
+
+def proving(answer: Callable[[pb.Frame], pb.Frame] | None = None) -> Rig:
+    rig = Rig(answer)
+    rig.writes.proofs = PROOFS
+    return rig
+
+
+def sequencing(ticket: Ticket, decided: Block, rig: Callable[[], Rig]) -> Any:
+    """Return answers of a metadata repository that knows of a ticket, and how it is decided."""
+
+    def answer(frame: pb.Frame) -> pb.Frame:
+        if frame.HasField("decide_position"):
+            rig().blocks.put(decided)
+            return pb.Frame(done=pb.Done())
+        assert frame.sequencer_request.kind == pb.SequencerRequest.HOLDING
+        return pb.Frame(sequencer_answer=sequencer_answer_to_wire(HandedOut(ticket)))
+
+    return answer
+
+
+@pytest.mark.parametrize("wanted", [block(5), block(5, count=9), block(9 * REACH), junk(5, 2)])
+async def test_a_block_with_the_proof_of_its_ticket_is_just_stored(wanted: Block) -> None:
+    rig = proving()
+    assert await rig.write(wanted, proof_of(wanted)) == Stored()
+    assert rig.blocks.last() == wanted.extent
+
+
+@pytest.mark.parametrize("ticket", [block(5, count=2), block(4, count=3), block(5, count=4)])
+async def test_a_block_with_the_proof_of_another_ticket_is_decided(ticket: Block) -> None:
+    rig = proving(sequencing(Ticket(5, 3, EPOCH), junk(5, 3), lambda: rig))
+    assert await rig.write(block(5, count=3), proof_of(ticket)) == Written()
+    assert rig.blocks.last() == junk(5, 3).extent
+    assert await rig.write(junk(5, 3), proof_of(ticket)) == Stored()  # it is there
+
+
+async def test_a_proof_does_not_help_a_reader() -> None:
+    rig = proving(refusing(Unavailable("not now")))
+    assert isinstance(await rig.write(block(5), proof_of(block(5)), reader=True), Refused)
+    assert rig.blocks.last() is None
+
+
+async def test_nothing_can_be_proven_of_a_block_that_cannot_be() -> None:
+    rig = proving()
+    for wanted in (junk(0, 1), junk(5, 0), junk(POSITION_MAX, 9)):
+        assert isinstance(await rig.write(wanted, proof_of(wanted)), Refused)
+    assert rig.blocks.last() is None
+
+
+async def test_a_writer_that_cannot_show_its_proof_is_asked_for_nothing() -> None:
+    """The sequencer gives it to the node."""
+    ticket = Ticket(5, 3, EPOCH, proof_of(block(5, count=3)))
+    rig = proving(sequencing(ticket, junk(5, 3), lambda: rig))
+    assert await rig.write(block(5, count=3)) == Stored()
+    assert [frame.WhichOneof("body") for frame in rig.asked] == ["sequencer_request"]
+
+
+@pytest.mark.parametrize("wanted", [block(5), block(5, count=4), junk(5, 3), block(6, count=2)])
+async def test_the_ticket_of_such_a_writer_is_for_nothing_else(wanted: Block) -> None:
+    ticket = Ticket(5, 3, EPOCH, proof_of(block(5, count=3)))
+    decided = junk(wanted.first, 8 - wanted.first)
+    rig = proving(sequencing(ticket, decided, lambda: rig))
+    expected = Stored() if wanted == decided else Written()
+    assert await rig.write(wanted) == expected
+    assert rig.blocks.last() == decided.extent
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), TimeoutError(), PermissionDenied("no")])
+async def test_without_an_answer_nothing_is_stored_that_is_not_proven(error: Any) -> None:
+    rig = proving(refusing(error))
+    for wanted in (block(5), block(5, count=2)):
+        assert isinstance(await rig.write(wanted), Refused)
+    assert rig.blocks.last() is None
+
+
+async def test_an_older_metadata_repository_proves_nothing() -> None:
+    rig = Rig()
+    assert await rig.write(block(5), b"of another one") == Stored()

@@ -53,6 +53,7 @@ from loomlog.wire import loomlog_pb2 as pb
 REPORT_S: Final = 1.0  # for the metadata repository to accept a report and start a new epoch
 NEWER_S: Final = 4.0  # how long to wait for a newer epoch before asking again
 LOOK_S: Final = 0.2  # the same for an operation that may continue in the old epoch
+PROOFS_MAX: Final = 10_000  # of reserved positions; whoever loses one reserves another
 TELL_S: Final = 0.5  # until replicas learn what was acknowledged; at most twice as much
 TELL_AGAIN: Final = Backoff(0.1, 5.0)
 TELLING_MAX: Final = 1000  # requests that replicas learn it; what is older is left out
@@ -86,6 +87,7 @@ class Chains(SegmentViews[ChainView]):
         self._rng = client.rng
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
         self._reporting: dict[tuple[StreamId, NodeId], asyncio.Task[None]] = {}
+        self.proofs: dict[tuple[StreamId, int, Glsn], bytes] = {}  # by epoch and position
         self.untold = Untold(self._watch)
         self._watching: asyncio.TimerHandle | None = None
         self._telling: dict[asyncio.Task[None], None] = {}  # in the order in which they began
@@ -120,6 +122,12 @@ class Chains(SegmentViews[ChainView]):
             return await end
         finally:
             drive.cancel()
+
+    def keep_proof(self, ticket: tuple[StreamId, int, Glsn], proof: bytes) -> None:
+        """Remember the proof of a ticket for a block that is written later."""
+        self.proofs[ticket] = proof
+        if len(self.proofs) > PROOFS_MAX:
+            del self.proofs[next(iter(self.proofs))]
 
     # ---- what was acknowledged
 

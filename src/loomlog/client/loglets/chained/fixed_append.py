@@ -1,7 +1,9 @@
 """Appends to `chained` streams at a reserved position, for publications and transactions.
 
 A ticket reserves one position, which is written once. So several processes may write the same
-block with the same ticket at any time: it is stored once or, if all were too late, never.
+block with the same ticket at any time: it is stored once or, if all were too late, never. Where
+permissions are enforced, only the client that reserved it is not too late: others lack the proof of
+the ticket, and find the position filled.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ async def reserve(chains: Chains, stream: StreamId, count: int) -> Fixed:
         ticket, _ = await chains.run(view, next_ticket(view.projection, count))
     except SegmentGoneError as error:
         raise Sealed(str(error)) from error
-    return Fixed(CHAINED, stream, ticket.first - 1, ticket.end - 1, list(ticket))
+    first, count, epoch, proof = ticket
+    chains.keep_proof((stream, epoch, first), proof)
+    return Fixed(CHAINED, stream, first - 1, ticket.end - 1, [first, count, epoch])
 
 
 async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
     """Return the batch's first position; 0 if it is not there and never will be."""
-    ticket = Ticket(*fixed.place)
+    first, count, epoch = fixed.place
+    ticket = Ticket(first, count, epoch, chains.proofs.get((fixed.stream, epoch, first), b""))
     block = placed(block_of(batch), fixed.stream, ticket.epoch, ticket.first)
     while True:
         try:
