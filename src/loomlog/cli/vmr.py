@@ -24,8 +24,14 @@ from loomlog.cli.console.options import (
     parse_peers,
 )
 from loomlog.cli.processes.audit_writer import Audited, own_addresses
-from loomlog.cli.processes.server_process import Listen, ServerOptions, keep_private, serve
-from loomlog.net.address import is_loopback
+from loomlog.cli.processes.server_process import (
+    Advertise,
+    Listen,
+    ServerOptions,
+    keep_private,
+    serve,
+)
+from loomlog.net.address import is_loopback, split_address
 from loomlog.net.credentials import server_file
 
 if TYPE_CHECKING:
@@ -55,6 +61,7 @@ def start(
     cluster_id: Annotated[str, typer.Option(help="The cluster that it serves.")],
     data: Annotated[str, typer.Option(metavar="DIR", help="Where metadata lives.")],
     listen: Listen = "127.0.0.1:7400",
+    advertise: Advertise = None,
     http: Annotated[
         str,
         typer.Option(metavar="ADDR|none", help="Address of /healthz, /readyz, /status, /metrics."),
@@ -88,6 +95,7 @@ def start(
 
     _check(store, etcd, peers)
     members = _peers(peers, member_id)
+    _check_advertised(advertise, members.get(member_id))
     server.check_exposed(listen, *([http] if http != "none" else []))
     if etcd and not access.etcd_ca and not server.insecure:
         _check_etcd(etcd)
@@ -98,6 +106,7 @@ def start(
             cluster_id=cluster_id,
             directory=data,
             listen=listen,
+            advertise=advertise,
             http=None if http == "none" else http,
             failure_detection_s=heartbeat_timeout,
             heartbeat_s=min(limits.HEARTBEAT_S, heartbeat_timeout / 3),
@@ -157,6 +166,14 @@ def _peers(text: str, member_id: int) -> dict[int, str]:
     if peers and member_id not in peers:
         raise failures.UsageError(f"--member-id {member_id} is not among --peers")
     return peers
+
+
+def _check_advertised(advertise: str | None, peer: str | None) -> None:
+    if advertise is None:
+        return
+    split_address(advertise)
+    if peer not in (None, advertise):
+        raise failures.UsageError(f"--advertise is {advertise}, and --peers says {peer}")
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from loomlog.cli.console.command import command
 from loomlog.cli.console.options import Json, Yes, parse_identity_limits, parse_volume_limits
 from loomlog.cli.console.output import size
 from loomlog.cli.processes.audit_writer import Audited
-from loomlog.cli.processes.server_process import Listen, ServerOptions, serve
+from loomlog.cli.processes.server_process import Advertise, Listen, ServerOptions, serve
 from loomlog.net.credentials import server_file
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.identity import node_directories
@@ -82,12 +82,7 @@ def start(
     ],
     mr: Annotated[str, typer.Option(metavar="ADDR[,ADDR]", help="The metadata repository (vmr).")],
     listen: Listen,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDR", show_default="listen", help="The address that others connect to."
-        ),
-    ] = None,
+    advertise: Advertise = None,
     location: Location = "",
     sync: Sync = SyncMode.ALWAYS,
     volume_limit: VolumeLimits = None,

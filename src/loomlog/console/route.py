@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -150,7 +151,7 @@ def _fields(route: Route, request: Request, body: bytes) -> dict[str, Any]:
         return {}
     _check_parts(body)
     try:
-        fields = json.loads(body)
+        fields = json.loads(body, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         raise InvalidArgument("the body is not JSON") from None
     if not isinstance(fields, dict):
@@ -158,6 +159,15 @@ def _fields(route: Route, request: Request, body: bytes) -> dict[str, Any]:
     if unknown := sorted(set(fields) - known):
         raise InvalidArgument(f"the body has no {unknown[0]!r}{_known(known)}")
     return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise InvalidArgument if it has a name twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidArgument(f"the body has {name[:100]!r} twice in an object")
+    return found
 
 
 def _check_parts(body: bytes) -> None:
@@ -210,6 +220,16 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
+_KINDS: Final[Mapping[str, str]] = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "an array",
+    "object": "an object",
+}
+
+
 def checked(name: str, value: Any, schema: Schema) -> Any:
     """Return the value; raise InvalidArgument if it is none of its schema."""
     kind = schema.get("type")
@@ -221,10 +241,18 @@ def checked(name: str, value: Any, schema: Schema) -> Any:
     if fits and "enum" in schema:
         fits = value in schema["enum"]
     if not fits:
-        raise InvalidArgument(f"{name} must be {_words(schema)}, not {str(value)[:100]!r}")
+        raise InvalidArgument(f"{name} must be {_words(schema)}, not {_shown(value)}")
     if kind == "array":
         return [checked(f"{name}[{n}]", each, schema["items"]) for n, each in enumerate(value)]
     return value
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of a value as JSON."""
+    try:
+        return json.dumps(value)[:100]
+    except RecursionError:
+        return "one that is nested so deeply"
 
 
 def _words(schema: Schema) -> str:
@@ -232,6 +260,5 @@ def _words(schema: Schema) -> str:
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
     if kind in ("integer", "number") and "minimum" in schema:
-        return f"a number from {schema['minimum']} to {schema['maximum']}"
-    words = {"string": "a text", "integer": "a whole number", "boolean": "true or false"}
-    return words.get(kind, f"an {kind}" if kind in ("array", "object") else f"a {kind}")
+        return f"{_KINDS[kind]} from {schema['minimum']} to {schema['maximum']}"
+    return _KINDS[kind]

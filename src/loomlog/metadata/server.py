@@ -159,7 +159,7 @@ class MetadataRepository:
         return [
             pb.MetadataMember(
                 member_id=LONE_MEMBER,
-                address=self.address,
+                address=self._settings.advertise or self.address,
                 reachable=True,
                 connected_s=asyncio.get_running_loop().time() - self._started_at,
             )

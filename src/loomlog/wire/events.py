@@ -12,6 +12,8 @@ from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import ConditionInfo, LogInfo, StreamInfo
 
+ACTION_CHARS_MAX: Final = 250  # how it ended is behind that, and is not cut off
+
 
 @dataclass(frozen=True, slots=True)
 class EventInfo:
@@ -195,4 +197,7 @@ def action(kind: str, frame: pb.Frame, who: str, outcome: str) -> Change | None:
     if kind == "change_stream" and request.tell_only:
         return None
     log = request.name if kind in _OF_LOGS else getattr(request, "log", "")
-    return Change("action", who, f"{_ACTIONS[kind](request)}{outcome}", log)
+    what = _ACTIONS[kind](request)
+    if len(what) > ACTION_CHARS_MAX:
+        what = f"{what[:ACTION_CHARS_MAX]}…"
+    return Change("action", who, f"{what}{outcome}", log)

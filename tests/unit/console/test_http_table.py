@@ -135,16 +135,22 @@ def test_values_are_checked_as_they_are_described() -> None:
     assert values("", b'{"name": "a"}') == {"n": 7, "name": "a", "many": None}
     assert values("n=3", b'{"name": "a", "many": [1, 2]}')["many"] == [1, 2]
     for query, body, message in (
-        ("n=x", b'{"name": "a"}', "n must be a number from 1 to"),
-        ("n=0", b'{"name": "a"}', "n must be a number from 1 to"),
+        ("n=x", b'{"name": "a"}', "n must be a whole number from 1 to"),
+        ("n=0", b'{"name": "a"}', "n must be a whole number from 1 to"),
         ("n=-1", b'{"name": "a"}', "n must be"),
         ("n=1&n=2", b'{"name": "a"}', "'n' twice"),
         ("m=1", b'{"name": "a"}', "no 'm': it may have n"),
         ("", b"", "'name' is missing: A text."),
         ("", b"{", "not JSON"),
         ("", b"[1]", "must be a JSON object: it may have many, name"),
-        ("", b'{"name": 1}', "name must be a text, not '1'"),
-        ("", b'{"name": "a", "many": [true]}', r"many\[0\] must be a number"),
+        ("", b'{"name": 1}', "name must be a text, not 1$"),
+        ("", b'{"name": NaN}', "name must be a text, not NaN$"),
+        ("", b'{"name": "a", "many": "1"}', 'many must be an array, not "1"$'),
+        ("", b'{"name": "a", "many": [1, true]}', r"many\[1\] must be .*, not true$"),
+        ("", b'{"name": "a", "many": [1.5]}', "a whole number from 1 to .*, not 1.5$"),
+        ("", b'{"name": "a", "name": "b"}', "the body has 'name' twice"),
+        ("", b'{"name": "a", "many": [{"x": 1, "x": 2}]}', "the body has 'x' twice"),
+        ("", b'{"name": "a", "many": [true]}', r"many\[0\] must be a whole number"),
         ("", b'{"name": "a", "other": 1}', "no 'other'"),
         ("", b"[" * 100_000, "not JSON"),
     ):

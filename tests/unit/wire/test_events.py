@@ -91,3 +91,12 @@ def test_every_audited_request_is_an_action_in_the_words_of_the_command() -> Non
     told = action("change_stream", pb.Frame(change_stream=scrub), "ops", " failed: no")
     assert told == Change("action", "ops", "stream scrub of log orders failed: no", "orders")
     assert action("get_status", pb.Frame(), "ops", "") is None
+
+
+def test_a_long_action_still_tells_that_it_failed() -> None:
+    frame = pb.Frame(create_log=pb.CreateLog(name="a" * 1000))
+    done = action("create_log", frame, "ann", " failed: too long")
+    assert done is not None
+    assert done.text.startswith("log create aaa")
+    assert done.text.endswith("a… failed: too long")
+    assert len(done.text) < 300

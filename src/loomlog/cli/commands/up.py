@@ -201,5 +201,6 @@ def _announce(processes: LocalProcesses, plan: ClusterPlan, *, as_json: bool) ->
     facts.add_row("try", f"export LOOM_CLUSTER={processes.address}")
     if processes.tls:
         facts.add_row("", f"export LOOM_TLS={Path(processes.tls).resolve()}")
-    facts.add_row("", "loom log create hello && echo world | loom append hello && loom tail hello")
+    for command in ("loom log create hello", "echo world | loom append hello", "loom tail hello"):
+        facts.add_row("", command)
     Console().print(Panel(facts, title="loomlog is up", subtitle="Ctrl-C stops it", expand=False))

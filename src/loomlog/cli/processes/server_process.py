@@ -77,6 +77,10 @@ class Level(StrEnum):
 Listen = Annotated[
     str, typer.Option(metavar="ADDR", help="Address to serve at; port 0 picks a free one.")
 ]
+Advertise = Annotated[
+    str | None,
+    typer.Option(metavar="ADDR", show_default="listen", help="The address that others connect to."),
+]
 LogFormat = Annotated[Format, typer.Option(help="On stderr.")]
 LogLevel = Annotated[Level, typer.Option()]
 Tls = Annotated[

@@ -43,6 +43,10 @@ VMR = ("vmr", "start", "--cluster-id", "c", "--data", "d")
         ((*VMR, "--store", "etcd", "--etcd", "h:1"), "needs --etcd and --peers"),
         ((*VMR, "--peers", "1=h:1"), "are for --store etcd"),
         ((*VMR, "--store", "etcd", "--etcd", "h:1", "--peers", "2=h:1"), "not among --peers"),
+        (
+            (*VMR, "--store", "etcd", "--etcd", "h:1", "--peers", "1=h:1", "--advertise", "h:2"),
+            "--advertise is h:2, and --peers says h:1",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line(command: tuple[str, ...], says: str) -> None:
