@@ -68,6 +68,7 @@ class PlayedEpochs(Service):
         self.connections: dict[int, Connection] = {}
         self.dead: set[int] = set()
         self.lost: dict[int, int] = {}  # through which epoch
+        self.rebuilt: list[pb.CopysetThrough] = []
         self.registrations: dict[int, pb.Register] = {}
         self.contradictions: list[Contradict] = []
 
@@ -111,6 +112,7 @@ class PlayedEpochs(Service):
         ]
         message = state_to_wire(LOG, self.state, nodes)
         message.log_stream_id = STREAM
+        message.rebuilt.extend(self.rebuilt)
         return message
 
 
@@ -185,6 +187,11 @@ class CopysetRig:
     async def ask(self, node: int, frame: Frame, payload: bytes | bytearray = b"") -> Frame:
         connection = await self.client(node)
         answer, _ = await connection.request(frame, (payload,) if payload else ())
+        return answer
+
+    async def ordered(self, node: int, frame: Frame) -> Frame:
+        """Ask a node as the metadata repository does."""
+        answer, _ = await self.epochs.connections[node].request(frame)
         return answer
 
     async def append(
