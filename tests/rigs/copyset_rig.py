@@ -26,7 +26,7 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, ranked
 from loomlog.core.copyset.record import LSN_MAX, Epoch, Kind, Lsn, Record
-from loomlog.errors import LoomError, NotLeader, RolledBack, Sealed
+from loomlog.errors import LoomError, NotLeader, RolledBack, Sealed, Unavailable
 from loomlog.net.endpoints import connect
 from loomlog.node import StorageNode
 from loomlog.testing.ports import free_address
@@ -69,6 +69,7 @@ class PlayedEpochs(Service):
         self.dead: set[int] = set()
         self.lost: dict[int, int] = {}  # through which epoch
         self.rebuilt: list[pb.CopysetThrough] = []
+        self.unanswered: dict[int, asyncio.Event] = {}  # nodes; set when they ask in vain
         self.registrations: dict[int, pb.Register] = {}
         self.contradictions: list[Contradict] = []
 
@@ -90,6 +91,9 @@ class PlayedEpochs(Service):
     async def _swap(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         state, taken = self.state, False
         node = next(n for n, known in self.connections.items() if known is connection)
+        if node in self.unanswered:
+            self.unanswered[node].set()
+            raise Unavailable("there is no leader")
         match request := store_request_from_wire(frame.epoch_store_request, node):
             case Activate(expected=state.epoch) if not state.closed:
                 taken = True

@@ -137,8 +137,8 @@ def compare_all(this: Comparison) -> Steps[Compared]:
 
 
 def _is_of_copyset(this: Comparison, head: Record) -> bool:
-    """Return whether a record is one of which this shard should have a copy. One that moved to other
-    shards may have left one here, which does not know where the record is by now."""
+    """Return whether this shard should have a copy of a record. One that moved to other shards may
+    have left one here, which does not know where the record is by now."""
     return (
         head.kind is Kind.DATA
         and head.last > this.state.trimmed

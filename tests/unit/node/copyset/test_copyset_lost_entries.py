@@ -1,4 +1,4 @@
-"""A node says of entries that no shard has them only if all shards were asked, or never have them."""
+"""A node calls entries lost only if all shards that may have them told that they do not."""
 
 from __future__ import annotations
 
