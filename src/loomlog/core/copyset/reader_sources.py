@@ -20,7 +20,6 @@ from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 from loomlog.limits import MIB
 from loomlog.types import ShardId
 
-
 Doubts: TypeAlias = frozenset[tuple[ShardId, Epoch, int]]  # shards, what they lost, their lives
 
 
