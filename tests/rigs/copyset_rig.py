@@ -26,7 +26,7 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, ranked
 from loomlog.core.copyset.record import LSN_MAX, Epoch, Kind, Lsn, Record
-from loomlog.errors import LoomError, NotLeader, RolledBack, Sealed
+from loomlog.errors import LoomError, NotLeader, RolledBack, Sealed, Unavailable
 from loomlog.net.endpoints import connect
 from loomlog.node import StorageNode
 from loomlog.testing.ports import free_address
@@ -68,6 +68,8 @@ class PlayedEpochs(Service):
         self.connections: dict[int, Connection] = {}
         self.dead: set[int] = set()
         self.lost: dict[int, int] = {}  # through which epoch
+        self.rebuilt: list[pb.CopysetThrough] = []
+        self.unanswered: dict[int, asyncio.Event] = {}  # nodes; set when they ask in vain
         self.registrations: dict[int, pb.Register] = {}
         self.contradictions: list[Contradict] = []
 
@@ -89,6 +91,9 @@ class PlayedEpochs(Service):
     async def _swap(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         state, taken = self.state, False
         node = next(n for n, known in self.connections.items() if known is connection)
+        if node in self.unanswered:
+            self.unanswered[node].set()
+            raise Unavailable("there is no leader")
         match request := store_request_from_wire(frame.epoch_store_request, node):
             case Activate(expected=state.epoch) if not state.closed:
                 taken = True
@@ -111,6 +116,7 @@ class PlayedEpochs(Service):
         ]
         message = state_to_wire(LOG, self.state, nodes)
         message.log_stream_id = STREAM
+        message.rebuilt.extend(self.rebuilt)
         return message
 
 
@@ -185,6 +191,11 @@ class CopysetRig:
     async def ask(self, node: int, frame: Frame, payload: bytes | bytearray = b"") -> Frame:
         connection = await self.client(node)
         answer, _ = await connection.request(frame, (payload,) if payload else ())
+        return answer
+
+    async def ordered(self, node: int, frame: Frame) -> Frame:
+        """Ask a node as the metadata repository does."""
+        answer, _ = await self.epochs.connections[node].request(frame)
         return answer
 
     async def append(

@@ -14,6 +14,8 @@ REGRESSIONS = (
     1063,  # epochs after the loss of a shard, recovered without it, kept too few copies
     5158,  # a repeated append was not recognised in a restored copy, and stood there twice
     5240,  # a copy that was away named a shard that was drained and left the nodeset meanwhile
+    30013,  # a reader called an entry lost that moved after its new node had said "not here"
+    30052,  # a copy that was left behind named shards that its record had left since
 )
 CHUNKS = 20
 SEEDS_PER_CHUNK = 50

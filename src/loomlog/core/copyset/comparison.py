@@ -103,11 +103,7 @@ def compare(this: Comparison, first: Lsn, last: Lsn) -> Steps[Compared]:
     what they lack."""
     result = Compared()
     mine = (yield from _read(this.log, [this.me], first, last)).get(this.me)
-    heads = [
-        head
-        for head in (mine.records if mine else ())
-        if head.kind is Kind.DATA and head.last > this.state.trimmed
-    ]
+    heads = [head for head in (mine.records if mine else ()) if _is_of_copyset(this, head)]
     if not heads:
         return result
     members = {shard for head in heads for shard in head.copyset}
@@ -138,6 +134,17 @@ def compare_all(this: Comparison) -> Steps[Compared]:
             result.add((yield from compare(this, first, mine.next_lsn - 1)))
         first = mine.next_lsn
     return result
+
+
+def _is_of_copyset(this: Comparison, head: Record) -> bool:
+    """Return whether this shard should have a copy of a record. One that moved to other shards may
+    have left one here, which does not know where the record is by now."""
+    return (
+        head.kind is Kind.DATA
+        and head.last > this.state.trimmed
+        and this.me in head.copyset
+        and this.me in this.state.metadata_of(head.epoch).shards
+    )
 
 
 def _lacking(

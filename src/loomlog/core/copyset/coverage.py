@@ -58,17 +58,18 @@ def check_of(
 
 
 def lost_epochs(
-    log: LogId, state: LogState, epochs: Collection[Epoch], rebuilt: Collection[ShardId] = ()
+    log: LogId, state: LogState, epochs: Collection[Epoch], gone: Collection[ShardId] = ()
 ) -> Steps[list[Epoch] | None]:
     """Return those of the recovered epochs that have entries which no shard has; None: some shards
-    do not tell. Those that are `rebuilt` lack copies, and need not tell."""
+    do not tell. Those that are `gone` with what they had need not tell. Others that are rebuilt
+    must: one that is drained has its copies, and one that is away may return with them."""
     lost = []
     for end in state.ends:
         if end.epoch not in epochs:
             continue
         shards = state.metadata_of(end.epoch).shards
         for first, last in _ranges(end, state.trimmed):
-            is_covered = yield from _is_covered(log, shards, rebuilt, first, last)
+            is_covered = yield from _is_covered(log, shards, gone, first, last)
             if is_covered is None:
                 return None
             if not is_covered:
@@ -86,7 +87,7 @@ def _ranges(end: EpochEnd, trimmed: Lsn) -> Iterator[tuple[Lsn, Lsn]]:
 
 
 def _is_covered(
-    log: LogId, shards: Sequence[ShardId], rebuilt: Collection[ShardId], first: Lsn, last: Lsn
+    log: LogId, shards: Sequence[ShardId], gone: Collection[ShardId], first: Lsn, last: Lsn
 ) -> Steps[bool | None]:
     """Return whether every LSN of [first, last], which is of one epoch, is on some shard; None: one
     does not tell."""
@@ -101,11 +102,11 @@ def _is_covered(
         answers = yield Exchange([Ask(shard, read) for shard in asked])
         for shard, answer in zip(asked, answers, strict=True):
             if not isinstance(answer, Delivered) or answer.next_lsn <= slowest:
-                if shard not in rebuilt:
+                if shard not in gone:
                     return None
                 looked[shard] = last + 1
                 continue
-            if answer.lost_through >= epoch_of(last) and shard not in rebuilt:
+            if answer.lost_through >= epoch_of(last) and shard not in gone:
                 return None
             looked[shard] = answer.next_lsn
             spans += [(r.first, r.last) for r in answer.records if r.kind is Kind.DATA]

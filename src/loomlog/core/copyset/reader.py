@@ -35,7 +35,13 @@ from loomlog.core.copyset.effects import (
 from loomlog.core.copyset.messages import Delivered, LogState, Read
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.reader_knowledge import Knowledge, Stretch
-from loomlog.core.copyset.reader_sources import Finding, ReadSettings, ReadSource, ReadSources
+from loomlog.core.copyset.reader_sources import (
+    Doubts,
+    Finding,
+    ReadSettings,
+    ReadSource,
+    ReadSources,
+)
 from loomlog.core.copyset.reader_window import ReadWindow, Room, WindowSpan
 from loomlog.core.copyset.record import (
     LSN_MAX,
@@ -79,6 +85,7 @@ class CopysetReader:
         self._window = ReadWindow(self._room)
         self._questions = 0  # asked so far
         self._suspected: Lsn | None = None  # here all were asked again, for everything
+        self._doubts: Doubts = frozenset()  # at that time
         self._confirmed: Lsn | None = None  # here the state of the log was fetched again
         self._blocked_since: float | None = None  # the head is empty, and a node has passed it
         self._wanted: Epoch | None = None  # its metadata is being asked for
@@ -308,7 +315,7 @@ class CopysetReader:
         late = self._sources.late_at(self.head)
         if not late:
             self._sources.ask_for_everything()
-            self._suspected = self.head
+            self._suspect()
         elif is_grace_over:
             self._sources.list_as_down(late, now)
         return not late or is_grace_over
@@ -344,8 +351,8 @@ class CopysetReader:
         if last is None:
             self._want(epoch, now, end=True)
             return False
-        if self._suspected != self.head:
-            self._suspected = self.head
+        if self._suspected != self.head or not self._find_doubts() <= self._doubts:
+            self._suspect()
             self._rewind()
             return True
         if self._confirmed != self.head:
@@ -355,6 +362,16 @@ class CopysetReader:
             self._sources.missed_grace(self.head)
         self._gap(last, GapKind.DATALOSS, exact=not self._is_behind_end(exact=False))
         return True
+
+    def _suspect(self) -> None:
+        """Note that the head may be lost. What was learned before does not confirm it: while a node
+        may have lost the last copy, that may have been made again on one that answered before."""
+        self._suspected, self._doubts = self.head, self._find_doubts()
+        self._confirmed = self._wanted_at = None
+
+    def _find_doubts(self) -> Doubts:
+        crashed = self._knowledge.crashed_in(epoch_of(self.head), self._sources.lives())
+        return self._sources.doubts_at(self.head, crashed)
 
     def _last_lost(self, finding: Finding) -> Lsn | None:
         """Return the end of a loss: a gap inside an epoch, where recovery leaves a mark wherever

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import Delivered
@@ -19,6 +19,8 @@ from loomlog.core.copyset.nodeset import Authority, EpochMetadata
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 from loomlog.limits import MIB
 from loomlog.types import ShardId
+
+Doubts: TypeAlias = frozenset[tuple[ShardId, Epoch, int]]  # shards, what they lost, their lives
 
 
 class ReadSettings(NamedTuple):
@@ -281,6 +283,14 @@ class ReadSources:
         assert self.metadata is not None
         sources = self._by_shard.values()
         return find_nothing(head, decided, self.metadata, sources, self._settings.graces, crashed)
+
+    def doubts_at(self, head: Lsn, crashed: Collection[ShardId]) -> Doubts:
+        """Return the nodes that may have lost what is at the head, and since when."""
+        return frozenset(
+            (source.shard, source.lost_through, source.life)
+            for source in self
+            if source.shard in crashed or not source.counts_at(head)
+        )
 
     def lives(self) -> dict[ShardId, int]:
         """Return the lives of the nodes that said so."""

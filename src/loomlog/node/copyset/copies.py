@@ -57,6 +57,7 @@ from loomlog.core.requests import Lost, drive
 from loomlog.errors import LoomError, NotFound, Unavailable
 from loomlog.limits import MIB
 from loomlog.node.copyset.epoch_store import EpochStoreClient
+from loomlog.node.copyset.late_releases import Check, LateReleases
 from loomlog.node.copyset.logs_volume import LogsVolume
 from loomlog.node.copyset.marks import MATTERS_US, Marks
 from loomlog.node.disks import Disks
@@ -324,18 +325,39 @@ class LogCatchUp:
         self._spawn = spawn
         self._missed: dict[LogId, Lsn] = {}  # released elsewhere, of logs that are caught up with
         self._look_at: dict[LogId, float] = {}  # when to ask again, by the loop's clock
+        self._late = LateReleases(self._take, spawn)
 
     # ---- epochs that were recovered without this node
 
     def release(self, release: Release, stamp: int) -> None:
         """Take a release, which has no answer."""
-        self._copies.ask(release, stamp, partial(self.released, release))
+        self._copies.ask(release, stamp, partial(self.released, release, stamp))
 
-    def released(self, release: Release, answer: NodeAnswer) -> None:
-        """Called with the answer to every release. If an older epoch was recovered without this
-        node, it must learn how that ended, and repeat the release."""
-        standing = self._copies.standing(release.log)
-        if isinstance(answer, Done) and epoch_to_purge(release.lsn, standing) is not None:
+    def released(self, release: Release, stamp: int, answer: NodeAnswer) -> None:
+        """Called with the answer to a release. One that is refused is taken later."""
+        if isinstance(answer, Refused):
+            self.release_later(release, stamp, _at_once)
+        elif isinstance(answer, Done):
+            self._note_older(release)
+
+    def release_later(self, release: Release, stamp: int, check: Check) -> None:
+        """Take a release as soon as that can be done, if `check` agrees then."""
+        self._late.add(release, stamp, check)
+
+    async def _take(self, release: Release, stamp: int) -> bool:
+        """Return False if the release is refused, but not because another log is kept here."""
+        if not self._copies.is_of(release.log, stamp):
+            return True
+        answer = await called_back(partial(self._copies.ask, release, stamp))
+        if isinstance(answer, Refused):
+            return False
+        self._note_older(release)
+        return True
+
+    def _note_older(self, release: Release) -> None:
+        """If an older epoch was recovered without this node, it must learn how that ended, and
+        repeat the release."""
+        if epoch_to_purge(release.lsn, self._copies.standing(release.log)) is not None:
             self.missed(release.log, release.lsn)
 
     def missed(self, log: LogId, lsn: Lsn) -> None:
@@ -373,8 +395,8 @@ class LogCatchUp:
         return [await called_back(partial(self._copies.ask, request, stamp))]
 
     def _release_here(self, log: LogId, lsn: Lsn) -> None:
-        release = Release(log, lsn)
-        self._copies.ask_store(release, partial(self.released, release))
+        release, stamp = Release(log, lsn), self._copies.stamp_of(log)
+        self._copies.ask_store(release, partial(self.released, release, stamp))
 
     def _epoch_to_purge(self, log: LogId) -> Epoch | None:
         """Return the next epoch to learn about; None: nothing is left to do, or the log is gone."""
@@ -400,6 +422,7 @@ class LogCatchUp:
     def forget(self, log: LogId) -> None:
         self._missed.pop(log, None)
         self._look_at.pop(log, None)
+        self._late.forget(log)
 
     async def _release(self, log: LogId) -> None:
         try:
@@ -409,6 +432,10 @@ class LogCatchUp:
             self._look_at.pop(log, None)
             return
         self.recovered(log, known.state.last_clean)
+
+
+async def _at_once() -> bool:
+    return True
 
 
 def bounded(connection: Connection, request: Content) -> Content:

@@ -165,7 +165,7 @@ class Mender:
         self._catch_up.recovered(log, known.state.last_clean)
         if not suspects:
             asked = epochs or {end.epoch for end in known.state.ends}  # an older vmr names none
-            steps = lost_epochs(log, known.state, asked, known.rebuilt)
+            steps = lost_epochs(log, known.state, asked, known.gone)
             lost = await self._asker.run_gently(steps)
             return pb.CopysetChecked(left=int(lost is None), lost=lost or ())
         others = suspects.intersection(known.state.all_shards).difference(known.rebuilt)

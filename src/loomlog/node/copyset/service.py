@@ -22,19 +22,17 @@ from loomlog.core.copyset.messages import (
     NodeAnswer,
     NodeRequest,
     Read,
-    Reassign,
     Release,
-    Restore,
-    Store,
 )
 from loomlog.core.copyset.nodeset import Exclusions, shard_name
 from loomlog.core.copyset.record import Epoch, Lsn
 from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
-from loomlog.errors import NotFound, Sealed, Unauthorized, Unavailable
+from loomlog.errors import LoomError, NotFound, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.asker import Asker
 from loomlog.node.copyset.copies import bounded, looked_up
 from loomlog.node.copyset.donor import Donor
 from loomlog.node.copyset.epoch_store import EpochStoreClient, Known
+from loomlog.node.copyset.grants import Grants
 from loomlog.node.copyset.mender import Mender
 from loomlog.node.copyset.recovery import ClosedLogs
 from loomlog.node.copyset.sequencer import OpenAppend, SequencerContext
@@ -62,7 +60,6 @@ Result = TypeVar("Result")
 TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
 FINISH_S: Final = 2.0  # for the metadata repository to note where epochs end, when a node stops
 WAIT_S_MAX: Final = 30.0  # the longest that a read waits for more records
-_OF_HOLDERS: Final = (Store, Restore, Reassign)
 _ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
 
 
@@ -78,6 +75,7 @@ class CopysetService(NodeProtocol):
         self._epochs = EpochStoreClient(
             context.link.request, lambda known: self._sequencers.learned(known)
         )
+        self._grants = Grants(self._epochs)
         self._shards = LocalShards(
             self._me,
             context.disks,
@@ -277,7 +275,8 @@ class CopysetService(NodeProtocol):
         request = request_from_wire(message, payload)
         shard, epoch = self._shards.get(message.shard), claimed_epoch(request)
         if epoch and not (
-            shard.copies.is_granted(request.log, epoch) and self._may(connection, request, epoch)
+            shard.copies.is_granted(request.log, epoch)
+            and self._grants.may(connection, request, epoch)
         ):
             return self._when_granted(connection, shard, request, message.stamp, epoch)
         self._serve(connection, frame, shard, request)
@@ -287,44 +286,17 @@ class CopysetService(NodeProtocol):
         self, connection: Connection, shard: Shard, request: NodeRequest, stamp: int, epoch: Epoch
     ) -> Frame:
         """Answer once the metadata repository has confirmed the epoch."""
-        await self._verify(connection, shard, request, epoch)
+        asked = connection, shard.copies, request, epoch
+        try:
+            await self._grants.verify(*asked)
+        except LoomError:
+            if isinstance(request, Release):
+                shard.catch_up.release_later(request, stamp, partial(self._grants.check, *asked))
+            raise
         answer = await called_back(partial(_ask, connection, shard, request, stamp))
         if isinstance(request, Release):
-            shard.catch_up.released(request, answer)
+            shard.catch_up.released(request, stamp, answer)
         return answer_frame(0, answer)[0]
-
-    def _may(self, connection: Connection, request: NodeRequest, epoch: Epoch) -> bool:
-        """Return whether the peer is known to be one that may send this; anybody is, without TLS.
-        A node that has a copy may store it where it is missing."""
-        if not connection.is_encrypted:
-            return True
-        log, node = request.log, connection.principal.number
-        return self._epochs.is_sequencer(log, node, epoch) or (
-            isinstance(request, _OF_HOLDERS) and self._epochs.is_holder(log, node)
-        )
-
-    async def _verify(
-        self, connection: Connection, shard: Shard, request: NodeRequest, epoch: Epoch
-    ) -> None:
-        """Return if the epoch was granted, to this peer; raise Unavailable if not, or if that is
-        not known, and Unauthorized if the peer is another node. Any peer can send a request of any
-        epoch, so the metadata repository is asked about one that is not known here: once for each
-        epoch of a log, and for each forged one."""
-        log = request.log
-        for _ in range(2):  # an answer that was on its way before may be too old
-            await self._epochs.ask_granted(log)
-            is_granted = shard.copies.is_granted(log, epoch)
-            if is_granted and self._may(connection, request, epoch):
-                return
-        if is_granted:
-            raise Unauthorized(
-                f"{connection.principal} may not change what others have of epoch {epoch} of "
-                f"loglet {log}: another node took it"
-            )
-        raise Unavailable(
-            f"epoch {epoch} of loglet {log} was never granted: the newest one is "
-            f"{self._epochs.granted.get(log, 0)}"
-        )
 
     def _order(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         """Handle a request of the metadata repository, which may ask for everything."""

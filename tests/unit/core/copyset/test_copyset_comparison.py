@@ -15,8 +15,15 @@ LSN = make(1, 1)
 RECORD = Record(LSN, 1, Kind.DATA, 0, (ME, OTHER), 1, 0, batch=b"batch")
 
 
-def run(*nodeset: int) -> Compared:
+def run(*nodeset: int, record: Record = RECORD) -> Compared:
     """Compare with others that have nothing."""
+
+    def answer(shard: object, request: object) -> NodeAnswer:
+        if not isinstance(request, Read):
+            return Stored()
+        found = record if request.batches else record._replace(batch=b"")
+        return Delivered([found] if shard == ME else [], request.until + 1, 0, request.until)
+
     metadata = EpochMetadata(1, tuple(map(Member, nodeset)), 2)
     end = EpochEnd(1, 1, 1, 1, 1)
     state = LogState(2, 1, (metadata,), last_clean=1, tail=LSN, ends=(end,))
@@ -31,13 +38,6 @@ def run(*nodeset: int) -> Compared:
         return result
 
 
-def answer(shard: object, request: object) -> NodeAnswer:
-    if not isinstance(request, Read):
-        return Stored()
-    record = RECORD if request.batches else RECORD._replace(batch=b"")
-    return Delivered([record] if shard == ME else [], request.until + 1, 0, request.until)
-
-
 @pytest.mark.parametrize(
     ("nodeset", "missing"),
     [((ME, OTHER, 3), [Missing(OTHER, LSN, restored=True)]), ((ME, 3, 4), [])],
@@ -46,3 +46,15 @@ def test_only_shards_of_the_nodeset_miss_a_copy(
     nodeset: tuple[int, ...], missing: list[Missing]
 ) -> None:
     assert run(*nodeset).missing == missing
+
+
+@pytest.mark.parametrize(
+    ("nodeset", "copyset"),
+    [((ME, OTHER, 3), (OTHER, 3)), ((OTHER, 3, 4), (OTHER, 3)), ((OTHER, 3, 4), (ME, OTHER))],
+    ids=["it is not named", "neither named nor in the nodeset", "not in the nodeset"],
+)
+def test_a_copy_that_was_left_behind_says_nothing_about_others(
+    nodeset: tuple[int, ...], copyset: tuple[int, ...]
+) -> None:
+    compared = run(*nodeset, record=RECORD._replace(copyset=copyset))
+    assert (compared.missing, compared.left) == ([], 0)

@@ -76,12 +76,12 @@ def test_an_entry_that_no_shard_has_is_lost(
     assert drive(lost_epochs(LOG, recovered(), [1]), have) == lost
 
 
-def test_shards_that_are_rebuilt_need_not_tell_and_count_if_they_do() -> None:
+def test_shards_that_are_gone_need_not_tell_and_count_if_they_do() -> None:
     have = {1: [record(1, 2)], 2: [record(4, 2)]}
-    assert drive(lost_epochs(LOG, recovered(), [1], rebuilt=[3]), have) == []
+    assert drive(lost_epochs(LOG, recovered(), [1], gone=[3]), have) == []
     have = {1: [record(1, 2)], 2: [record(4)]}
-    assert drive(lost_epochs(LOG, recovered(), [1], rebuilt=[3]), have) == [1]
-    assert drive(lost_epochs(LOG, recovered(), [1], rebuilt=[3]), have | {3: [record(5)]}) == []
+    assert drive(lost_epochs(LOG, recovered(), [1], gone=[3]), have) == [1]
+    assert drive(lost_epochs(LOG, recovered(), [1], gone=[3]), have | {3: [record(5)]}) == []
 
 
 def test_only_epochs_are_looked_at_that_are_asked_for() -> None:

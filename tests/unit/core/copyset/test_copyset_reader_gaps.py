@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -359,6 +360,56 @@ def test_nothing_is_concluded_from_answers_from_before_records_were_copied_again
     rig.do(rig.reader.learn_authorities({1: Authority.EMPTY}, rig.now))
     assert rig.request(2).first == START
     rig.answer(2, data(at(1), 3), up_to=3)
+    assert rig.delivered == [lsns(1, 3)]
+
+
+def waiting_for(node: int, known: LogState) -> ReaderRig:
+    """A reader to which all others have said twice, long ago, that they have nothing."""
+    rig = ReaderRig(known)
+    for _ in range(20):
+        for other in [*rig.asks]:
+            if other == node:
+                rig.fail(node)
+            else:
+                rig.answer(other, up_to=3)
+        rig.pass_grace()
+    assert rig.reader.is_doubtful
+    assert not rig.gaps
+    return rig
+
+
+def is_told_by_itself(rig: ReaderRig) -> None:
+    rig.pass_time(10)
+    rig.answer(3, up_to=3, lost_through=1)
+
+
+def is_told_by_the_metadata(rig: ReaderRig) -> None:
+    rig.do(rig.reader.learn_losses({3: 1}, rig.now))
+
+
+def cannot_read_it(rig: ReaderRig) -> None:
+    rig.pass_time(10)
+    rig.answer(3, up_to=3, damaged=((at(1), at(3)),))
+
+
+@pytest.mark.parametrize("loss", [is_told_by_itself, is_told_by_the_metadata, cannot_read_it])
+@pytest.mark.parametrize("holder", [2, 4], ids=["on another node", "on a node that joined"])
+def test_a_copy_that_was_made_again_before_the_last_one_was_lost_is_found(
+    loss: Callable[[ReaderRig], None], holder: int
+) -> None:
+    """A shard that is drained, for example, loses its disk afterwards."""
+    rig = waiting_for(3, state(metadata(1, 2, 3, replication=1)))
+    rig.known = state(metadata(*sorted({1, 2, 3, holder}), replication=1))
+    loss(rig)
+    for _ in range(20):
+        for node in [*rig.asks]:
+            if node == 3:
+                rig.fail(node)
+            elif not rig.delivered:
+                records = (data(at(1), 3),) if node == holder else ()
+                rig.answer(node, *records, up_to=3)
+        rig.pass_grace()
+    assert not rig.gaps
     assert rig.delivered == [lsns(1, 3)]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from copyset_rig import a_batch
@@ -31,6 +31,7 @@ from loomlog.core.copyset.messages import (
     Trim,
 )
 from loomlog.core.copyset.record import Kind, Lsn, Record, make
+from loomlog.core.copyset.storage import LogStanding
 from loomlog.core.usage import UNKNOWN
 from loomlog.errors import Unavailable
 from loomlog.limits import MIB
@@ -94,11 +95,15 @@ class TendedLogs(MemoryLogs):
 
 class RecordedCatchUp(LogCatchUp):
     def __init__(self, copies: Copies) -> None:
-        super().__init__(ME, copies, EpochStoreClient(nobody, lambda known: None), lambda _: None)
+        self.tasks: set[asyncio.Task[None]] = set()
+        super().__init__(ME, copies, EpochStoreClient(nobody, lambda known: None), self._spawn_task)
         self.purges: list[tuple[int, Lsn]] = []
 
     def missed(self, log: int, lsn: Lsn) -> None:
         self.purges.append((log, lsn))
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.add(asyncio.ensure_future(work))
 
 
 async def nobody(frame: Frame) -> Frame:
@@ -106,7 +111,7 @@ async def nobody(frame: Frame) -> Frame:
 
 
 class CopiesRig:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_registered: bool = True) -> None:
         self.table = TendedLogs()
         settings = NodeSettings(
             node_id=ME, cluster_id="test", volumes=(str(directory),), metadata=(), listen=""
@@ -116,7 +121,8 @@ class CopiesRig:
         epochs = EpochStoreClient(nobody, lambda known: None)
         [path] = self._disks.paths
         self.copies = Copies(ME, path, self._disks, epochs, lambda: 7, lambda _: None, lambda: None)
-        self.copies.joined({})
+        if is_registered:
+            self.copies.joined({})
         self.catch_up = RecordedCatchUp(self.copies)
 
     def _open_table(self, path: str) -> TendedLogs:
@@ -126,7 +132,7 @@ class CopiesRig:
     async def ask(self, request: NodeRequest) -> NodeAnswer:
         answer: NodeAnswer = await called_back(partial(self.copies.ask, request, 1))
         if isinstance(request, Release):
-            self.catch_up.released(request, answer)
+            self.catch_up.released(request, 1, answer)
         return answer
 
     def wait(
@@ -139,6 +145,8 @@ class CopiesRig:
         return answer, partial(self.copies.connection_closed, connection)
 
     def close(self) -> None:
+        for task in self.catch_up.tasks:
+            task.cancel()
         self.copies.stop()
         self._disks.close()
 
@@ -146,6 +154,14 @@ class CopiesRig:
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[CopiesRig]:
     made = CopiesRig(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def new_rig(tmp_path: Path) -> AsyncIterator[CopiesRig]:
+    """It has not registered yet."""
+    made = CopiesRig(tmp_path, is_registered=False)
     yield made
     made.close()
 
@@ -217,6 +233,36 @@ async def test_a_node_that_was_away_is_told_to_learn_what_it_missed(rig: CopiesR
     assert len(rig.catch_up.purges) == 1
     found = await delivered(answer)
     assert record(1) not in found.records
+
+
+async def test_a_release_that_comes_before_the_node_registers_is_taken_later(
+    new_rig: CopiesRig,
+) -> None:
+    """Its sequencer sends it once."""
+    for offset in (1, 2):
+        new_rig.catch_up.release(Release(LOG, make(1, offset)), 1)
+    new_rig.copies.joined({})
+    for offset in (1, 2):
+        await new_rig.ask(Store(LOG, record(offset)))
+    answer, _ = new_rig.wait(make(1, 1))
+    assert (await delivered(answer)).records == [record(1), record(2)]
+
+
+async def test_a_release_of_another_log_is_not_tried_again(rig: CopiesRig) -> None:
+    await rig.ask(Store(LOG, record(1)))
+    rig.catch_up.release(Release(LOG, make(1, 1)), 2)
+    [repeated] = rig.catch_up.tasks
+    await asyncio.wait_for(repeated, 10)
+    assert not rig.copies.standing(LOG).released
+
+
+async def test_a_release_that_came_too_early_is_forgotten_with_its_log(new_rig: CopiesRig) -> None:
+    new_rig.catch_up.release(Release(LOG, make(1, 1)), 1)
+    new_rig.catch_up.forget(LOG)
+    new_rig.copies.joined({})
+    [repeated] = new_rig.catch_up.tasks
+    await asyncio.wait_for(repeated, 10)
+    assert new_rig.copies.standing(LOG) == LogStanding()
 
 
 async def test_a_refused_request_is_answered_like_any_other(rig: CopiesRig) -> None:

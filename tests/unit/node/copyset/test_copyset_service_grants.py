@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,23 @@ async def test_numbers_that_no_epoch_can_have_are_refused(
         peer.close()
         placed.append(await rig.append())
         await rig.shows(placed)
+
+
+async def test_a_release_is_taken_as_soon_as_its_epoch_can_be_asked_about(tmp_path: Path) -> None:
+    """Its sequencer sends it once, and nothing more is appended."""
+    async with CopysetRig(tmp_path, nodes=3, replication=2) as rig:
+        first, _, third = rig.favourites
+        await rig.append(first)
+        await rig.stop(first)
+        await rig.start(first)
+        rig.epochs.unanswered[third] = asyncio.Event()
+        assert await rig.append(first) == make(2, 1)
+        while not (await rig.tail(first)).released:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(rig.epochs.unanswered[third].wait(), 10)
+        copies = shard_on(rig.nodes[third]).copies
+        assert copies.standing(LOG).released < make(2, 0)
+        del rig.epochs.unanswered[third]
+        async with asyncio.timeout(10):  # less than the time between two releases to all nodes
+            while copies.standing(LOG).released < make(2, 0):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
