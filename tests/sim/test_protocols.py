@@ -139,7 +139,7 @@ def test_a_reader_that_believes_a_head_is_found(monkeypatch: pytest.MonkeyPatch)
         return ask(self, view, question, answered, wait_ms=wait_ms)
 
     monkeypatch.setattr(ChainRequests, "ask", hasty)
-    assert is_found(first=82)
+    assert is_found(first=102)
 
 
 def test_a_reader_that_skips_what_it_waits_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
