@@ -185,8 +185,8 @@ class RebuildingJudge(CopiesJudge):
         return ""
 
     def _forgotten(self) -> str:
-        """Return which copy its node is certain not to have; "": none. While nobody leads, it is not
-        known which segments are gone: of those, nodes forget what they had, their copies last."""
+        """Return which copy its node is certain not to have; "": none, or nobody leads, so it is
+        not known which segments are gone: of those, nodes forget all, their copies last."""
         if self._term is None:
             return ""
         for name, node in self._servers.nodes.items():
