@@ -177,7 +177,7 @@ async def test_a_silent_leader_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_answer_is_taken_before_an_order_that_follows_it() -> None:
-    """What was so when the node registered would take the place of what is so since."""
+    """Otherwise an older state would replace a newer one."""
     taken: list[str] = []
     is_ordered = asyncio.Event()
 
