@@ -185,7 +185,10 @@ class RebuildingJudge(CopiesJudge):
         return ""
 
     def _forgotten(self) -> str:
-        """Return which copy its node is certain not to have; "": none."""
+        """Return which copy its node is certain not to have; "": none, or nobody leads, so it is
+        not known which segments are gone: of those, nodes forget all, their copies last."""
+        if self._term is None:
+            return ""
         for name, node in self._servers.nodes.items():
             if not node.failed.get_loop().is_running():
                 continue  # that of a process that ended

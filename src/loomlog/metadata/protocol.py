@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Generic, NamedTuple, TypeAlias
 
 from loomlog.config import MetadataSettings
@@ -91,6 +92,8 @@ class ProtocolKeeper(ABC):
     has_streams: ClassVar[bool] = True  # a segment may have more than one stream
     has_nodesets: ClassVar[bool] = False
     has_min_replicas: ClassVar[bool] = False  # its logs may say how many replicas appends need
+    # What operators do instead of changes of streams that it does not know, by ChangeStream.Action.
+    instead: ClassVar[Mapping[int, str]] = MappingProxyType({})
 
     # ---- life
 
@@ -225,10 +228,15 @@ class ProtocolKeeper(ABC):
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
         """Seal, move or copy one stream of this protocol, or add one to a log."""
+        instead = self.instead.get(request.action)
         if request.action == pb.ChangeStream.ADD:
             raise InvalidArgument(
                 f"log {request.log!r} runs with protocol {self.protocol!r}, which has no streams "
-                f"to add{self.instead_of_adding(request.log)}"
+                f"to add{f': {instead}' if instead else ''}"
+            )
+        if instead:
+            raise InvalidArgument(
+                f"stream {request.log_stream_id} is of protocol {self.protocol!r}: {instead}"
             )
         raise InvalidArgument(
             f"stream {request.log_stream_id} is of protocol {self.protocol!r}, whose streams are "
@@ -239,10 +247,6 @@ class ProtocolKeeper(ABC):
     def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
         """Return what is known here of the replicas of one of its streams."""
         return []
-
-    def instead_of_adding(self, log: str) -> str:
-        """Return what to do if an operator wants to add a stream, beginning with ": ", or ""."""
-        return ""
 
     # ---- storage nodes
 

@@ -243,20 +243,35 @@ class MetadataLink:
         self._lost.clear()
         registration = self._registration()
         self._node_id = registration.storage_node_id
+        registered: asyncio.Future[None] = self._loop.create_future()
+
+        def take(answer: Frame | LoomError, _: memoryview) -> None:
+            """Take the answer before the orders that follow it."""
+            if registered.done():
+                return
+            try:
+                if isinstance(answer, LoomError):
+                    raise answer
+                self._take_registration(address, connection, answer)
+            except Exception as error:
+                registered.set_exception(error)
+            else:
+                registered.set_result(None)
+
+        request = pb.Frame(register=registration, leader_epoch=self._leader_epoch)
+        request_id = connection.call(request, (), take, timeout_s=answer_s)
         try:
-            answer, _ = await connection.request(
-                pb.Frame(register=registration, leader_epoch=self._leader_epoch),
-                timeout_s=answer_s,
-            )
-            self._check_leader(address, answer.leader_epoch)
-            self._check_taken_in(answer.registered)
+            await registered
         except BaseException as error:
+            connection.forget(request_id)
             if isinstance(error, _REFUSALS) and connection.closed:  # that was not the answer
                 raise Unavailable(str(error)) from error
             connection.close()
             raise
-        if connection.closed:
-            return
+
+    def _take_registration(self, address: str, connection: Connection, answer: Frame) -> None:
+        self._check_leader(address, answer.leader_epoch)
+        self._check_taken_in(answer.registered)
         self._connection = connection
         self.rolled_back = None
         self._unanswered = self._short_beats = 0

@@ -33,6 +33,7 @@ class PlayedRepository(Service):
         self.refusal: LoomError | None = None
         self.answers = True  # whether it says that it still leads
         self.others: list[str] = []
+        self.order: pb.Frame | None = None  # sent right behind the answer
         self.registered = asyncio.Event()
         self.lost = asyncio.Event()
 
@@ -43,6 +44,8 @@ class PlayedRepository(Service):
             raise NotLeader("not I", self.leader)
         self.registered.set()
         answer = pb.Registered(heartbeat_s=0.01, metadata=self.others)
+        if self.order is not None:
+            asyncio.get_running_loop().call_soon(connection.send, self.order)
         return pb.Frame(registered=answer, leader_epoch=self.epoch)
 
     def _ask(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
@@ -73,11 +76,12 @@ async def linked(
     on_registered: Callable[[pb.Registered], None] = lambda answer: None,
     make_report: Callable[[], pb.GetReportResponse] = pb.GetReportResponse,
     make_short_report: Callable[[], pb.GetReportResponse] = pb.GetReportResponse,
+    service: Service | None = None,
 ) -> AsyncIterator[MetadataLink]:
     link = MetadataLink(
         [repository.server.address for repository in known],
         Codec("vsn"),
-        Service(Codec("vsn"), {}),
+        service or Service(Codec("vsn"), {}),
         lambda: pb.Register(storage_node_id=1),
         on_registered,
         make_report,
@@ -170,6 +174,23 @@ async def test_a_silent_leader_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
             await happens(old.lost)
             old.epoch = 0
             await happens(new.registered)
+
+
+async def test_the_answer_is_taken_before_an_order_that_follows_it() -> None:
+    """Otherwise an older state would replace a newer one."""
+    taken: list[str] = []
+    is_ordered = asyncio.Event()
+
+    def order(connection: Connection, frame: Frame, payload: memoryview) -> None:
+        taken.append("order")
+        is_ordered.set()
+
+    service = Service(Codec("vsn"), {"copyset_rebuild": order})
+    async with repositories(3) as (leader,):
+        leader.order = pb.Frame(copyset_rebuild=pb.CopysetRebuild(events=7))
+        async with linked(leader, on_registered=lambda _: taken.append("answer"), service=service):
+            await happens(is_ordered)
+    assert taken == ["answer", "order"]
 
 
 async def test_a_failure_that_nobody_expected_is_logged_and_it_registers_again(

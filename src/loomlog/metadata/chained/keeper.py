@@ -39,6 +39,7 @@ from loomlog.errors import InvalidArgument, Timeout, Unavailable
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.chained.decisions import Decisions
 from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.instead import INSTEAD
 from loomlog.metadata.chained.nodes import ChainNodes
 from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
@@ -73,6 +74,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     """Makes and seals the chains of one term; upkeep.py repairs and trims them."""
 
     protocol: ClassVar[str] = CHAINED
+    instead: ClassVar[Mapping[int, str]] = INSTEAD
     has_min_replicas: ClassVar[bool] = True
     records: ChainedCatalog
 
@@ -395,9 +397,6 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
         standings = map(self.upkeep.standing, self.records.of_log(log.log_id))
         return [part for standing in standings if standing for part in outage(standing, away)]
-
-    def instead_of_adding(self, log: str) -> str:
-        return f": `loom log switch {log} --streams N` gives it another number of chains"
 
     def forgotten(self, node: NodeId) -> list[str]:
         return [f"segment {loglet}" for loglet in self.upkeep.remover.forgotten(node)]

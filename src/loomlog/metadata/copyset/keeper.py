@@ -24,6 +24,7 @@ from loomlog.limits import NODESET_MAX
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord
 from loomlog.metadata.copyset.completion import Completion
 from loomlog.metadata.copyset.epoch_store import EpochStore
+from loomlog.metadata.copyset.instead import INSTEAD
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.rebuild_log import RebuildLog
 from loomlog.metadata.copyset.rebuilder import Rebuilder
@@ -59,6 +60,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     """Makes, seals and shows copyset loglets; recoveries.py gives them new epochs."""
 
     protocol: ClassVar[str] = COPYSET
+    instead: ClassVar[Mapping[int, str]] = INSTEAD
     records: CopysetCatalog
     has_streams: ClassVar[bool] = False
     has_nodesets: ClassVar[bool] = True

@@ -67,7 +67,7 @@ class Rebuilder:
         self._after_s = max(settings.rebuild_after_s, settings.replace_after_s or 0.0)
         self._work = RetryLoop("rebuilding", self._step, context.background)
         self._reports: dict[ShardId, pb.DonorReport] = {}
-        self._sent: pb.CopysetRebuild | None = None
+        self._sent = self.news()  # nodes get it when they register
         self._version_at = 0, 0.0  # which version began when
         self._closed_since: dict[ShardId, float] = {}  # its copies are not there, or do not open
         self._why: dict[ShardId, str] = {}  # what each waits for
@@ -455,7 +455,7 @@ class Rebuilder:
 
     def _tell(self) -> None:
         news = self.news()
-        if news == self._sent or (self._sent is None and not news.shards):
+        if news == self._sent:
             return
         self._sent = news
         for node in self._connected.all_reachable():

@@ -153,8 +153,14 @@ async def test_operators_move_replicas_of_chains_and_do_nothing_else_with_them(
     async with SmallCluster(tmp_path, real=4, heartbeat_s=0.1) as cluster:
         log = await cluster.create_chained()
         stream = log.streams[0].log_stream_id
-        for action in (pb.ChangeStream.SEAL, pb.ChangeStream.UNSEAL, pb.ChangeStream.SYNC):
-            with pytest.raises(InvalidArgument, match="loom log switch"):
+        for action, instead in (
+            (pb.ChangeStream.SEAL, "loom acl revoke"),
+            (pb.ChangeStream.PRIMARY, "loom stream move"),
+            (pb.ChangeStream.SYNC, "loom stream scrub"),
+            (pb.ChangeStream.REMOVE, "--streams N"),
+            (pb.ChangeStream.ADD_REPLICA, "--replicas N"),
+        ):
+            with pytest.raises(InvalidArgument, match=instead):
                 await cluster.change(action, stream)
         with pytest.raises(InvalidArgument, match="loom log switch"):
             await cluster.change(pb.ChangeStream.ADD, log="events")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cluster_requests import copyset, segments
 from poll import until
 from small_cluster import QUICK, SmallCluster
 
 from loomlog.core.copyset.record import epoch_of, make
+from loomlog.errors import InvalidArgument
 from loomlog.metadata.copyset.keeper import CopysetKeeper
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -99,3 +101,21 @@ async def test_what_is_deleted_leaves_nothing(tmp_path: Path) -> None:
         keeper = term.keepers["copyset"]
         assert isinstance(keeper, CopysetKeeper)
         await until(lambda: keeper.records.get(loglet) is None)
+
+
+async def test_operators_learn_what_to_do_instead_of_changing_streams(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
+        log = await cluster.create_copyset()
+        stream = log.streams[0].log_stream_id
+        for action, instead in (
+            (pb.ChangeStream.SEAL, "loom acl revoke"),
+            (pb.ChangeStream.MOVE, "loom rebalance"),
+            (pb.ChangeStream.PRIMARY, "loom node drain"),
+            (pb.ChangeStream.SYNC, "loom node rebuild-status"),
+            (pb.ChangeStream.REMOVE, "loom log trim"),
+            (pb.ChangeStream.UNREGISTER, "--replicas N"),
+        ):
+            with pytest.raises(InvalidArgument, match=instead):
+                await cluster.change(action, stream)
+        with pytest.raises(InvalidArgument, match="--nodeset N"):
+            await cluster.change(pb.ChangeStream.ADD, log="events")

@@ -1,0 +1,26 @@
+"""Name what operators of `chained` logs do where those of other logs change a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from loomlog.wire import loomlog_pb2 as pb
+
+_REPLICAS: Final = "`loom log switch LOG --replicas N` gives the log another number of replicas"
+_SEAL: Final = "it is not sealed by hand: `loom acl revoke` takes the permission to append away"
+
+INSTEAD: Final[Mapping[int, str]] = {
+    pb.ChangeStream.SEAL: _SEAL,
+    pb.ChangeStream.UNSEAL: _SEAL,
+    pb.ChangeStream.ADD: "`loom log switch LOG --streams N` gives it another number of chains",
+    pb.ChangeStream.REMOVE: "`loom log switch LOG --streams N` gives the log fewer chains",
+    pb.ChangeStream.UNREGISTER: _REPLICAS,
+    pb.ChangeStream.ADD_REPLICA: _REPLICAS,
+    pb.ChangeStream.PRIMARY: (
+        "chains have no primary: `loom stream move STREAM --from NODE` takes a replica off a node"
+    ),
+    pb.ChangeStream.SYNC: (
+        "spares are filled without a command: `loom stream scrub STREAM` repairs replicas"
+    ),
+}
