@@ -1,4 +1,4 @@
-"""Which peers may send requests of an epoch: the one that took it, if anybody did.
+"""Know which peers may send requests of an epoch: the one that took it, if anybody did.
 
 Any peer can send a request of any epoch, so the metadata repository is asked about one that is not
 known here: once for each epoch of a log, and for each forged one.

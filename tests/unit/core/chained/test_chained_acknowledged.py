@@ -293,8 +293,8 @@ def test_only_what_no_block_could_tell_is_told_by_itself() -> None:
 
 
 def test_a_block_that_tells_of_many_can_still_be_completed() -> None:
-    """Its writer, or several, may have sent it again with other addresses; a request takes no more
-    than a writer tells at a time."""
+    """Writers may have sent it again with other addresses; a request takes no more than a writer
+    tells at a time."""
     log = Chains()
     block = batch(log.ticket())
     for begin in range(1000, 2000, ACKNOWLEDGED_MAX):

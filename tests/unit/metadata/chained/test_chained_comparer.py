@@ -73,7 +73,7 @@ async def test_a_failed_attempt_is_repeated_after_a_pause(monkeypatch: pytest.Mo
 
 
 class SlowEpochs(NoEpochs):
-    """It takes as long as a test wants until it is known what is lost; then an epoch begins."""
+    """A test says when it is known what is lost; then an epoch begins."""
 
     def __init__(self) -> None:
         super().__init__()

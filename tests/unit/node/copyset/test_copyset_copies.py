@@ -160,7 +160,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[CopiesRig]:
 
 @pytest.fixture
 async def new_rig(tmp_path: Path) -> AsyncIterator[CopiesRig]:
-    """It has not registered yet."""
+    """The node has not registered yet."""
     made = CopiesRig(tmp_path, is_registered=False)
     yield made
     made.close()
@@ -238,7 +238,7 @@ async def test_a_node_that_was_away_is_told_to_learn_what_it_missed(rig: CopiesR
 async def test_a_release_that_comes_before_the_node_registers_is_taken_later(
     new_rig: CopiesRig,
 ) -> None:
-    """Its sequencer sends it once."""
+    """A sequencer sends it once."""
     for offset in (1, 2):
         new_rig.catch_up.release(Release(LOG, make(1, offset)), 1)
     new_rig.copies.joined({})

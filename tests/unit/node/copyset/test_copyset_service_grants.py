@@ -91,7 +91,7 @@ async def test_numbers_that_no_epoch_can_have_are_refused(
 
 
 async def test_a_release_is_taken_as_soon_as_its_epoch_can_be_asked_about(tmp_path: Path) -> None:
-    """Its sequencer sends it once, and nothing more is appended."""
+    """A sequencer sends it once, and nothing more is appended."""
     async with CopysetRig(tmp_path, nodes=3, replication=2) as rig:
         first, _, third = rig.favourites
         await rig.append(first)
