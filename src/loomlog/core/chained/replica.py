@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from loomlog.core.chained.chain import Block, Extent
 from loomlog.core.chained.messages import (
+    ACKNOWLEDGED_MAX,
     Acknowledge,
     Answer,
     Before,
@@ -204,21 +205,24 @@ def _acknowledge(addresses: tuple[Glsn, ...], standing: Standing, blocks: Blocks
         extent = blocks.find(address)
         if extent is not None and extent.first == address and blocks.size_of(extent):
             if extent.last > standing.trimmed:
-                changes += _tell(extent, (address,), blocks)
+                changes += _tell(extent, (address,), blocks, ACKNOWLEDGED_MAX + 1)
         elif address > standing.trimmed:
             answer = Missing(standing.trimmed)
     return answer, tuple(changes)
 
 
-def _tell(extent: Extent, addresses: tuple[Glsn, ...], blocks: Blocks) -> tuple[Change, ...]:
-    """Return what stores these addresses with a block, besides those that are."""
+def _tell(
+    extent: Extent, addresses: tuple[Glsn, ...], blocks: Blocks, most: int
+) -> tuple[Change, ...]:
+    """Return what stores these addresses with a block, besides those that are, but not more than
+    `most`: a writer may send its block again and again, each time with others."""
     if not addresses:
         return ()
     known = blocks.acknowledged_in(extent)
-    new = [address for address in addresses if address not in known]
-    if not new:
+    told = (*known, *(address for address in addresses if address not in known))[:most]
+    if len(told) <= len(known):
         return ()
-    return (Tell(extent, blocks.latest_us(extent), blocks.size_of(extent), (*known, *new)),)
+    return (Tell(extent, blocks.latest_us(extent), blocks.size_of(extent), told),)
 
 
 def _trim(position: Glsn, standing: Standing) -> Decision:
@@ -258,7 +262,8 @@ def _store(block: Block, standing: Standing, blocks: Blocks) -> Decision:
     if extent is None or extent.first > block.last:
         return Stored(), (Put(block),)
     if extent == block.extent and blocks.load(extent).is_same(block):
-        return Stored(), _tell(extent, block.acknowledged, blocks)  # a reader may have brought it
+        # A reader may have brought it.
+        return Stored(), _tell(extent, block.acknowledged, blocks, ACKNOWLEDGED_MAX)
     return Written(), ()
 
 
@@ -276,7 +281,8 @@ def _read(request: Read, standing: Standing, blocks: Blocks) -> Answer:
     found = _found(extent, standing, blocks)
     if extent is None or not request.with_acknowledged or not isinstance(found, Found):
         return found
-    return Found(found.block._replace(acknowledged=blocks.acknowledged_in(extent)))
+    told = blocks.acknowledged_in(extent)[-ACKNOWLEDGED_MAX:]  # a request takes no more
+    return Found(found.block._replace(acknowledged=told))
 
 
 def _list(request: List, blocks: Blocks) -> Listed:

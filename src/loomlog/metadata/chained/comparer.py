@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakValueDictionary
 
 from loomlog.core.chained.chain import Unheard
 from loomlog.core.chained.comparison import compare, find_lost
@@ -40,6 +41,7 @@ class _Reports:
 
     def __init__(self) -> None:
         self.addresses: set[Glsn] = set()
+        self.asked = 0  # perhaps more than once
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -56,6 +58,7 @@ class ChainComparer:
         self._driver, self._nodes = epochs.driver, epochs.nodes
         self._background = background
         self._reports: dict[LogId, _Reports] = {}
+        self._recording: WeakValueDictionary[LogId, asyncio.Lock] = WeakValueDictionary()
         self._paused_until_s: dict[LogId, float] = {}
         self._work = RetryLoop("comparison of segment", self._step, background)
         self.trouble: dict[LogId, str] = {}  # why replicas were not compared
@@ -115,14 +118,17 @@ class ChainComparer:
         if len(addresses) > ACKNOWLEDGED_MAX:
             raise InvalidArgument(f"{len(addresses)} blocks are too many at a time")
         projection = self._used(loglet).projection
-        if addresses and max(addresses) >= projection.start:
+        if not addresses:
+            return pb.Frame(done=pb.Done())
+        if max(addresses) >= projection.start:
             raise Unavailable(f"epoch {projection.epoch} of segment {loglet} is not over")
         reports = self._reports.get(loglet)
         if reports is None:
             reports = self._reports[loglet] = _Reports()
             self._background.spawn(self._record(loglet, reports), "what writers report")
-        if len(reports.addresses) > REPORTED_MAX:
+        if reports.asked >= REPORTED_MAX:
             raise Busy("too many blocks are looked for: try again later")
+        reports.asked += len(addresses)
         reports.addresses.update(addresses)
         await asyncio.shield(reports.done)
         return pb.Frame(done=pb.Done())
@@ -130,11 +136,12 @@ class ChainComparer:
     async def _record(self, loglet: LogId, reports: _Reports) -> None:
         now_s = asyncio.get_running_loop().time
         try:
-            await asyncio.sleep(max(GATHER_S, self._paused_until_s.get(loglet, 0.0) - now_s()))
-            del self._reports[loglet]  # what is reported from now on is looked for later
-            if await self._find_and_record(loglet, reports.addresses):
-                paused = {key: s for key, s in self._paused_until_s.items() if s > now_s()}
-                self._paused_until_s = {**paused, loglet: now_s() + PAUSE_S}
+            async with self._recording.setdefault(loglet, asyncio.Lock()):
+                await asyncio.sleep(max(GATHER_S, self._paused_until_s.get(loglet, 0.0) - now_s()))
+                del self._reports[loglet]  # what is reported from now on is looked for later
+                if await self._find_and_record(loglet, reports.addresses):
+                    paused = {key: s for key, s in self._paused_until_s.items() if s > now_s()}
+                    self._paused_until_s = {**paused, loglet: now_s() + PAUSE_S}
             reports.done.set_result(None)
         except LoomError as error:
             reports.done.set_exception(error)

@@ -14,14 +14,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.messages import Release
 from loomlog.core.copyset.record import Epoch, epoch_of
-from loomlog.errors import LoomError
+from loomlog.errors import LoomError, NotFound
 from loomlog.node.workers import insist
 from loomlog.types import LogId
 
 RETRY: Final = Backoff(0.05, 2.0)
 LATE_MAX: Final = 10_000  # epochs of logs; any peer may send releases while nobody can be asked
 
-# Returns whether it counts; raises LoomError while that is not known.
+# Returns whether it counts; raises NotFound if there is no such log, and another LoomError while
+# that is not known.
 Check: TypeAlias = Callable[[], Awaitable[bool]]
 
 
@@ -82,5 +83,7 @@ class LateReleases:
             if not await late.check() or key not in self._late:  # or the log was deleted
                 return True
             return await self._take(late.release, late.stamp)
+        except NotFound:  # the log was deleted
+            return True
         except LoomError:
             return False

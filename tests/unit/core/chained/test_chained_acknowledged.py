@@ -15,12 +15,15 @@ from loomlog.core.chained.messages import (
     Acknowledge,
     Done,
     EpochOver,
+    Found,
     List,
     Listed,
     Missing,
+    Stored,
     Write,
 )
 from loomlog.core.chained.newcomer import Newcomer, create
+from loomlog.core.chained.read import read_at
 from loomlog.core.chained.reconfigure import Admission, Goal
 from loomlog.core.chained.replica import Standing, decide
 from loomlog.core.chained.trim import trim
@@ -287,3 +290,23 @@ def test_only_what_no_block_could_tell_is_told_by_itself() -> None:
     assert list(untold.take_idle()) == [((1, 1, 0), (10,))]
     assert list(untold.take_idle()) == [((1, 1, 1), (11, 13))]
     assert not untold
+
+
+def test_a_block_that_tells_of_many_can_still_be_completed() -> None:
+    """Writers may have sent it again with other addresses; a request takes no more than a writer
+    tells at a time."""
+    log = Chains()
+    block = batch(log.ticket())
+    for begin in range(1000, 2000, ACKNOWLEDGED_MAX):
+        told_now = block._replace(acknowledged=tuple(range(begin, begin + ACKNOWLEDGED_MAX)))
+        assert log.replica_answers(HEAD, Write(1, told_now)) == Stored()
+    assert log.replica_answers(HEAD, Acknowledge(1, (block.first,))) == Done()
+    assert isinstance(log.run(read_at(log.projection, block.first)), Found)
+    for ask in log.asked:
+        if isinstance(ask.request, Write):
+            told_then = ask.request.block.acknowledged
+            assert block.first in told_then
+            assert len(told_then) <= ACKNOWLEDGED_MAX
+    listed = log.replica_answers(HEAD, List(1, 1, 9, with_acknowledged=True))
+    assert isinstance(listed, Listed)
+    assert len(listed.acknowledged) == ACKNOWLEDGED_MAX + 1

@@ -145,10 +145,12 @@ class Chains(SegmentViews[ChainView]):
     def _tell_soon(self, untold: Iterable[tuple[ChainKey, tuple[Glsn, ...]]]) -> None:
         for chain, addresses in untold:
             if len(self._telling) >= TELLING_MAX:
-                next(iter(self._telling)).cancel()
+                oldest = next(iter(self._telling))
+                del self._telling[oldest]
+                oldest.cancel()
             telling = asyncio.get_running_loop().create_task(self._tell(*chain, addresses))
             self._telling[telling] = None
-            telling.add_done_callback(self._telling.pop)
+            telling.add_done_callback(lambda done: self._telling.pop(done, None))
 
     async def _tell(
         self, stream: StreamId, epoch: int, chain: int, addresses: tuple[Glsn, ...]
