@@ -345,3 +345,29 @@ async def test_no_rows_are_published_as_nothing(log: Log) -> None:
     assert await writer.publish(3, await log.stage([])) == Published(0, 0)
     assert await writer.sequence() == 3
     assert await log.tail() == 0
+
+
+# ---- metadata restored from a copy --------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["ordered", "chained", "copyset"])
+async def test_rows_are_published_under_a_number_that_the_metadata_forgot(
+    cluster: Cluster, protocol: str
+) -> None:
+    """The stream knows the number, and the rows that were published under it are others."""
+    log = await cluster.create_log(protocol, protocol=protocol, replicas=2)
+    writer, register = await log.writer("w"), cluster.register(f"writer/{protocol}/w")
+    await writer.publish(1, await log.stage(rows(1, 2)))
+    copied = await register.get()
+    await writer.publish(2, await log.stage(rows(3, 2)))
+    newer = await register.get()
+    assert copied is not None
+    assert newer is not None
+    await register.swap(copied.value, newer.version)  # as `loom metadata catch-up` does
+    assert await writer.sequence() == 1
+    again = await writer.publish(2, await log.stage(rows(5, 3)))
+    assert values([await log.read(n) for n in range(again.first, again.last + 1)]) == [5, 6, 7]
+    await log.append(b"8")
+    assert values(await read(log)) == list(range(1, 9))
+    await writer.publish(3, await log.stage(rows(9, 1)))
+    assert values(await read(log)) == list(range(1, 10))

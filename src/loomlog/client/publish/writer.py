@@ -123,7 +123,7 @@ class Writer:
 
     def _new_state(self, staged_from: Glsn) -> WriterState:
         return WriterState(
-            producer_id=self._rng.getrandbits(63) or 1,
+            producer_id=self._new_producer(),
             sequence=0,
             published=(0, 0),
             stream=0,
@@ -131,6 +131,9 @@ class Writer:
             next_staged_from=staged_from,
             changed_us=self._now_us(),
         )
+
+    def _new_producer(self) -> int:
+        return self._rng.getrandbits(63) or 1
 
     async def sequence(self) -> int:
         """Return the sequence number of the last publication; 0 if there is none. A publication
@@ -282,6 +285,10 @@ class Writer:
         first = await self._append(intent, known, search=search)
         if not first:
             return await self._move(intent, known)
+        if first <= intent.fixed.above:
+            # It was there before. The metadata was restored from a copy that does not know of that.
+            state = replace(state, producer_id=self._new_producer())
+            return await self._swap(state, version)
         positions = first, first + intent.reference.rows - 1
         sequence = intent.reference.sequence
         state = replace(state, changed_us=self._now_us())

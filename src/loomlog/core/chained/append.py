@@ -156,10 +156,13 @@ def append_next(
     directly behind the `expected` position any more, and nothing was written."""
     while True:
         ticket, projection = yield from next_ticket(projection, count, expected, report)
-        outcome, projection = yield from write(projection, ticket, place(ticket), report, once=once)
-        if not isinstance(outcome, Overtaken):
+        outcome, projection = yield from write(
+            projection, ticket, place(ticket), report, once=once, alone=True
+        )
+        if isinstance(outcome, Overtaken):
+            report(Interrupted(f"position {ticket.first} was filled before it was written"))
+        elif once or isinstance(outcome, Appended):
             return ticket, outcome
-        report(Interrupted(f"position {ticket.first} was filled before it was written"))
 
 
 def next_ticket(
@@ -195,11 +198,13 @@ def write(
     report: Report = lambda interrupted: None,
     *,
     once: bool = False,
+    alone: bool = False,
 ) -> Steps[tuple[Appended | Overtaken | Interrupted, Projection]]:
     """Write a block where its ticket says. Return the outcome and the newest projection.
 
-    Interrupted only if it is tried `once`. AppendUnknown: the position was trimmed before the
-    outcome was known."""
+    Interrupted only if it is tried `once`, or if nobody else writes the block (`alone`) and its
+    head refused it until its epoch was over: then it is nowhere. AppendUnknown: the position was
+    trimmed before the outcome was known."""
     attempts = 0
     untouched = True
     while True:
@@ -217,6 +222,8 @@ def write(
             if untouched:
                 report(outcome)
         projection = yield from _renew(projection, outcome, attempts)
+        if alone and untouched and projection.epoch > ticket.epoch:
+            return outcome, projection
         attempts += 1
 
 

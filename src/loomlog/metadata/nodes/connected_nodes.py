@@ -213,6 +213,13 @@ class ConnectedNodes:
             old.close(Unavailable(f"node {node} registered again"))
         self._check(self._nodes[node])
 
+    def let_register_again(self, node: NodeId) -> None:
+        """Close the connection of a node, if there is one: another process with its data wrote what
+        is known of it, and is gone."""
+        known = self._nodes.get(node)
+        if known is not None and known.connection is not None:
+            known.connection.close(Unavailable(f"another process registered as node {node}"))
+
     def lost(self, connection: Connection) -> ConnectedNode | None:
         """Return the node that registered on a connection that was lost, if any."""
         node = self._node_of.pop(connection, None)

@@ -70,6 +70,7 @@ class Registration:
         known_run = request.known_run if verdict is Verdict.KNOWN else pb.NoteRun()
         await self._gate.admit(request.storage_node_id, connection, known_run)
         async with self._one_by_one:
+            _check_open(connection)
             verdict = self._judge(request)
             if verdict is Verdict.HELD_BACK:
                 return self._hold_back(request)
@@ -88,7 +89,8 @@ class Registration:
                 self._record_of(request), partial(self._note_losses, request, lost)
             )
             if connection.closed:
-                raise Unavailable("the connection was lost")
+                self._nodes.let_register_again(request.storage_node_id)
+            _check_open(connection)
             self._join(connection, request, record)
         cluster = self._catalog.cluster
         answer = pb.Registered(
@@ -239,6 +241,11 @@ class Registration:
             logger.warning("held back an empty node at %s: %s", request.address, why)
         self._nodes.hold_back(node, request.address)
         return pb.Registered(cluster_id=self._catalog.cluster.cluster_id, held_back=why)
+
+
+def _check_open(connection: Connection) -> None:
+    if connection.closed:
+        raise Unavailable("the connection was lost")
 
 
 def _check_bounds(request: pb.Register) -> None:

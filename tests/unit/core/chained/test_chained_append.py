@@ -13,6 +13,7 @@ from loomlog.core.chained.messages import (
     InForce,
     Interrupted,
     Next,
+    Read,
     Renew,
     Ticket,
     Write,
@@ -68,6 +69,23 @@ class Ended(Log):
             self.reconfigured(Goal(close=True))
             return Lost()
         return super().answer(ask)
+
+
+class Reconfigured(Log):
+    """A log whose next epoch begins when the writer has its first ticket."""
+
+    def answer(self, ask: ChainedAsk) -> Answer:
+        if isinstance(ask.request, Write) and self.projection.epoch == 1:
+            self.reconfigured(Goal())
+        return super().answer(ask)
+
+
+def test_what_was_refused_at_the_head_is_not_looked_for_in_the_next_epoch() -> None:
+    """Nothing of it is anywhere. A writer that may not read could not look."""
+    log = Reconfigured()
+    assert log.append().epoch == 2
+    assert not any(isinstance(ask.request, Read) for ask in log.asked)
+    assert [report is None for report in log.reports] == [True, False, True]
 
 
 def test_what_was_overtaken_is_reported_as_not_written() -> None:

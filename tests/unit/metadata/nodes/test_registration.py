@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from poll import until
 from scripted_node import Peer, ScriptedNode
 from small_cluster import QUICK, SmallCluster
 
 from loomlog import limits
 from loomlog.errors import AlreadyExists, InvalidArgument, NotFound, Unauthorized, Unavailable
 from loomlog.metadata import MetadataRepository
+from loomlog.metadata.catalog.catalog import Catalog
+from loomlog.metadata.catalog.records import NodeRecord
+from loomlog.metadata.nodes.registration import Registration
 from loomlog.storage.identity import fingerprint
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.link import Connection
 
 
 async def test_a_new_node_gets_the_secret_of_the_cluster(tmp_path: Path) -> None:
@@ -350,6 +356,42 @@ async def test_a_node_that_registers_again_replaces_its_old_connection(tmp_path:
         await node.until(lambda: node.connection is None)
         assert (await cluster.status()).nodes[0].alive
         await again.disconnect()
+
+
+async def test_a_twin_that_is_lost_while_it_registers_does_not_leave_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process on a copy of the node's data; clients would go where nobody is any more."""
+    twin, put_node = ScriptedNode(1), Catalog.put_node
+    registering: list[Connection] = []
+
+    async def put(
+        self: Catalog, node: NodeRecord, note_losses: Callable[[NodeRecord], NodeRecord]
+    ) -> NodeRecord:
+        record = await put_node(self, node, note_losses)
+        if node.address == twin.address:
+            await twin.disconnect()
+            await until(lambda: registering[-1].closed)
+        return record
+
+    async def register(
+        self: Registration, connection: Connection, request: pb.Register
+    ) -> pb.Registered:
+        registering.append(connection)
+        return await real_register(self, connection, request)
+
+    real_register = Registration.register
+    monkeypatch.setattr(Catalog, "put_node", put)
+    monkeypatch.setattr(Registration, "register", register)
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        twin.cluster_secret = node.cluster_secret
+        with pytest.raises(Unavailable):
+            await twin.join(cluster.address)
+        await node.until(lambda: node.connection is None)
+        await node.join(cluster.address)
+        (status,) = (await cluster.status()).nodes
+        assert (status.alive, status.address) == (True, node.address)
 
 
 async def test_a_node_without_an_id_is_refused(tmp_path: Path) -> None:

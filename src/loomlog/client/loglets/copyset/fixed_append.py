@@ -8,7 +8,7 @@ at any time: it is stored once or, if all were too late, never.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.contract import Confirm, Fixed
@@ -28,6 +28,8 @@ from loomlog.protocol_names import COPYSET
 from loomlog.types import Buffer, Glsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
+_Result = TypeVar("_Result")
+
 ANSWER_S: Final = 2.0  # then the metadata is refreshed and the batch sent again
 
 
@@ -43,16 +45,17 @@ class FixedAppend:
     async def reserve(self, stream: StreamId, tail: Glsn) -> Fixed:
         """Choose the epoch that takes appends now; raise Sealed if the segment has ended."""
 
-        async def ask(view: View) -> Epoch:
+        async def ask(view: View) -> pb.CopysetTail:
             frame = pb.Frame(find_copyset_tail=pb.FindCopysetTail(loglet_id=view.loglet))
             answer = await self._sequencers.ask(view, frame, ANSWER_S)
-            return int(answer.copyset_tail.epoch)
+            return answer.copyset_tail
 
         try:
-            epoch: Epoch = await self._insist(stream, ask)
+            found = await self._insist(stream, ask)
         except SegmentGoneError as error:
             raise Sealed(str(error)) from error
-        above, last = max(tail, make(epoch, 0)), make(epoch, OFFSET_MAX)
+        epoch: Epoch = found.epoch
+        above, last = max(tail, found.tail, make(epoch, 0)), make(epoch, OFFSET_MAX)
         return Fixed(COPYSET, stream, above, last, epoch)
 
     async def append(self, fixed: Fixed, batch: Buffer, confirm: Confirm) -> Glsn:
@@ -78,9 +81,9 @@ class FixedAppend:
     async def _insist(
         self,
         stream: StreamId,
-        attempt: Callable[[View], Awaitable[int | None]],
+        attempt: Callable[[View], Awaitable[_Result | None]],
         *tolerated: type[LoomError],
-    ) -> int:
+    ) -> _Result:
         """Retry until an attempt returns a result; raise other errors than `tolerated` ones."""
         retries = Retries(self._rng, self._timeout_s)
         while True:
