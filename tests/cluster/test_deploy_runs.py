@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from configparser import ConfigParser
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +120,14 @@ def test_the_services_of_compose_are_a_cluster(tmp_path: Path) -> None:
     with ExitStack() as stack:
         for name in sorted(services, key=lambda name: name not in first):
             for other in services[name].get("depends_on", ()):
-                wait_until(lambda other=other: is_healthy(other))
+                wait_until(partial(is_healthy, other))
             place = tmp_path / name
             place.mkdir(mode=0o700)
             command = machines.placed(services[name]["command"], name)
             words = shlex.split(command.replace("/var/lib/loomlog", str(place)))
             stack.enter_context(running(words))
         for name in services:
-            wait_until(lambda name=name: is_healthy(name))
+            wait_until(partial(is_healthy, name))
         at = machines.addresses
         metadata = f"{at['vmr']}:7400"
         nodes = [name for name in services if name.startswith("vsn")]
@@ -259,7 +260,7 @@ def test_the_pods_of_kubernetes_are_a_cluster(tmp_path: Path) -> None:
             stack.enter_context(running(words, given))
         for pod in pods:
             url = pod.url("readinessProbe", at[pod.name])
-            wait_until(lambda url=url: is_answered(url))
+            wait_until(partial(is_answered, url))
             assert is_answered(pod.url("livenessProbe", at[pod.name]))
         cluster = f"{at['loomlog-vmr-1']}:7400"
         loom = Loom(cluster, tls=str(secret / "operator-root.pem"))
