@@ -64,8 +64,8 @@ class MetadataSettings:
     cluster_id: str
     directory: str
     listen: str = "127.0.0.1:7400"
-    advertise: str | None = None  # the address for others, if it is alone; default: `listen`
     http: str | None = "127.0.0.1:7480"
+    advertise: str | None = None  # the address for others, if it is alone; default: `listen`
     failure_detection_s: float = limits.FAILURE_DETECTION_S
     heartbeat_s: float = limits.HEARTBEAT_S
     replace_after_s: float | None = None  # of silence; None: as soon as a node counts as dead
