@@ -45,7 +45,10 @@ def flip(directory: Path, values: list[bytes]) -> None:
     may have been written again by a recovery."""
     left = set(values)
     for path in [path for path in directory.rglob("*") if path.is_file()]:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # a temporary one
+            continue
         for value in values:
             for found in re.finditer(re.escape(value[:100]), content):
                 with path.open("r+b") as file:

