@@ -276,6 +276,7 @@ class CopysetService(NodeProtocol):
         shard, epoch = self._shards.get(message.shard), claimed_epoch(request)
         if epoch and not (
             shard.copies.is_granted(request.log, epoch)
+            # Without TLS anybody may, and most requests need no further look.
             and (not connection.is_encrypted or self._grants.may(connection, request, epoch))
         ):
             return self._when_granted(connection, shard, request, message.stamp, epoch)

@@ -207,7 +207,7 @@ class RandomLog(Forgetful):
             self._begin_epoch(Goal(leaving=frozenset([first.node_id])))
 
     def _renew(self) -> None:
-        """Fill all nodes but one anew, at the same time."""
+        """Replace all replicas but one by new ones, which are filled at the same time."""
         if min(map(len, self.projection.chains)) == len(NODES):
             others = self.random.sample(NODES, 2)
             self._begin_epoch(Goal(leaving=frozenset(others)))
