@@ -47,7 +47,7 @@ ANSWER_S: Final = 10.0  # for what has to reach a disk that others use, too
 PAUSE: Final = Backoff(0.1, 30.0)  # before another scan for what was left
 LOGS_AT_ONCE: Final = 4
 PORTION_BYTES: Final = 128 * KIB  # restored at once, if the rate is bounded
-PORTION_ASKS: Final = 128  # and this many requests, however small
+PORTION_ASKS: Final = 16  # and this many requests, however small
 SCANS: Final = 2
 
 

@@ -220,8 +220,7 @@ class OneLog:
 
 def test_many_small_records_that_are_due_cost_few_steps() -> None:
     log = OneLog(1000)
-    state = STATE._replace(tail=make(1, 99_000), ends=(END._replace(last=99_000),))
-    steps, exchanges = scan(order(), state, 1, Scan()), 1
+    steps, exchanges = scan(order(), STATE, 1, Scan()), 1
     with suppress(StopIteration):
         asks = next(steps)
         while True:
