@@ -4,9 +4,9 @@ costs appends.
     python tests/bench/measure_rebuild.py [MEGABYTES] [MB/S] [--rounds 1] [--entry-bytes 100000]
         [--single] [--protocol copyset] [--json]
 
-Without a rate there is no limit. With --single each entry is a record of its own. Another log, of any protocol, gets an append of 1 KiB every few
-milliseconds: its latency before the loss is compared with that during the rebuild. In each round
-another node loses its disk.
+Without a rate there is no limit. With --single each entry is a record of its own. Another log, of
+any protocol, gets an append of 1 KiB every few milliseconds: its latency before the loss is
+compared with that during the rebuild. In each round another node loses its disk.
 """
 
 from __future__ import annotations

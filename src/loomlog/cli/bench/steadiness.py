@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import os
 from array import array
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from loomlog.cli.bench import reports
 from loomlog.cli.bench.charts import sparkline
 from loomlog.cli.bench.machine import CpuByProcess, memory_mb
 from loomlog.cli.bench.measurements import append_concurrently
 from loomlog.cli.bench.private_cluster import PrivateCluster, Progress, Target, private_cluster
-from loomlog.cli.bench.reports import number, number_table, say
+from loomlog.cli.bench.reports import number_table, say
 from loomlog.cli.console.output import console
+from loomlog.errors import Trimmed
 
 if TYPE_CHECKING:
     from loomlog import Log
@@ -117,14 +119,13 @@ class SteadinessReport:
             f"{self.appends_per_s:,.0f} appends/s for {self.seconds:g} s, "
             f"{self.share:.0%} of a peak of {self.peak_per_s:,.0f}; {self.failed} failed"
         )
+        times = {"p50": self.p50_ms, "p99": self.p99_ms, "p99.9": self.p999_ms}
+        percentiles = ", ".join(f"{name} {reports.number(ms, '.1f')} ms" for name, ms in times.items())
+        say(f"{percentiles}, longest {self.longest_ms:.0f} ms")
         say(
-            f"p50 {number(self.p50_ms, '.1f')} ms, p99 {number(self.p99_ms, '.1f')} ms, "
-            f"p99.9 {number(self.p999_ms, '.1f')} ms, longest {self.longest_ms:.0f} ms"
-        )
-        say(
-            f"a reader caught up at {self.caught_up_per_s:,.0f} records/s, another one followed "
-            f"the tail, p99 {number(self.follower_lag_ms, '.1f')} ms after the append was due; "
-            f"{self.trimmed:,} entries were trimmed"
+            f"a reader caught up at {self.caught_up_per_s:,.0f} records/s; one that followed the "
+            f"tail had records {reports.number(self.follower_lag_ms, '.1f')} ms (p99) after they "
+            f"were due; {self.trimmed:,} entries were trimmed"
         )
         say(f"  p99 ms  {sparkline([one.p99_ms for one in self.periods])}")
         used = ", ".join(f"{name} {share:.0f}" for name, share in self.cpu_percent.items())
@@ -181,8 +182,7 @@ class _Load:
         self._recent = array("d")  # latencies of this period
 
     async def run(self, private: PrivateCluster) -> None:
-        pids = {"client": os.getpid(), **private.processes.pids}
-        report = self._report
+        report, pids = self._report, {"client": os.getpid(), **private.processes.pids}
         await self._log.append(self._value)
         use = CpuByProcess(private.processes.pids)
         self._begun = self._acknowledged_at = perf_counter()
@@ -193,9 +193,9 @@ class _Load:
         ]
         pacing = asyncio.ensure_future(self._pace())
         try:
-            for number_ in range(1, PERIODS + 1):
-                due = self._begun + number_ * report.seconds / PERIODS
-                await asyncio.wait({pacing, *beside}, timeout=due - perf_counter())
+            for period in range(1, PERIODS + 1):
+                left_s = self._begun + period * report.seconds / PERIODS - perf_counter()
+                await asyncio.wait({pacing, *beside}, timeout=max(0.0, left_s))
                 report.periods.append(self._end_period(pids))
         finally:
             tasks = [pacing, *beside]
@@ -235,10 +235,10 @@ class _Load:
     async def _pace(self) -> None:
         count = 0
         while True:
-            now = perf_counter()
-            for number_ in range(count, int((now - self._begun) * self._rate)):
-                self._append(self._begun + number_ / self._rate)
-                count = number_ + 1
+            due = int((perf_counter() - self._begun) * self._rate)
+            for number in range(count, due):
+                self._append(self._begun + number / self._rate)
+            count = max(count, due)
             await asyncio.sleep(PACE_S)
 
     def _append(self, due: float) -> None:
@@ -280,13 +280,12 @@ class _Load:
         while True:
             head, tail = await self._log.head(), await self._log.tail()
             begun, count = perf_counter(), 0
-            async with aclosing(
-                self._log.subscribe_arrow(start=head, stop=tail, gaps=True)
-            ) as subscription:
-                async for batch in subscription:
-                    count += batch.num_rows
-                    self._caught_up += batch.num_rows
-                    due = begun + count / (self._rate * CATCH_UP_FACTOR)
-                    if (ahead_s := due - perf_counter()) > 0:
-                        await asyncio.sleep(ahead_s)
+            subscription = self._log.subscribe_arrow(start=head, stop=tail)
+            with suppress(Trimmed):  # retention overtook it
+                async with aclosing(subscription):
+                    async for batch in subscription:
+                        count += batch.num_rows
+                        self._caught_up += batch.num_rows
+                        due = begun + count / (self._rate * CATCH_UP_FACTOR)
+                        await asyncio.sleep(due - perf_counter())
             await asyncio.sleep(PACE_S)
