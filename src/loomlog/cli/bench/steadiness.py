@@ -120,7 +120,9 @@ class SteadinessReport:
             f"{self.share:.0%} of a peak of {self.peak_per_s:,.0f}; {self.failed} failed"
         )
         times = {"p50": self.p50_ms, "p99": self.p99_ms, "p99.9": self.p999_ms}
-        percentiles = ", ".join(f"{name} {reports.number(ms, '.1f')} ms" for name, ms in times.items())
+        percentiles = ", ".join(
+            f"{name} {reports.number(ms, '.1f')} ms" for name, ms in times.items()
+        )
         say(f"{percentiles}, longest {self.longest_ms:.0f} ms")
         say(
             f"a reader caught up at {self.caught_up_per_s:,.0f} records/s; one that followed the "

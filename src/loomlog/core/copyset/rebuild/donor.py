@@ -77,7 +77,7 @@ class Scan:
 
 @dataclass
 class _Sent:
-    """What was sent of a record."""
+    """The batch of a record, and the number of copies that were sent."""
 
     batch: Buffer  # empty until it is read
     copies: int = 0
