@@ -288,6 +288,24 @@ def switch(
     private.run(switches.SCENARIOS, measure)
 
 
+@command(app)
+def steady(
+    private: Private,
+    protocol: Protocol = "ordered",
+    size: Annotated[int, typer.Option(min=1, metavar="N", help="Bytes of a record.")] = 128,
+    share: Annotated[
+        float, typer.Option(min=0.01, max=1.0, metavar="SHARE", help="Of the peak.")
+    ] = 0.7,
+) -> None:
+    """Measure how steady appends are close to the peak, beside retention, scrubs and readers: the
+    tail of their latency, stalls, and memory over time. Private cluster."""
+    from loomlog.cli.bench import steadiness
+
+    target = private.target()
+    measure = partial(steadiness.measure, target, protocol, size, share, private.seconds)
+    private.run(steadiness.SCENARIOS, measure)
+
+
 @command(app, "many-logs")
 def many_logs(
     logs: Annotated[int, typer.Argument(min=1, metavar="N", help="How many.")],
