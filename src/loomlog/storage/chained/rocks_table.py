@@ -31,7 +31,7 @@ from typing import Final
 from rocksdict import WriteBatch
 
 from loomlog.core.chained.chain import FOREVER_US, Block, Extent, Replica
-from loomlog.core.chained.replica import Change, Gone, Put, Standing, Tell
+from loomlog.core.chained.replica import Change, Gone, Put, SetAcknowledged, Standing
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.limits import POSITION_MAX
 from loomlog.storage import rocks, salvage
@@ -273,9 +273,9 @@ def _file_key(replica: Replica, number: int) -> bytes:
     return _FILE_KEY.pack(_FILES, replica.log_id, replica.chain, replica.birth, number)
 
 
-def _change(batch: WriteBatch, replica: Replica, change: Tell | Standing | Gone) -> None:
+def _change(batch: WriteBatch, replica: Replica, change: SetAcknowledged | Standing | Gone) -> None:
     match change:
-        case Tell(extent, latest_us, size, acknowledged):
+        case SetAcknowledged(extent, latest_us, size, acknowledged):
             key = _prefix(_EXTENTS, replica) + _PLACE.pack(extent.last, extent.count)
             batch.put(key, _about(latest_us, size, acknowledged))
         case Standing():

@@ -32,8 +32,8 @@ from loomlog.core.chained.replica import (
     Change,
     Gone,
     Put,
+    SetAcknowledged,
     Standing,
-    Tell,
     decide,
     look_up,
 )
@@ -210,7 +210,7 @@ class _BlockCommit:
             if isinstance(change, Put):
                 blocks.put(change.block)
                 self._ends[replica] = blocks.end
-            elif isinstance(change, Tell):
+            elif isinstance(change, SetAcknowledged):
                 blocks.told[change.extent.last] = change.acknowledged
             elif change == standing:
                 continue
