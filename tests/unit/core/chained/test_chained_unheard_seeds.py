@@ -423,7 +423,7 @@ def test_the_check_notices_losses_that_are_recorded_where_the_blocks_were(
         places: dict[int, range] = {}
         for block in blocks:
             chain = block.start % len(heads)
-            places[chain] = lost_blocks._around(places.get(chain, range(0)), block)
+            places[chain] = lost_blocks._hull(places.get(chain, range(0)), block)
         yield from ()
         return places
 
