@@ -129,14 +129,11 @@ class RocksReplica:
 
     def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
         value = self._about(extent)
-        return unpack_from(f">{_acknowledged_count(value)}Q", value, _ABOUT.size)
+        return unpack_from(f">{_address_count(value)}Q", value, _ABOUT.size)
 
     def _about(self, extent: Extent) -> bytes:
         value = self._cursor.get(self._prefix + _PLACE.pack(extent.last, extent.count))
-        if (
-            value is None
-            or len(value) != _ABOUT.size + _acknowledged_count(value) * _POSITION_BYTES
-        ):
+        if value is None or len(value) != _ABOUT.size + _address_count(value) * _POSITION_BYTES:
             raise Corrupt(f"the block at {extent.first} has no time: check the disk")
         return value
 
@@ -267,7 +264,7 @@ def _about(latest_us: int, size: int, acknowledged: tuple[Glsn, ...]) -> bytes:
     return pack(f">qI{len(acknowledged)}Q", latest_us, size, *acknowledged)
 
 
-def _acknowledged_count(about: bytes) -> int:
+def _address_count(about: bytes) -> int:
     return max(0, len(about) - _ABOUT.size) // _POSITION_BYTES
 
 
