@@ -1,7 +1,10 @@
 """loomlog: a distributed shared log. Many writers, many nodes, one total order.
 
-The public API. Names are loaded when they are first used: a server does not load the client, and
-`loom status` does not load Arrow.
+`connect` (or, without asyncio, `connect_sync`) returns a `Cluster`, whose `create_log` and `log`
+return a `Log` to append to and read from. All errors are in `loomlog.errors`.
+
+Names are imported on first use, so that a server does not load the client, and `loom status` does
+not load Arrow.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from loomlog.client.kv.registers import Register as Register
     from loomlog.client.kv.registers import Versioned as Versioned
     from loomlog.client.log import Log as Log
-    from loomlog.client.operator import Change as Change
+    from loomlog.client.operator_results import Change as Change
     from loomlog.client.publish.stager import Staged as Staged
     from loomlog.client.publish.writer import Published as Published
     from loomlog.client.publish.writer import Writer as Writer
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # programs decide what is shown
 
-_HOMES = {
+_MODULE_OF = {
     "BlockingCheckpoint": "loomlog.client.blocking.kv",
     "BlockingCluster": "loomlog.client.blocking",
     "BlockingGroup": "loomlog.client.blocking.groups",
@@ -56,7 +59,7 @@ _HOMES = {
     "BlockingLog": "loomlog.client.blocking",
     "BlockingRegister": "loomlog.client.blocking.kv",
     "BlockingWriter": "loomlog.client.blocking",
-    "Change": "loomlog.client.operator",
+    "Change": "loomlog.client.operator_results",
     "Checkpoint": "loomlog.client.kv.checkpoints",
     "CheckpointInfo": "loomlog.client.kv.checkpoints",
     "Cluster": "loomlog.client.cluster",
@@ -83,7 +86,7 @@ _HOMES = {
     "connect": "loomlog.client.cluster",
     "connect_sync": "loomlog.client.blocking",
 }
-_MODULES = ("codecs", "columns", "errors", "testing")
+_SUBMODULES = ("codecs", "columns", "errors", "testing")
 
 __all__ = [
     "BlockingCheckpoint",
@@ -124,16 +127,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _SUBMODULES:
         return importlib.import_module(f"loomlog.{name}")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("loomlog")
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'loomlog' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

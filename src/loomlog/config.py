@@ -27,7 +27,8 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class VolumeLimit:
-    """The most that a node may store on a volume: bytes, or a part of its file system; 0: any."""
+    """How much a node may store on a volume: bytes (`size`) or a fraction of its file system
+    (`part`). Without either there is no limit."""
 
     size: int = 0
     part: float = 0.0
@@ -44,12 +45,12 @@ class NodeSettings:
     node_id: NodeId
     cluster_id: str
     volumes: tuple[str, ...]
-    metadata: tuple[str, ...]  # addresses of the metadata repository
+    metadata: tuple[str, ...]  # addresses of the metadata repositories
     listen: str = "127.0.0.1:0"
     advertise: str | None = None  # the address for clients; default: the one it listens on
     location: str = ""  # its failure domain, e.g. rack=a; empty: the node itself
     error_if_exists: bool = False
-    scrub_bytes_per_s: int = 0  # how fast all that is stored is read again and again; 0: not at all
+    scrub_bytes_per_s: int = 0  # rate at which stored data is checked in the background; 0: never
     volume_limits: Mapping[str, VolumeLimit] = field(default_factory=dict)  # by directory
     storage: StorageSettings = field(default_factory=StorageSettings)
     tls: str = ""  # directory or file of its certificate (net/credentials.py); empty: no TLS
@@ -65,7 +66,7 @@ class MetadataSettings:
     directory: str
     listen: str = "127.0.0.1:7400"
     http: str | None = "127.0.0.1:7480"
-    advertise: str | None = None  # the address for others, if it is alone; default: `listen`
+    advertise: str | None = None  # the address for others, if it is the only one; default: `listen`
     failure_detection_s: float = limits.FAILURE_DETECTION_S
     heartbeat_s: float = limits.HEARTBEAT_S
     replace_after_s: float | None = None  # of silence; None: as soon as a node counts as dead
@@ -73,11 +74,12 @@ class MetadataSettings:
     rebuild_after_s: float = limits.REBUILD_AFTER_S  # of silence; at least `replace_after_s`
     rebuild_bytes_per_s: int = limits.REBUILD_BYTES_PER_S  # limit of one donor; 0: none
     retention_interval_s: float = limits.RETENTION_INTERVAL_S
-    # With several metadata repositories: its own id, and id and address of each initial member.
+    # With several metadata repositories: this one's id, and the ids and addresses of all initial
+    # members.
     member_id: int = 1
-    peers: Mapping[int, str] = field(default_factory=dict)  # empty: it is the only one
+    peers: Mapping[int, str] = field(default_factory=dict)  # empty: this is the only one
     leader_silence_s: float = limits.LEADER_SILENCE_S
-    etcd: EtcdSettings | None = None  # the store that several of them share
+    etcd: EtcdSettings | None = None  # the store that several metadata repositories share
     tls: str = ""  # directory or file of its certificate (net/credentials.py); empty: no TLS
     identity_limits: IdentityLimits = field(default_factory=IdentityLimits)  # for each client
 
@@ -100,12 +102,13 @@ class EtcdSettings:
 class ClientSettings:
     """Settings of a client."""
 
-    compression: str = "log"  # as each log says; or none, lz4, zstd
+    compression: str = "log"  # the setting of each log; or none, lz4, zstd
     append_batch_bytes: int = limits.APPEND_BATCH_BYTES
     appends_in_flight_max: int = limits.APPENDS_IN_FLIGHT_MAX
     append_buffer_bytes_max: int = limits.APPEND_BUFFER_BYTES_MAX
     append_timeout_s: float = limits.APPEND_TIMEOUT_S
-    retry: str = "exactly-once"  # or at-once: also resend elsewhere what may have been appended
+    # "at-once" resends batches whose outcome is unknown elsewhere, and may append them twice.
+    retry: str = "exactly-once"
     request_timeout_s: float = limits.REQUEST_TIMEOUT_S
     connect_timeout_s: float = limits.CONNECT_TIMEOUT_S
     read_ahead_bytes: int = limits.READ_AHEAD_BYTES
@@ -114,7 +117,7 @@ class ClientSettings:
     # How long readers wait for a writer that reserved a position and has not written it.
     hole_timeout_s: float = limits.HOLE_TIMEOUT_S
     token: str = field(default="", repr=False)  # a secret; empty: the environment's LOOM_TOKEN
-    # Directory or file of its certificate (net/credentials.py); empty: no TLS; None: LOOM_TLS.
+    # Directory or file of the certificate (net/credentials.py); empty: no TLS; None: LOOM_TLS.
     tls: str | None = None
 
 
@@ -122,6 +125,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.ASCII)
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of 100, 1.5T or 512M, in powers of 1024; None if it is no size."""
+    """Return the number of bytes of a size such as 100, 512M or 1.5T (powers of 1024), or None if
+    the text is not a size."""
     size = _SIZE.fullmatch(text.strip())
     return int(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None

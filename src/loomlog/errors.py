@@ -1,4 +1,4 @@
-"""Every error that users of loomlog can meet, and the number of each on the wire.
+"""All errors that loomlog raises, and their codes on the wire.
 
     LoomError
     ├── Retryable: NotLeader, Busy, Unavailable, Timeout
@@ -8,8 +8,8 @@
     ├── appending: Sealed, AppendUnknown
     └── shared state: Conflict, Fenced, SwapUnknown, RolledBack, DiskFailed
 
-A message is one line: what happened and what to do. `code` is the number in loomlog.proto
-(ErrorCode); numbers never change their meaning.
+A message is one line that says what happened and what to do. `code` is the ErrorCode in
+loomlog.proto; codes never change their meaning.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ class LoomError(Exception):
 
 
 class Retryable(LoomError):  # noqa: N818 - the public names are fixed
-    """Nothing happened; the same call may succeed later or elsewhere."""
+    """The call had no effect; it may succeed later or on another server."""
 
     code: ClassVar[int] = 2
 
 
 class NotLeader(Retryable):
-    """Another metadata repository leads; `leader` is its address, if known."""
+    """The metadata repository that was asked does not lead. `leader` is the address of the one
+    that does, or empty if it is not known."""
 
     code: ClassVar[int] = 3
 
@@ -40,14 +41,16 @@ class NotLeader(Retryable):
 
 
 class Busy(Retryable):
-    """The server has reached a limit: back off and retry."""
+    """The server has reached one of its limits: back off and retry."""
 
     code: ClassVar[int] = 4
 
 
 class Unavailable(Retryable):
-    """No server that could answer was reached. `lasting`: an operator has to start servers first,
-    so the client does not repeat the request."""
+    """No server that could answer was reached.
+
+    If `lasting` is set, the client does not retry, because an operator has to start servers
+    first."""
 
     code: ClassVar[int] = 5
 
@@ -57,7 +60,7 @@ class Unavailable(Retryable):
 
 
 class Timeout(Retryable):
-    """No answer arrived in time, to a request without side effects."""
+    """A request without side effects was not answered in time."""
 
     code: ClassVar[int] = 6
 
@@ -75,13 +78,13 @@ class AlreadyExists(LoomError):
 
 
 class Sealed(LoomError):
-    """The stream takes no appends; nothing was appended."""
+    """The stream does not accept appends; nothing was appended."""
 
     code: ClassVar[int] = 9
 
 
 class Trimmed(LoomError):
-    """The position was removed by a trim."""
+    """The position was trimmed."""
 
     code: ClassVar[int] = 10
 
@@ -93,19 +96,19 @@ class NotYetWritten(LoomError):
 
 
 class DataLoss(LoomError):
-    """An acknowledged entry cannot be read any more: all its copies are gone."""
+    """An acknowledged entry is lost: none of its copies can be read any more."""
 
     code: ClassVar[int] = 12
 
 
 class InvalidArgument(LoomError):
-    """The request is wrong: the caller must change it."""
+    """The request is invalid and would fail again: the caller has to change it."""
 
     code: ClassVar[int] = 13
 
 
 class Unauthorized(LoomError):
-    """The peer belongs to another cluster or presents the wrong secret."""
+    """The peer belongs to another cluster or presented a wrong secret."""
 
     code: ClassVar[int] = 14
 
@@ -117,8 +120,10 @@ class VersionMismatch(LoomError):
 
 
 class Corrupt(LoomError):
-    """Bytes do not match their checksum or their format. `first` and `last` are the numbers of a
-    subscription that a replica cannot read; 0 if they are not known."""
+    """Data does not match its checksum or its format.
+
+    `first` and `last` are the range of a subscription that a replica cannot read, or 0 if it is
+    not known."""
 
     code: ClassVar[int] = 16
 
@@ -129,43 +134,46 @@ class Corrupt(LoomError):
 
 
 class AppendUnknown(LoomError):
-    """The append may or may not have happened."""
+    """The outcome of the append is unknown: it may or may not have happened. Read the log before
+    you repeat it, unless a duplicate is harmless."""
 
     code: ClassVar[int] = 17
 
 
 class Conflict(LoomError):
-    """Someone else changed it first: read it again, then decide."""
+    """Another client made a change first, and nothing was changed: read the current state, then
+    decide."""
 
     code: ClassVar[int] = 18
 
 
 class Fenced(LoomError):
-    """Another holder has taken the lease: stop."""
+    """Another holder has taken over the lease or the place in a group or queue: stop working."""
 
     code: ClassVar[int] = 19
 
 
 class SwapUnknown(LoomError):
-    """A change of metadata may or may not have happened."""
+    """The outcome of a change to metadata is unknown: it may or may not have happened."""
 
     code: ClassVar[int] = 20
 
 
 class RolledBack(LoomError):
-    """The metadata is older than what storage nodes know; nothing happened."""
+    """The metadata is older than what storage nodes know, as after a restore; the call had no
+    effect."""
 
     code: ClassVar[int] = 21
 
 
 class DiskFailed(LoomError):
-    """A metadata repository cannot write to its disk: free space or repair it."""
+    """A metadata repository cannot write to its disk: free space on it or repair it."""
 
     code: ClassVar[int] = 22
 
 
 class PermissionDenied(LoomError):
-    """The peer lacks the permission that the message names; nothing happened."""
+    """The caller lacks the permission that the message names; the call had no effect."""
 
     code: ClassVar[int] = 23
 
@@ -185,7 +193,7 @@ def from_code(
     *,
     lasting: bool = False,
 ) -> LoomError:
-    """Return the error that a peer sent. A code of a newer peer becomes a plain LoomError."""
+    """Return the error that a peer sent. An unknown code, of a newer peer, becomes a LoomError."""
     if code == NotLeader.code:
         return NotLeader(message, leader)
     if code == Corrupt.code:
@@ -196,5 +204,5 @@ def from_code(
 
 
 def seconds(duration_s: float) -> str:
-    """Return a duration for a message, rounded to what people can use."""
+    """Return a duration as text for a message, rounded."""
     return f"{duration_s:.0f} s" if duration_s >= 10 else f"{duration_s:.2g} s"

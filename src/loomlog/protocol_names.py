@@ -1,6 +1,6 @@
-"""The names of the replication protocols, as they are written to records and shown to users.
+"""The names of the replication protocols, as stored in records and shown to users.
 
-Only a protocol's own packages and the registries compare or look up these names."""
+Only a protocol's own packages and the registries may compare or look up these names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ ORDERED: Final = "ordered"
 CHAINED: Final = "chained"
 COPYSET: Final = "copyset"
 
-DEFAULT: Final = ORDERED  # of a log that is made without naming one
-DECISIONS: Final = CHAINED  # of the log of decisions: positions are reserved, and written once
-STAGING: Final = ORDERED  # of staging logs: it has the bandwidth, and its tail never falls
+DEFAULT: Final = ORDERED  # of new logs for which no protocol is given
+DECISIONS: Final = CHAINED  # of the log of decisions: it reserves positions
+STAGING: Final = ORDERED  # of staging logs: has the highest bandwidth, and its tail never falls

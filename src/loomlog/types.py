@@ -1,7 +1,7 @@
-"""The domain's vocabulary as Python types, without behaviour.
+"""The domain's vocabulary as plain Python types.
 
 A GLSN is an entry's position in its log, an LLSN its position in its log stream. Both start at 1
-and only grow; each protocol decides how dense they are. 0 means "none".
+and only grow; whether they have gaps depends on the protocol. 0 means "none".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Position(NamedTuple):
-    """The position of an appended entry."""
+    """The place of an appended entry: its position in the log, and its LLSN in its stream."""
 
     position: Glsn
     stream: StreamId
@@ -33,7 +33,7 @@ class Position(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry as a reader sees it."""
+    """One entry of a log, as readers get it."""
 
     position: Glsn
     stream: StreamId
@@ -50,27 +50,29 @@ class Entry(NamedTuple):
 
 
 def moment_of(timestamp_us: int) -> datetime:
-    """Return the time of an entry, in UTC."""
+    """Return the UTC datetime of a timestamp in microseconds since 1970."""
     return _UNIX_EPOCH + timedelta(microseconds=timestamp_us)
 
 
 class Gap(NamedTuple):
-    """Positions `first` to `last` (inclusive) that will never have an entry."""
+    """A range of positions, `first` to `last` inclusive, that have no entry and never will.
+
+    `kind` is "hole" (reserved by a writer and never written), "bridge" (between the last entry of
+    an epoch and the next epoch), "trim" (trimmed) or "dataloss" (all copies are lost). `exact` is
+    False if it is unknown how far lost entries reached."""
 
     first: Glsn
     last: Glsn
-    # "hole": a writer reserved them and never wrote; "bridge": the epoch ended before them;
-    # "trim": entries were there and have been trimmed; "dataloss": all copies are gone
     kind: str
-    exact: bool = True  # False: how far the lost entries reached is unknown
+    exact: bool = True
 
 
 class SyncMode(StrEnum):
-    """When a storage node counts data as written."""
+    """When a storage node reports data as written."""
 
-    ALWAYS = "always"  # fdatasync before anything is reported: survives power loss
-    INTERVAL = "interval"  # fdatasync periodically: power loss may take the last moments
-    NONE = "none"  # the kernel decides: power loss takes what it has not written back
+    ALWAYS = "always"  # after fdatasync: survives power loss
+    INTERVAL = "interval"  # before a periodic fdatasync: power loss may take the last moments
+    NONE = "none"  # without fdatasync: power loss takes what the kernel has not written back
 
 
 class ReplicaState(StrEnum):
@@ -82,9 +84,10 @@ class ReplicaState(StrEnum):
 
 
 class CommitContext(NamedTuple):
-    """A commit as a replica stores it: entries [llsn, llsn + length) became [glsn, glsn + length).
+    """A commit as a replica stores it: entries [llsn, llsn + length) got the positions
+    [glsn, glsn + length).
 
-    With length 0 it says that the stream has no other entry up to `high_watermark`.
+    A length of 0 means that the stream has no further entry up to `high_watermark`.
     """
 
     high_watermark: Glsn
@@ -96,12 +99,13 @@ class CommitContext(NamedTuple):
 
     @property
     def last_llsn(self) -> Llsn:
-        """The last committed entry of the stream once this commit is applied."""
+        """The LLSN of the last entry that is committed once this commit is applied."""
         return self.llsn + self.length - 1
 
 
 class Precondition(NamedTuple):
-    """A batch of a stream, [llsn, end), that gets positions only directly behind `expected`."""
+    """A condition on a batch of a stream, [llsn, end): it may only get the positions that directly
+    follow `expected`."""
 
     llsn: Llsn
     end: Llsn
@@ -109,7 +113,7 @@ class Precondition(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A replica's report to the metadata repository."""
+    """A replica's report of what it has written, for the metadata repository."""
 
     stream_id: StreamId
     uncommitted_llsn_offset: Llsn
@@ -120,7 +124,7 @@ class Report(NamedTuple):
     stored_high_watermark: Glsn
     resend: bool
     damaged: bool = False
-    precondition: Precondition | None = None  # of an uncommitted batch, on a primary
+    precondition: Precondition | None = None  # of an uncommitted batch; reported by primaries
 
     @property
     def written_end(self) -> Llsn:
@@ -128,9 +132,9 @@ class Report(NamedTuple):
 
 
 class ProducerMark(NamedTuple):
-    """A stored batch: what it was numbered by its producer and where it stands."""
+    """The place of a stored batch, and the sequence number that its producer gave it."""
 
     producer_id: int
     sequence: int
     first_llsn: Llsn
-    count: int  # type: ignore[assignment]  # the batch header's word
+    count: int  # type: ignore[assignment]  # named as in the batch header

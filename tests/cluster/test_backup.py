@@ -357,7 +357,7 @@ def test_a_pipeline_goes_on_where_it_was_unless_its_output_is_elsewhere(
 def test_who_publishes_all_the_time_is_left_out(
     rig: ArchiveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backup, "LOOK_S", 0.0)
+    monkeypatch.setattr(backup, "TRY_S", 0.0)
     name = f"pipeline/busy-{rig.log.name}"
     unit = Unit(7, {rig.log.name: UnitRange(1, 1)}, UnitState.COMMITTING, staged={})
     register = rig.cluster.register(name)

@@ -14,7 +14,7 @@ from cli_rig import Loom, loom_up, storage_node
 from poll import until
 
 import loomlog
-from loomlog.client.operator import PlannedLoad
+from loomlog.client.operator_results import PlannedLoad
 from loomlog.errors import InvalidArgument, NotFound
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.testing import LocalCluster

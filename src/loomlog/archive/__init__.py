@@ -1,12 +1,12 @@
-"""The archive of a log: old ranges of it as Parquet files, and how they are read.
+"""The archive of a log: its old entries as Parquet files, and code to read and write them.
 
-    <location>/manifest-….json     which files there are; older parts of it are folded into pages
+    <location>/manifest-….json     the list of files; older parts of it are moved to pages
     <location>/page-….json
     <location>/positions-….parquet  the rows of a range of positions, in order
 
-Files never change and have names of their own, so writing one harms nobody. What belongs to the
-archive is decided by one register of the cluster (`record.py`), which names the manifest; all else
-in the directory is left over from a run that ended early.
+Files never change and have unique names, so a new file cannot damage the archive. One register of
+the cluster (`record.py`) decides what belongs to the archive, by naming the manifest; all other
+files are left over from runs that ended early.
 
-Nothing here talks to a cluster: `client` reads archives, `spark` makes them.
+Nothing here communicates with a cluster: `client` reads archives, `spark` makes them.
 """

@@ -1,8 +1,8 @@
-"""The contents of an archive: reads rows, writes new manifests, removes files that none names.
+"""The contents of an archive: reads rows, writes manifests, and removes files that belong to none.
 
-Everything here blocks; the client calls it in a thread.
+All functions block; the client calls them in a thread.
 
-A manifest takes effect when the log's register names it; `Saved` is what the register has to say.
+A manifest takes effect when the log's register names it; `Saved` has the values for the register.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Archive:
         return self._manifest
 
     def files(self, first: Glsn = 1, last: Glsn | None = None) -> Iterator[RangeFile]:
-        """Yield the files that have some of these positions, in order."""
+        """Yield the files that contain any of these positions, in order."""
         last = self.info.through if last is None else min(last, self.info.through)
         position = max(first, self.info.first)
         while position <= last:
@@ -62,23 +62,23 @@ class Archive:
             position = file.last + 1
 
     def batches(self, first: Glsn, last: Glsn) -> Iterator[Any]:
-        """Yield the rows from `first` to `last` that are archived, as Arrow batches."""
+        """Yield the archived rows from `first` to `last`, as Arrow batches."""
         for file in self.files(first, last):
             yield from range_file.read(self.location, file, first, last)
 
     def file(self, position: Glsn) -> RangeFile:
-        """Return the file that has a position of the archive."""
+        """Return the file that contains a position of the archive."""
         manifest = self.manifest()
-        found = holding(manifest.files, position)
-        if found is None:
+        file = holding(manifest.files, position)
+        if file is None:
             page = holding(manifest.pages, position)
-            found = None if page is None else holding(self._page(page.name, page.crc32c), position)
-        if found is None:
+            file = None if page is None else holding(self._page(page.name, page.crc32c), position)
+        if file is None:
             raise Corrupt(
                 f"the archive at {self.info.location} reaches from {self.info.first} to "
                 f"{self.info.through} and its manifest has no file for {position}"
             )
-        return found
+        return file
 
     def _page(self, name: str, crc: int) -> list[RangeFile]:
         page = self._pages.get(name)
@@ -100,7 +100,7 @@ _OURS: Final = re.compile(r"(positions|page|manifest)-\d.*\.(parquet|json)(\.par
 
 
 class Saved(NamedTuple):
-    """A written manifest."""
+    """A manifest that was written: its file name, its checksum and its content."""
 
     name: str
     crc32c: int
@@ -108,30 +108,31 @@ class Saved(NamedTuple):
 
 
 def extend(archive: Archive, files: Iterable[RangeFile]) -> Saved:
-    """Write a manifest with more files at its end."""
-    made = archive.manifest()
-    made = replace(made, files=(*made.files, *files))
-    while len(made.files) > manifest.FILES_PER_PAGE:
-        page = _save_page(archive, made.files[: manifest.FILES_PER_PAGE])
-        rest = made.files[manifest.FILES_PER_PAGE :]
-        made = Manifest((*made.pages, page), rest)
-    return _save(archive, made)
+    """Write a manifest with additional files at its end."""
+    current = archive.manifest()
+    extended = replace(current, files=(*current.files, *files))
+    while len(extended.files) > manifest.FILES_PER_PAGE:
+        page = _save_page(archive, extended.files[: manifest.FILES_PER_PAGE])
+        rest = extended.files[manifest.FILES_PER_PAGE :]
+        extended = Manifest((*extended.pages, page), rest)
+    return _save(archive, extended)
 
 
 def exchange(archive: Archive, files: Mapping[str, RangeFile]) -> Saved:
-    """Write a manifest with other files for the same ranges, keyed by the files they replace."""
-    made = archive.manifest()
+    """Write a manifest in which these files replace others for the same ranges; the keys are the
+    names of the replaced files."""
+    current = archive.manifest()
     pages = []
-    for page in made.pages:
+    for page in current.pages:
         before = list(archive.files(page.first, page.last))
         after = [files.get(file.name, file) for file in before]
         pages.append(page if after == before else _save_page(archive, after))
-    listed = tuple(files.get(file.name, file) for file in made.files)
+    listed = tuple(files.get(file.name, file) for file in current.files)
     return _save(archive, Manifest(tuple(pages), listed))
 
 
 def clean(archive: Archive) -> list[str]:
-    """Delete files that interrupted runs left behind, and return their names."""
+    """Delete the files that interrupted runs left behind, and return their names."""
     named = {archive.info.manifest, *(page.name for page in archive.manifest().pages)}
     named |= {file.name for file in archive.files()}
     left = [n for n in archive.location.names() if n not in named and _OURS.fullmatch(n)]
@@ -140,12 +141,12 @@ def clean(archive: Archive) -> list[str]:
     return left
 
 
-def _save(archive: Archive, made: Manifest) -> Saved:
-    through = made.ranges[-1].last if made.ranges else 0
+def _save(archive: Archive, content: Manifest) -> Saved:
+    through = content.ranges[-1].last if content.ranges else 0
     name = f"manifest-{through}.{secrets.token_hex(6)}.json"
-    data = made.encode()
+    data = content.encode()
     archive.location.write(name, data)
-    return Saved(name, crc32c(data), made)
+    return Saved(name, crc32c(data), content)
 
 
 def _save_page(archive: Archive, files: Iterable[RangeFile]) -> Page:

@@ -1,7 +1,7 @@
 """The directory of an archive, on a disk or in an object store, through pyarrow.fs.
 
 Invariant: a file under its final name is complete. On a local disk it has also been synced, since
-the log is trimmed once it is there.
+the log is trimmed after that.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ _PARTIAL: Final = ".partial"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]|^\.+")
 
 
-def uri_of(given: str) -> str:
-    """Return the path or URI that a user gave as an absolute URI."""
-    if not given.strip():
+def uri_of(path_or_uri: str) -> str:
+    """Return an absolute URI; raise InvalidArgument if it cannot be one."""
+    if not path_or_uri.strip():
         raise InvalidArgument("the name of a directory is missing: give a path or a URI")
-    uri = given if "://" in given else Path(given).expanduser().absolute().as_uri()
+    is_uri = "://" in path_or_uri
+    uri = path_or_uri if is_uri else Path(path_or_uri).expanduser().absolute().as_uri()
     Location(uri)
     return uri.rstrip("/")
 
 
 def safe_name(name: str) -> str:
-    """Return a name without characters that are unsafe in paths or URIs."""
+    """Replace characters that are unsafe in paths or URIs."""
     return _UNSAFE.sub("_", name)
 
 
 class Location:
-    """One directory; files in it are addressed by name."""
+    """One directory, whose files are addressed by name."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -68,8 +69,8 @@ class Location:
     def names(self) -> list[str]:
         """Return the names of all files, including incomplete ones."""
         selector = fs.FileSelector(self._path, allow_not_found=True)
-        found = self._try("cannot be listed", lambda: self._files.get_file_info(selector))
-        return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+        infos = self._try("cannot be listed", lambda: self._files.get_file_info(selector))
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.File)
 
     def delete(self, name: str) -> None:
         """Delete a file if it exists."""
@@ -80,13 +81,13 @@ class Location:
 
     @contextmanager
     def create(self, name: str) -> Iterator[Any]:
-        """Yield a new file to write to; it gets its name once it is complete."""
-        local = isinstance(self._files, fs.LocalFileSystem)
-        path = self._of(name + _PARTIAL if local else name)
-        opened = self._try("cannot be written", lambda: self._files.open_output_stream(path))
-        with opened as sink:
+        """Yield a new file to write to; it appears under its name once it is complete."""
+        is_local = isinstance(self._files, fs.LocalFileSystem)
+        path = self._of(name + _PARTIAL if is_local else name)
+        stream = self._try("cannot be written", lambda: self._files.open_output_stream(path))
+        with stream as sink:
             yield sink
-        if local:
+        if is_local:
             make_durable(path)
             self._files.move(path, self._of(name))
             make_durable(self._path)
@@ -125,7 +126,7 @@ class Location:
 
 
 def make_durable(path: str | Path) -> None:
-    """Sync a file, or the names in a directory, so that it survives a power loss."""
+    """Sync a file, or the entries of a directory, so that they survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

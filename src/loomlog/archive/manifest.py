@@ -1,9 +1,10 @@
-"""The list of an archive's files.
+"""The manifest of an archive: the list of its files.
 
-It stays small: older entries move to pages, separate files that are read on demand.
+It stays small, because older entries move to pages, which are separate files that are read on
+demand.
 
-Invariants: the ranges are in order, without gap or overlap; a manifest or a page never changes once
-it is written.
+Invariants: the ranges are in order, without gaps or overlaps; a manifest or a page never changes
+once it is written.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ class RangeFile:
     name: str
     first: Glsn
     last: Glsn
-    rows: int  # fewer than positions where the log has gaps
+    rows: int  # fewer than positions if the log has gaps there
     size_bytes: int
     crc32c: int  # of the file
-    footer_crc32c: int  # of what Parquet writes at its end: where everything is
+    footer_crc32c: int  # of the Parquet footer
     checksum: str  # of its rows, see range_file.py
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Older entries of a manifest, in a file of their own."""
+    """A file with older entries of a manifest."""
 
     name: str
     first: Glsn
@@ -54,7 +55,7 @@ Ranged = TypeVar("Ranged", RangeFile, Page)
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Pages, then files: together, every position from the first to the last."""
+    """Pages, then files, which together cover every position from the first to the last."""
 
     pages: tuple[Page, ...] = ()
     files: tuple[RangeFile, ...] = ()
@@ -78,9 +79,9 @@ class Manifest:
 def decode(data: bytes, name: str) -> Manifest:
     """Decode a manifest; a Corrupt error names the file."""
     try:
-        found = _decode(data)
-        pages = tuple(Page(**page) for page in found["pages"])
-        manifest = Manifest(pages, tuple(RangeFile(**file) for file in found["files"]))
+        content = _decode(data)
+        pages = tuple(Page(**page) for page in content["pages"])
+        manifest = Manifest(pages, tuple(RangeFile(**file) for file in content["files"]))
         require_types(*manifest.ranges)
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Corrupt(f"{name} is not the manifest of an archive") from None
@@ -103,7 +104,7 @@ def decode_page(data: bytes, name: str) -> list[RangeFile]:
 
 
 def require_types(*items: Any) -> None:
-    """Raise TypeError unless the fields of decoded items are the numbers and texts they should."""
+    """Raise TypeError unless the fields of decoded items have the right types."""
     for item in items:
         for field in fields(item):
             if type(getattr(item, field.name)) is not (str if field.name in _TEXTS else int):
@@ -111,9 +112,9 @@ def require_types(*items: Any) -> None:
 
 
 def holding(ranges: Sequence[Ranged], position: Glsn) -> Ranged | None:
-    """Return the range that contains a position, if any."""
-    at = bisect_left(ranges, position, key=lambda found: found.last)
-    return ranges[at] if at < len(ranges) and ranges[at].first <= position else None
+    """Return the range that contains a position, or None."""
+    index = bisect_left(ranges, position, key=lambda each: each.last)
+    return ranges[index] if index < len(ranges) and ranges[index].first <= position else None
 
 
 def _fields(items: Iterable[Any]) -> list[dict[str, Any]]:
@@ -121,7 +122,7 @@ def _fields(items: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _encode(content: dict[str, Any]) -> bytes:
-    """Return JSON with one item per line, for people."""
+    """Return JSON with one item per line, readable for people."""
     parts = [f'"version": {VERSION}']
     for kind, items in content.items():
         lines = ",\n".join(json.dumps(item) for item in items)
@@ -130,12 +131,12 @@ def _encode(content: dict[str, Any]) -> bytes:
 
 
 def _decode(data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(data)
-    if found["version"] != VERSION:
+    content: dict[str, Any] = json.loads(data)
+    if (version := content["version"]) != VERSION:
         raise VersionMismatch(
-            f"the archive is of version {found['version']}, this program knows {VERSION}: update it"
+            f"the archive is of version {version}, this program knows {VERSION}: update it"
         )
-    return found
+    return content
 
 
 def _require_dense(ranges: Sequence[RangeFile | Page], name: str) -> None:

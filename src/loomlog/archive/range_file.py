@@ -1,11 +1,11 @@
-"""A Parquet file with the rows of a range of positions, in order: writing, reading, checking it.
+"""Writes, reads and checks Parquet files with the rows of a range of positions, in order.
 
-A position without a row is one where the log said that there is no entry. The footer says which
-positions each row group has, so one row is found by reading one row group. The footer and every
-page have checksums, which are checked on every read; `check` is for the whole file.
+A position without a row is a gap of the log. The footer says which positions each row group has, so
+finding one row takes reading one row group. The footer and every page have checksums, which are
+verified on every read; `check` verifies the whole file.
 
 The checksum of rows does not depend on how they are split into batches or files: it consists of the
-CRC32C of each column's bytes, and of the lengths in each column of bytes.
+CRC32C of each column's bytes, and of the lengths in each binary column.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from loomlog.columns import SCHEMA
 from loomlog.errors import Corrupt, DataLoss
 from loomlog.types import Gap, Glsn
 
-ROWS_PER_GROUP: Final = 64 * 1024  # what is read at once; also the largest batch a reader gets
-BYTES_PER_GROUP: Final = 16 * limits.MIB  # with large values rows are few
+ROWS_PER_GROUP: Final = 64 * 1024  # read at once; also the largest batch that a reader gets
+BYTES_PER_GROUP: Final = 16 * limits.MIB  # limits groups of large values
 _CHUNK_BYTES: Final = 4 * limits.MIB
-_FOOTER_END: Final = Struct("<I4s")  # how long the footer before it is, and Parquet's mark
+_FOOTER_END: Final = Struct("<I4s")  # the length of the footer before it, and Parquet's magic
 
-_DENSE: Final = ["position", "llsn", "timestamp"]  # small steps: stored as differences
+_DENSE: Final = ["position", "llsn", "timestamp"]  # small increments, stored as differences
 _LAYOUT: Final = {
     "compression": "zstd",
     "use_dictionary": ["stream", "key"],
@@ -45,8 +45,8 @@ _LAYOUT: Final = {
 
 
 def write(location: Location, first: Glsn, last: Glsn, items: Iterable[Any]) -> RangeFile:
-    """Write a new file of these rows, which must be exactly those positions in order, except for
-    the positions of a Gap among them."""
+    """Write a new file with these rows. Rows and Gaps must cover exactly the positions from `first`
+    to `last`, in order; otherwise raise DataLoss."""
     name = f"positions-{first}-{last}.{secrets.token_hex(6)}.parquet"
     checksum = Checksum()
     rows = 0
@@ -72,7 +72,7 @@ def write(location: Location, first: Glsn, last: Glsn, items: Iterable[Any]) -> 
 def read(
     location: Location, file: RangeFile, first: Glsn = 1, last: Glsn | None = None
 ) -> Iterator[Any]:
-    """Yield the rows from `first` to `last` as batches of SCHEMA, one per row group."""
+    """Yield the rows from `first` to `last` as batches of schema SCHEMA, one per row group."""
     first, last = max(first, file.first), file.last if last is None else min(last, file.last)
     with location.open(file.name) as source:
         try:
@@ -91,7 +91,7 @@ def check(location: Location, file: RangeFile, live: Iterable[Any] = ()) -> None
     from these `live` rows of the log."""
     named = f"the archive file {location.describe(file.name)}"
     _check_bytes(location, file, named)
-    wanted, live_first = _checksum_of(live, file, named)
+    live_checksum, live_first = _checksum_of(live, file, named)
     whole, part = Checksum(), Checksum()
     for batch in read(location, file):
         whole.update(batch)
@@ -99,13 +99,13 @@ def check(location: Location, file: RangeFile, live: Iterable[Any] = ()) -> None
             part.update(batch.slice(_count_below(batch, live_first)))
     if whole.text() != file.checksum:
         raise Corrupt(f"{named} has other rows than its manifest says")
-    if live_first is not None and part.text() != wanted:
-        raise Corrupt(f"{named} differs from the log in: {difference(part.text(), wanted)}")
+    if live_first is not None and part.text() != live_checksum:
+        raise Corrupt(f"{named} differs from the log in: {difference(part.text(), live_checksum)}")
 
 
 def complete(items: Iterable[Any], first: Glsn, last: Glsn, named: str) -> Iterator[Any]:
-    """Yield the batches of rows; raise DataLoss if these and the gaps are not exactly the positions
-    from `first` to `last`."""
+    """Yield the batches among the items; raise DataLoss unless batches and gaps cover exactly the
+    positions from `first` to `last`, in order."""
     expected = first
     for item in items:
         begin, end = _range_of(item)
@@ -125,7 +125,7 @@ def complete(items: Iterable[Any], first: Glsn, last: Glsn, named: str) -> Itera
 
 
 def _range_of(item: Any) -> tuple[Glsn, Glsn]:
-    """Return the first position of a batch or gap, and the one after its last."""
+    """Return the first position of a batch or gap, and the position after its last one."""
     if isinstance(item, Gap):
         return item.first, item.last + 1
     begin = item.column(0)[0].as_py() if item.num_rows else 0
@@ -133,12 +133,12 @@ def _range_of(item: Any) -> tuple[Glsn, Glsn]:
 
 
 def _count_below(batch: Any, position: Glsn) -> int:
-    """Return how many of its first rows are below a position."""
+    """Return how many rows at the beginning of a batch are below a position."""
     return pc.sum(pc.less(batch.column(0), position)).as_py() or 0
 
 
 class _Counted(io.RawIOBase):
-    """A file that counts what is written to it and computes its CRC."""
+    """A file that computes the size and the CRC of everything that is written to it."""
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
@@ -156,22 +156,22 @@ class _Counted(io.RawIOBase):
 
 
 def _groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """Join batches and cut them to the size of row groups."""
-    waiting: list[Any] = []
+    """Split and join batches into row groups."""
+    parts: list[Any] = []
     rows = size = 0
     for batch in batches:
-        for at in range(0, batch.num_rows, ROWS_PER_GROUP):
-            part = batch.slice(at, ROWS_PER_GROUP)
-            if waiting and (
+        for start in range(0, batch.num_rows, ROWS_PER_GROUP):
+            part = batch.slice(start, ROWS_PER_GROUP)
+            if parts and (
                 rows + part.num_rows > ROWS_PER_GROUP or size + part.nbytes > BYTES_PER_GROUP
             ):
-                yield pa.concat_batches(waiting)
-                waiting, rows, size = [], 0, 0
-            waiting.append(part)
+                yield pa.concat_batches(parts)
+                parts, rows, size = [], 0, 0
+            parts.append(part)
             rows += part.num_rows
             size += part.nbytes
-    if waiting:
-        yield pa.concat_batches(waiting)
+    if parts:
+        yield pa.concat_batches(parts)
 
 
 def _read_groups(
@@ -182,22 +182,22 @@ def _read_groups(
         raise Corrupt(f"the archive file {named} does not have the rows that its manifest lists")
     expected = file.first
     for group in range(parquet.num_row_groups):
-        found = parquet.metadata.row_group(group).column(0).statistics
-        if found.min <= last and found.max >= first:
+        statistics = parquet.metadata.row_group(group).column(0).statistics
+        if statistics.min <= last and statistics.max >= first:
             batch = _one_batch(parquet.read_row_group(group))
             _check_order(batch, expected, file.last, named)
             skip, end = _count_below(batch, first), _count_below(batch, last + 1)
             if skip < end:
                 yield batch.slice(skip, end - skip)
-        expected = found.max + 1
+        expected = statistics.max + 1
 
 
 def _check_order(batch: Any, first: Glsn, last: Glsn, named: str) -> None:
     positions = batch.column(0)
     begin, end = positions[0].as_py(), positions[-1].as_py()
     before, after = positions.slice(0, len(positions) - 1), positions.slice(1)
-    grows = pc.all(pc.less(before, after), min_count=0).as_py()
-    if not (first <= begin <= end <= last and grows):
+    increasing = pc.all(pc.less(before, after), min_count=0).as_py()
+    if not (first <= begin <= end <= last and increasing):
         raise Corrupt(f"the archive file {named}: positions from {first} on are not in order")
 
 
@@ -207,7 +207,7 @@ def _footer_crc(location: Location, name: str) -> int:
 
 
 def _crc_of_footer(source: Any) -> int:
-    """Return the CRC of the footer, its length and the mark at the end; 0 if there is none."""
+    """Return the CRC of the footer, including its length and the magic; 0 if there is none."""
     size = source.size()
     if size < _FOOTER_END.size:
         return 0
@@ -237,7 +237,7 @@ def _check_bytes(location: Location, file: RangeFile, named: str) -> None:
 
 
 def _checksum_of(live: Iterable[Any], file: RangeFile, named: str) -> tuple[str, Glsn | None]:
-    """Return the checksum of the log's rows and their first position; None if there are no rows."""
+    """Return the checksum of the log's rows, and their first position or None if there are none."""
     checksum = Checksum()
     first: Glsn | None = None
     end = 0
@@ -251,13 +251,13 @@ def _checksum_of(live: Iterable[Any], file: RangeFile, named: str) -> tuple[str,
     return checksum.text(), first
 
 
-# -1. Where pandas is installed, `pa.scalar` imports it, which takes half a second.
+# This is -1. `pa.scalar(-1)` would import pandas if it is installed, which takes half a second.
 _NULL_LENGTH: Final = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(b"\xff" * 4)])[0]
 _BYTES_PER_OFFSET: Final = 4
 
 
 class Checksum:
-    """Computes the checksum of a sequence of batches of SCHEMA."""
+    """Computes the checksum of a sequence of batches of schema SCHEMA."""
 
     def __init__(self) -> None:
         self._sums = dict.fromkeys(_PARTS, 0)
@@ -280,11 +280,11 @@ class Checksum:
 
 
 def _parts() -> list[str]:
-    found: list[str] = []
+    parts: list[str] = []
     for field in SCHEMA:
-        found += [f"{field.name} lengths"] if pa.types.is_binary(field.type) else []
-        found.append(field.name)
-    return found
+        parts += [f"{field.name} lengths"] if pa.types.is_binary(field.type) else []
+        parts.append(field.name)
+    return parts
 
 
 _PARTS: Final = _parts()
@@ -297,14 +297,14 @@ def difference(one: str, other: str) -> str:
 
 
 def _fixed(column: Any) -> memoryview:
-    """Return the bytes of a column of numbers without nulls."""
+    """Return the bytes of a numeric column without nulls."""
     width = column.type.bit_width // 8
     start = column.offset * width
     return memoryview(column.buffers()[1])[start : start + len(column) * width]
 
 
 def _contents(column: Any) -> memoryview:
-    """Return the concatenated bytes of a column of bytes; nulls have none."""
+    """Return the concatenated values of a binary column."""
     if column.null_count:
         column = pc.fill_null(column, b"")
     _, offsets, data = column.buffers()

@@ -1,6 +1,6 @@
-"""The archive of a log as the cluster knows it: the value of one register.
+"""The register of a log that describes its archive.
 
-Swapping that register makes files part of the archive, atomically.
+Swapping this register is what makes files part of the archive, atomically.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def register_name(log: str) -> str:
 class ArchiveInfo:
     """The archive of a log: every position from `first` to `through`."""
 
-    log_id: LogId  # a later log of the same name does not use this archive
+    log_id: LogId  # so that a later log of the same name does not use this archive
     location: str
     first: Glsn
     through: Glsn  # one before `first` while nothing is archived
     files: int
     size_bytes: int
-    manifest: str  # its file; empty while there is none
+    manifest: str  # the name of its file; empty while there is none
     manifest_crc32c: int
-    run: str  # the run that may change it
+    run: str  # the run that may change the archive
 
     def covers(self, position: Glsn) -> bool:
         return self.first <= position <= self.through

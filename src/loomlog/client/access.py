@@ -1,4 +1,4 @@
-"""Permissions and tokens of a cluster, for those who may change them."""
+"""Permissions and tokens of a cluster, for operators who may change them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from loomlog.wire.access import grant_to_wire
 
 @dataclass(frozen=True, slots=True)
 class TokenInfo:
-    """A token that was issued; not the token itself."""
+    """A description of a token that was issued, without its secret text."""
 
     id: str
     name: str
     allow: tuple[str, ...]
     created_s: int  # since 1970
-    expires_s: int
+    expires_s: int  # since 1970
     revoked: bool
-    key: int  # that signed it
+    key: int  # the number of the key that signed it
 
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token. Its text is a secret: whoever has it may do what it allows."""
+    """A new token. Its text is a secret: anyone who has it may do what it allows."""
 
     text: str = field(repr=False)
     info: TokenInfo
@@ -49,38 +49,40 @@ class AccessInfo:
 
     rules: AccessRules
     version: int
-    keys: tuple[int, ...]  # of tokens, the newest last
+    keys: tuple[int, ...]  # the numbers of the keys that sign tokens, the newest last
     tokens: tuple[TokenInfo, ...]
     behind: tuple[NodeId, ...]  # nodes that have not confirmed the last change yet
 
 
 class AccessControl:
-    """The part of a Cluster that manages permissions and tokens."""
+    """The methods of a Cluster that manage permissions and tokens. Those that change something
+    return the resulting rules."""
 
     _metadata: Metadata
 
     async def access(self) -> AccessInfo:
-        """Return all grants, and the tokens that were issued."""
+        """Return all grants and all tokens that were issued."""
         answer = await self._metadata.request(pb.Frame(get_access=pb.GetAccess()))
         return _access_info(answer.access)
 
     async def enforce_access(self, enforce: bool) -> AccessInfo:
-        """Deny from now on what is not granted, or allow everything again."""
+        """With True, deny everything that is not granted; with False, allow everything again."""
         check_flag("enforce", enforce)
         return await self._change_access(pb.ChangeAccess(enforce=enforce))
 
     async def grant(self, *grants: Grant) -> AccessInfo:
-        """Grant verbs or roles; what is granted already stays."""
+        """Add grants of verbs or roles; those that exist already stay."""
         given = map(grant_to_wire, check_each("grants", grants, Grant))
         return await self._change_access(pb.ChangeAccess(grant=given))
 
     async def revoke(self, *grants: Grant) -> AccessInfo:
-        """Take grants away; connections that used them are closed."""
+        """Remove grants, and close connections that depend on them."""
         taken = map(grant_to_wire, check_each("grants", grants, Grant))
         return await self._change_access(pb.ChangeAccess(revoke=taken))
 
     async def remove_subject(self, subject: str) -> AccessInfo:
-        """Take all grants of a subject away; if it is a role, also from all who have it."""
+        """Remove all grants of a subject; if it is a role, also the grants of this role to others.
+        Raise InvalidArgument if there are none."""
         check_text("subject", subject)
         access = await self.access()
         if not (grants := access.rules.grants_about(subject)):
@@ -90,7 +92,10 @@ class AccessControl:
     async def create_token(
         self, name: str, allow: Iterable[str], expires: str | float = "90d"
     ) -> NewToken:
-        """Return a new token that allows this, e.g. ["append:orders.*"], for a while."""
+        """Create a token and return it, with its secret text.
+
+        `allow` lists permissions such as "append:orders.*". The token is valid for the duration
+        `expires`, e.g. "90d" or seconds."""
         seconds = duration_s(expires) if isinstance(expires, str) else expires
         check_text("name", name)
         allowed = [check_text("each of allow", one) for one in check_each("allow", allow, str)]
@@ -105,12 +110,13 @@ class AccessControl:
         return NewToken(answer.token, _token_info(answer.issued))
 
     async def revoke_tokens(self, *ids: str) -> AccessInfo:
-        """Revoke tokens by their ids, or unique beginnings of those."""
+        """Revoke tokens, given their ids or unique prefixes of these."""
         given = [check_text("a token's id", one) for one in ids]
         return await self._change_access(pb.ChangeAccess(revoke_tokens=given))
 
     async def rotate_token_key(self, *, drop: Iterable[int] = ()) -> AccessInfo:
-        """Sign tokens with a new key, or accept none any more that the keys to `drop` signed."""
+        """Sign new tokens with a new key. With `drop`, instead stop accepting tokens that were
+        signed with these keys."""
         dropped = check_each("drop", drop, int)
         for key in dropped:
             check_number("a key's number", key)

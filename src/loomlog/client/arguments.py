@@ -1,4 +1,4 @@
-"""Validates and converts names, numbers, times and durations given by callers."""
+"""Validation and conversion of arguments: names, numbers, times, durations and sizes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from loomlog.types import Buffer
 T = TypeVar("T")
 
 STARTS: Final = ("earliest", "latest")
+MEMBER_CHARS_MAX: Final = 100  # every change of a group stores the names of its members
+DURATION_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS_MAX: Final = 1e12  # far beyond any calendar, and within 64 bits as microseconds
 
 
 def check_name(what: str, name: object) -> str:
-    """Return the name; raise InvalidArgument unless it is text that can be encoded as UTF-8, which
-    command-line arguments with surrogate escapes cannot."""
+    """Return `name`; raise InvalidArgument unless it is a non-empty string that can be encoded as
+    UTF-8, unlike command-line arguments with surrogate escapes."""
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"{what} must be a non-empty text, not {name!r:.100}")
     try:
@@ -31,35 +35,35 @@ def check_name(what: str, name: object) -> str:
 
 
 def check_text(what: str, text: object) -> str:
-    """Return the text, which may be empty; raise InvalidArgument unless it is printable."""
-    if not isinstance(text, str) or not text.isprintable():  # surrogates are not
+    """Return `text`, which may be empty; raise InvalidArgument unless it is a printable string."""
+    if not isinstance(text, str) or not text.isprintable():  # surrogates are not printable
         raise InvalidArgument(f"{what} must be a printable text, not {text!r:.100}")
     return text
 
 
 def check_each(what: str, items: Iterable[T], kind: type) -> list[T]:
-    """Return the items of a list; raise InvalidArgument unless each is of this kind."""
+    """Return the items as a list; raise InvalidArgument unless each is of type `kind`."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         raise InvalidArgument(f"{what} must be a list, not {items!r:.100}")
-    found = list(items)
-    for item in found:
+    items = list(items)
+    for item in items:
         check_kind(f"each of {what}", item, kind)
-    return found
+    return items
 
 
 def check_kind(what: str, value: object, kind: type) -> None:
-    """Raise InvalidArgument unless the value is of this kind; a bool counts as no number."""
+    """Raise InvalidArgument unless `value` is of type `kind`; a bool does not count as a number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise InvalidArgument(f"{what} must be of type {kind.__name__}, not {value!r:.100}")
 
 
 def is_name(name: object, chars_max: int) -> TypeGuard[str]:
-    """Return whether it is a text of 1 to `chars_max` printable characters."""
+    """Return whether `name` is a string of 1 to `chars_max` printable characters."""
     return isinstance(name, str) and 1 <= len(name) <= chars_max and name.isprintable()
 
 
 def check_member(name: object) -> None:
-    """Raise InvalidArgument unless it can be the name of a member, or None."""
+    """Raise InvalidArgument unless `name` is None or can be the name of a member."""
     if name is not None and not is_name(name, MEMBER_CHARS_MAX):
         raise InvalidArgument(
             f"member must be a text of 1 to {MEMBER_CHARS_MAX} printable characters, "
@@ -68,7 +72,8 @@ def check_member(name: object) -> None:
 
 
 def check_number(name: str, number: object, *words: str) -> None:
-    """Raise InvalidArgument unless `number` is a position; `words` are other values allowed."""
+    """Raise InvalidArgument unless `number` is an int from 1 to POSITION_MAX. `words` are other
+    valid values, for the message."""
     if not is_int(number) or not 1 <= number <= limits.POSITION_MAX:
         others = "".join(f" or {word!r}" for word in words)
         raise InvalidArgument(
@@ -76,14 +81,21 @@ def check_number(name: str, number: object, *words: str) -> None:
         )
 
 
+def check_count(name: str, count: object, most: int) -> int:
+    """Return `count`; raise InvalidArgument unless it is an int from 1 to `most`."""
+    if not is_int(count) or not 1 <= count <= most:
+        raise InvalidArgument(f"{name} must be a number from 1 to {most}, not {count!r:.100}")
+    return count
+
+
 def check_flag(name: str, flag: object) -> None:
-    """Raise InvalidArgument unless it is a bool: any text would count as True."""
+    """Raise InvalidArgument unless `flag` is a bool, since any non-empty string would be true."""
     if not isinstance(flag, bool):
         raise InvalidArgument(f"{name} must be True or False, not {flag!r:.100}")
 
 
 def check_tail(tail: object, name: str = "expected_tail") -> None:
-    """Raise InvalidArgument unless it can be the tail of a log; 0 is that of an empty one."""
+    """Raise InvalidArgument unless `tail` is a position, or 0 as in an empty log."""
     if not is_int(tail) or not 0 <= tail <= limits.POSITION_MAX:
         raise InvalidArgument(
             f"{name} must be a position, or 0 for an empty log, not {tail!r:.100}"
@@ -99,18 +111,17 @@ def check_seconds(name: str, seconds: object, least: float, most: float = 3600.0
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Return whether it is an int; a bool counts as none."""
+    """Return whether `value` is an int and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-MEMBER_CHARS_MAX: Final = 100  # every change of a group stores the names of its members
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SECONDS_MAX: Final = 1e12  # far beyond any calendar, and within 64 bits as microseconds
-DURATION_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+def is_number(value: object) -> bool:
+    """Return whether `value` is an int or a float, and not a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def timestamp_us(moment: datetime | float) -> int:
-    """Return microseconds since 1970 for a datetime with a time zone or seconds since 1970."""
+    """Return a datetime with a time zone, or seconds since 1970, as microseconds since 1970."""
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise InvalidArgument(f"{moment} has no time zone: give one, e.g. tzinfo=datetime.UTC")
@@ -121,7 +132,7 @@ def timestamp_us(moment: datetime | float) -> int:
 
 
 def retention_s(retention: str | float | None) -> int:
-    """Return whole seconds for "7d" (s, m, h, d, w) or a number of seconds; 0 for None."""
+    """Return whole seconds, given a duration such as "7d" or a number of seconds; 0 for None."""
     if retention is None:
         return 0
     seconds = duration_s(retention) if isinstance(retention, str) else retention
@@ -134,7 +145,7 @@ def retention_s(retention: str | float | None) -> int:
 
 
 def retention_bytes(retention: str | int | None) -> int:
-    """Return the bytes of "10G" (K, M, G, T: powers of 1024) or a number; 0 for None."""
+    """Return bytes, given a size such as "10G" or a number of bytes; 0 for None."""
     if retention is None:
         return 0
     size = parse_size(retention) if isinstance(retention, str) else retention
@@ -147,7 +158,7 @@ def retention_bytes(retention: str | int | None) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds of a duration such as "7d"."""
+    """Return the seconds of a duration such as "7d"; the units are s, m, h, d and w."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if parts is None:
         raise InvalidArgument(
@@ -157,22 +168,17 @@ def duration_s(text: str) -> float:
 
 
 def ago(text: str) -> datetime:
-    """Return the moment that is a duration such as "7d" before now."""
+    """Return the time that is a duration such as "7d" ago."""
     try:
         return datetime.now(UTC) - timedelta(seconds=duration_s(text))
     except OverflowError:
         raise InvalidArgument(f"{text!r} ago is before the first year of the calendar") from None
 
 
-def is_number(value: object) -> bool:
-    """Return whether it is an int or a float; a bool counts as none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def as_bytes(name: str, given: Buffer) -> bytes:
-    """Return bytes that the caller cannot change before they are sent."""
-    if isinstance(given, bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    raise InvalidArgument(f"{name} must be bytes, not {type(given).__name__}; encode it first")
+def as_bytes(name: str, value: Buffer) -> bytes:
+    """Return immutable bytes, so that the caller cannot change them before they are sent."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidArgument(f"{name} must be bytes, not {type(value).__name__}; encode it first")

@@ -1,7 +1,7 @@
 """The public class Cluster, and `connect`.
 
-A Cluster has one producer id, one connection per server, and one Log object per name. It belongs
-to one event loop and is not thread-safe; the blocking client (client/blocking) is.
+A Cluster has one producer id, one connection per server, and one Log object per name. It belongs to
+one event loop and is not thread-safe; the blocking client (client/blocking) is.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from loomlog.client.access import AccessControl
 from loomlog.client.append.appender import Producer
 from loomlog.client.append.spin import CPUS_MIN, Spinner, usable_cpus
 from loomlog.client.arguments import (
+    check_count,
     check_flag,
     check_name,
     check_number,
@@ -66,10 +67,15 @@ async def connect(
     clock: Callable[[], float] = time.time,
     **settings: Unpack[ClientOptions],
 ) -> Cluster:
-    """Connect to a cluster, given the addresses of one or more of its metadata repositories.
+    """Connect to a cluster and return it; use it with `async with`, or call its `close`.
 
-    `settings` are the fields of loomlog.config.ClientSettings. `rng` and `clock` (seconds since
-    1970) are for simulations."""
+    `addresses` are those of one or more of its metadata repositories: "host:port", several
+    separated by commas, or an iterable of them. `settings` are the fields of
+    loomlog.config.ClientSettings, and `token_file`. `rng` and `clock` (seconds since 1970) replace
+    randomness and time in simulations.
+
+    Raise InvalidArgument for an invalid address or setting, Unavailable or Timeout if no metadata
+    repository answers, Unauthorized if the cluster rejects the certificate or token."""
     cluster = Cluster(parse_addresses(addresses), checked_settings(settings), rng, clock)
     try:
         await cluster.reach()
@@ -80,7 +86,12 @@ async def connect(
 
 
 class Cluster(Operator, AccessControl, Registers, Leases):
-    """A connection to a cluster; an async context manager that closes it on exit."""
+    """A connection to a cluster, as returned by `connect`. An async context manager that closes it
+    on exit.
+
+    All methods raise InvalidArgument for an invalid argument, PermissionDenied if the caller lacks
+    a permission, and a Retryable error (Timeout, Unavailable, …) if servers did not answer in time.
+    """
 
     def __init__(
         self,
@@ -90,7 +101,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         clock: Callable[[], float] = time.time,
         role: str = "client",
     ) -> None:
-        """`role` is that of the process; servers write their audit trail through a client."""
+        """`role` is the role of this process; servers use a client to write their audit trail."""
         self._rng = rng = rng or random.Random()  # noqa: S311 - delays, choices, ids; no secrets
         loop = asyncio.get_running_loop()
         codec = WireCodec(role, token=settings.token, credentials=Credentials.chosen(settings.tls))
@@ -126,7 +137,8 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         await self._metadata.reach()
 
     async def close(self) -> None:
-        """Close all connections. Pending appends fail, and subscriptions end with an error."""
+        """Close all connections. Pending appends fail, and subscriptions end with an error. Calling
+        it again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -152,18 +164,26 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         exist_ok: bool = False,
         first_position: Glsn = 1,
     ) -> Log:
-        """Create a log; raise AlreadyExists if there is one of this name. With `exist_ok`, return
-        that one as it is, whatever its settings are.
+        """Create a log and return it. Raise AlreadyExists if there is a log of this name; with
+        `exist_ok`, return that log, whatever its settings are.
 
-        With fewer than `replicas` live nodes, appends continue on as many as there are, down to
-        `min_replicas` (by default one less, but at least 2 of several); missing replicas are
-        completed later.
-        Entries older than `retention` ("7d", or seconds) are deleted; None keeps them forever.
-        So are entries behind which at least `retention_bytes` ("10G", or bytes) are stored.
-        Clients compress batches by `compression` unless they are connected with another one.
-        `nodeset` is for protocol "copyset": the number of nodes, any `replicas` of which store an
-        entry; by default up to 20. The first entry gets `first_position`, as if all before it had
-        been trimmed."""
+        - `protocol`: "ordered", "chained" or "copyset"; docs/protocols.md helps you choose.
+        - `streams`: how many streams share the appends of the log.
+        - `replicas`: the number of copies of each entry.
+        - `min_replicas`: with fewer live nodes than `replicas`, appends continue on the remaining
+          ones, down to this number, and the missing copies are made later. Default: one less than
+          `replicas`, but at least 2 if there are several.
+        - `nodeset`: for "copyset" only: the number of nodes, of which any `replicas` store an
+          entry. Default: up to 20.
+        - `retention`: delete entries that are older: a duration such as "7d", seconds, or None.
+        - `retention_bytes`: delete old entries while the newer ones have at least this size: a
+          size such as "10G", bytes, or None.
+        - `compression`: "none", "lz4" or "zstd", for clients without a `compression` of their own.
+        - `first_position`: the position of the first entry; the log looks as if all before it had
+          been trimmed.
+
+        Raise InvalidArgument if the cluster cannot create such a log, e.g. because it has fewer
+        nodes than `replicas`."""
         if staged_log(check_name("a log's name", name)) is not None:
             raise InvalidArgument(
                 f"{name!r} is the name of a staging log, which is created when needed: choose "
@@ -171,12 +191,12 @@ class Cluster(Operator, AccessControl, Registers, Leases):
             )
         check_flag("exist_ok", exist_ok)
         check_text("protocol", protocol)
-        _check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
-        _check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
+        check_count("streams", streams, limits.STREAMS_PER_LOG_MAX)
+        check_count("replicas", replicas, limits.STREAMS_PER_LOG_MAX)
         if nodeset is not None:
-            _check_count("nodeset", nodeset, limits.NODESET_MAX)
+            check_count("nodeset", nodeset, limits.NODESET_MAX)
         if min_replicas is not None:
-            _check_count("min_replicas", min_replicas, replicas)
+            check_count("min_replicas", min_replicas, replicas)
         check_number("first_position", first_position)
         request = pb.CreateLog(
             name=name,
@@ -198,15 +218,16 @@ class Cluster(Operator, AccessControl, Registers, Leases):
             raise
 
     async def make_staging_log(self, log: str, first_position: Glsn) -> None:
-        """Create the log for unpublished rows of a log that was restored, so that no row has a
-        position that was used before. For backups; else it is created when needed."""
+        """Create the staging log of a restored log, so that no staged row gets a position that was
+        used before. For backups only: otherwise staging logs are created when they are needed."""
         check_number("first_position", first_position)
         like = await self.log(log).describe()
         await self._make_staging_log(staging_name(log), like, first_position)
 
     async def _make_staging_log(self, name: str, like: LogInfo, first_position: Glsn = 1) -> None:
-        """Create a log for another log's unpublished rows. Writers remember its tail as the first
-        position where they may have staged rows, so its protocol must never lower the tail."""
+        """Create a staging log with the settings of log `like`. Writers remember its tail as the
+        first position where they may have staged rows, so its protocol must never lower the tail.
+        """
         active = like.segments[-1]
         request = pb.CreateLog(
             name=name,
@@ -230,8 +251,9 @@ class Cluster(Operator, AccessControl, Registers, Leases):
     def log(self, name: str, codec: Codec[T]) -> CodedLog[T]: ...
 
     def log(self, name: str, codec: Codec[T] | None = None) -> Log | CodedLog[T]:
-        """Return a handle for the log of this name, without checking that the log exists. With a
-        `codec` (loomlog.codecs), its values are objects instead of bytes."""
+        """Return a handle for the log of this name, without checking that the log exists.
+
+        With a `codec` (see loomlog.codecs), values are objects instead of bytes."""
         log = self._log(name)
         return log if codec is None else CodedLog(log, codec)
 
@@ -249,10 +271,10 @@ class Cluster(Operator, AccessControl, Registers, Leases):
         return self._log(name)._parts
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
-        """Return a transaction, whose entries become visible in all their logs, or in none:
+        """Return a transaction, whose entries become visible in all their logs or in none, as in
         `async with cluster.transaction() as t: t.append("orders", a); t.append("audit", b)`.
 
-        It is given up after `timeout_s`, by default as appends are."""
+        `timeout_s` limits the commit (default: `append_timeout_s` of `connect`)."""
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s, 0.001)
         timeout_s = self._client.settings.append_timeout_s if timeout_s is None else timeout_s
@@ -283,12 +305,13 @@ class Cluster(Operator, AccessControl, Registers, Leases):
                     raise
 
     async def logs(self) -> list[LogInfo]:
-        """Return all logs of the cluster, staging logs included."""
+        """Return descriptions of all logs of the cluster, including staging logs."""
         answer = await self._metadata.request(pb.Frame(list_logs=pb.ListLogs()))
         return [log_info(log) for log in answer.log_list.logs]
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log with its entries, checkpoints, groups, queues and staged rows."""
+        """Delete a log with its entries, checkpoints, groups, queues and staged rows; raise
+        NotFound if there is no such log."""
         parts = self._parts_of(name)
         log_id = (await parts.cached.fetch(Verb.DELETE)).log_id
         await self._delete_log(name)
@@ -315,37 +338,34 @@ class Cluster(Operator, AccessControl, Registers, Leases):
     async def events(
         self, since: datetime | float | None = None, *, after: int = 0
     ) -> list[EventInfo]:
-        """Return what happened in the cluster, oldest first: all that is kept, or what happened
-        since a time and after the event whose id is `after`."""
+        """Return the events of the cluster that are still kept, oldest first.
+
+        Only events at or after `since` (a datetime, or seconds since 1970) are returned, and only
+        those after the event whose id is `after`."""
         if not is_int(after) or after:
             check_number("after", after)
         since_s = 0.0 if since is None else timestamp_us(since) / 1_000_000
-        found: list[EventInfo] = []
+        events: list[EventInfo] = []
         more = True
         while more:
             request = pb.ListEvents(after=after, since_s=since_s)
             answer = (await self._metadata.request(pb.Frame(list_events=request))).event_list
-            found += map(event_info, answer.events)
+            events += map(event_info, answer.events)
             more, after = answer.more, answer.last
-        return found
+        return events
 
 
 def parse_addresses(addresses: str | Iterable[str]) -> list[str]:
-    """Return the addresses of an iterable, or of a string in which commas separate them."""
+    """Return the addresses in an iterable, or in a string that separates them by commas."""
     try:
         given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-        found = [address.strip() for address in given if address.strip()]
+        parsed = [address.strip() for address in given if address.strip()]
     except (AttributeError, TypeError):
         raise InvalidArgument(
-            f"addresses are texts such as 127.0.0.1:7400, not {addresses!r:.100}"
+            f"addresses must be strings such as 127.0.0.1:7400, not {addresses!r:.100}"
         ) from None
-    if not found:
+    if not parsed:
         raise InvalidArgument("no address given: write host:port, e.g. 127.0.0.1:7400")
-    for address in found:
+    for address in parsed:
         split_address(address)
-    return found
-
-
-def _check_count(what: str, count: object, most: int) -> None:
-    if not is_int(count) or not 1 <= count <= most:
-        raise InvalidArgument(f"{what} must be a number from 1 to {most}, not {count!r:.100}")
+    return parsed

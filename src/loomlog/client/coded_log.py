@@ -1,4 +1,4 @@
-"""A log whose values are objects, which a codec turns into bytes and back."""
+"""Logs whose values are objects: a codec converts them to bytes and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CodedEntry(NamedTuple, Generic[T]):
-    """An entry with a decoded value."""
+    """An entry whose value was decoded."""
 
     position: Glsn
     stream: StreamId
@@ -34,8 +34,8 @@ class CodedEntry(NamedTuple, Generic[T]):
 
 
 class CodedLog(Generic[T]):
-    """A log with a codec, as returned by `Cluster.log(name, codec=…)`. `bytes` is the log itself,
-    for everything that is not here."""
+    """A log with a codec, as returned by `Cluster.log(name, codec=…)`. The attribute `bytes` is the
+    log itself, for all other methods."""
 
     def __init__(self, log: Log, codec: Codec[T]) -> None:
         self.name = log.name
@@ -51,8 +51,8 @@ class CodedLog(Generic[T]):
         key: Buffer | None = None,
         **arguments: Unpack[AppendArguments],
     ) -> Awaitable[Position]:
-        """Append one value and return an awaitable of its position; the other arguments are those
-        of `Log.append`."""
+        """Encode and append one value, and return an awaitable of its position. The other arguments
+        and the errors are those of `Log.append`."""
         return self.bytes.append(self._codec.encode(value), key, **arguments)
 
     async def append_many(
@@ -61,31 +61,33 @@ class CodedLog(Generic[T]):
         keys: Iterable[Buffer | None] | None = None,
         **arguments: Unpack[AppendManyArguments],
     ) -> list[Position]:
-        """Append several values atomically, at consecutive positions; the other arguments are
-        those of `Log.append_many`."""
+        """Encode several values, append them atomically and return their consecutive positions. The
+        other arguments and the errors are those of `Log.append_many`."""
         encoded = encode_all(self._codec, values)
         return await self.bytes.append_many(encoded, keys, **arguments)
 
     async def read(self, position: Glsn) -> CodedEntry[T]:
-        """Return the entry at `position`; see `Log.read`."""
+        """Return the entry at `position`, decoded; see `Log.read`. Raise Corrupt if its value
+        cannot be decoded."""
         return self.decode(await self.bytes.read(position))
 
     async def subscribe(
         self, start: Glsn | str = 1, stop: Glsn | None = None
     ) -> AsyncGenerator[CodedEntry[T], None]:
-        """Yield every entry from `start` to `stop` inclusive, in order; see `Log.subscribe`."""
+        """Yield every entry from `start` to `stop` inclusive, in order and decoded; see
+        `Log.subscribe`. Raise Corrupt if a value cannot be decoded."""
         async for entry in self.bytes.subscribe(start, stop):
             yield self.decode(entry)
 
     def decode(self, entry: Entry) -> CodedEntry[T]:
-        """Return an entry of this log, from a group for example, with its value decoded."""
+        """Return an entry of this log, e.g. one that a group delivered, with its value decoded."""
         return decoded(self.name, self._codec, entry)
 
 
 def check_codec(codec: Codec[T]) -> Codec[T]:
-    """Return the codec; raise InvalidArgument if it is none."""
-    codes = all(callable(getattr(codec, name, None)) for name in ("encode", "decode"))
-    if not codes or isinstance(codec, type):
+    """Return the codec; raise InvalidArgument if it has no methods `encode` and `decode`."""
+    has_methods = all(callable(getattr(codec, name, None)) for name in ("encode", "decode"))
+    if not has_methods or isinstance(codec, type):
         raise InvalidArgument(
             f"a codec encodes and decodes, as loomlog.codecs.JSON does, not {codec!r:.100}"
         )

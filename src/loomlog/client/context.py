@@ -1,4 +1,4 @@
-"""The services that all logs of a client share, and the pace of its retries."""
+"""The services that all logs of a client share, and the pacing of its retries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loomlog.client.servers import Connections, Metadata
     from loomlog.client.subscribe.subscription import OpenSubscriptions
 
-# first_s is about a round trip with a sync; a stream that runs again is noticed within max_s.
+# first_s is about a round trip with a disk sync; a stream that recovered is noticed within max_s.
 BACKOFF: Final = Backoff(first_s=0.01, max_s=0.5)
 
 
@@ -33,23 +33,23 @@ class Client(NamedTuple):
 
 
 class Retries:
-    """Paces the attempts at one operation: pauses between them, until its time is up."""
+    """Pauses between the attempts at one operation, until its time is up."""
 
     def __init__(
         self, rng: random.Random, timeout_s: float | None = None, backoff: Backoff = BACKOFF
     ) -> None:
-        """`timeout_s` is counted from now; None: there is no limit."""
+        """`timeout_s` counts from now; None: no limit."""
         now_s = asyncio.get_running_loop().time()
-        self._begun_s = now_s
+        self._began_s = now_s
         self.deadline_s = float("inf") if timeout_s is None else now_s + timeout_s
         self._rng = rng
         self._backoff = backoff
-        self.pauses = 0  # so far
+        self.pauses = 0  # how many there were
 
     async def pause(self) -> bool:
-        """Wait before the next attempt. Return False at once if that would be too late."""
+        """Wait before the next attempt; return False at once if it would come too late."""
         now_s = asyncio.get_running_loop().time()
-        wait_s = self._backoff.late_s(now_s - self._begun_s, self._rng)
+        wait_s = self._backoff.late_s(now_s - self._began_s, self._rng)
         if now_s + wait_s >= self.deadline_s:
             return False
         self.pauses += 1

@@ -1,7 +1,7 @@
-"""Checks of a whole cluster from one machine: what `loom doctor` shows.
+"""Checks of a whole cluster from one machine, as shown by `loom doctor`.
 
-Servers are asked at the addresses that they advertise, so that a wrong address, a closed port or
-another cluster behind it is found. What they say is compared by pure functions.
+Servers are contacted at the addresses that they advertise, which reveals wrong addresses, closed
+ports, and servers of other clusters. Pure functions evaluate their responses.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ OK: Final = "ok"
 WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 
-SLOW_SYNC_S: Final = 0.05  # an append waits for at least one
-SLOW_STORE_S: Final = 0.5  # metadata is read for every operator's command
-FEW_FILES: Final = 4096  # a node has several open per stream, and connections
-CLOCK_S: Final = 5.0  # between here and a server
+SLOW_SYNC_S: Final = 0.05  # every append waits for at least one disk sync
+SLOW_STORE_S: Final = 0.5  # every command of an operator reads metadata
+FEW_FILES: Final = 4096  # a node opens several files per stream, and connections
+CLOCK_S: Final = 5.0  # acceptable difference between the clocks of this machine and a server
 LOW_SPACE: Final = 0.1  # of a volume
 
 
 class Answer(NamedTuple):
-    """The answer of a server, and how far its clock is ahead of the one here, at least."""
+    """The response of a server, and a lower bound on how far its clock differs from ours."""
 
     check: pb.ServerCheck
-    ahead_s: float
+    ahead_s: float  # negative if its clock is behind
 
 
-Checked: TypeAlias = Answer | str  # why it did not answer
+Checked: TypeAlias = Answer | str  # a response, or the reason why there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Finding:
 async def ask(
     addresses: Sequence[str], *, tls: str | None = None, token: str = ""
 ) -> dict[str, Checked]:
-    """Ask the servers at these addresses to check themselves; `tls` and `token` are as those of
-    `connect`."""
+    """Ask the servers at these addresses to check themselves, and return their responses by
+    address. `tls` and `token` are those of `connect`."""
     answers = await asyncio.gather(*(_ask(address, tls, token) for address in addresses))
     return dict(zip(addresses, answers, strict=True))
 
@@ -81,20 +81,20 @@ async def _ask(address: str, tls: str | None, token: str) -> Checked:
 
 
 def answered(check: pb.ServerCheck, asked_s: float, answered_s: float) -> Answer:
-    """Return an answer. When in between the server looked at its clock is not known: a slow disk or
-    store may have taken most of that time."""
+    """Return the response of a server. It read its clock at an unknown time between these two: a
+    slow disk or store may have delayed it before or after that."""
     clock_s = check.clock_us / 1e6
     return Answer(check, clock_s - min(max(clock_s, asked_s), answered_s))
 
 
 def addresses_of(status: ClusterStatus) -> dict[str, str]:
-    """Return all servers by the addresses that they advertise."""
+    """Return the names of all servers by the addresses that they advertise."""
     members = {m.address: f"metadata repository {m.id}" for m in status.members}
     return members | {node.address: f"node {node.id}" for node in status.nodes}
 
 
 def diagnose(status: ClusterStatus, servers: Mapping[str, Checked]) -> list[Finding]:
-    """Return what all checks found, in the order of the checks."""
+    """Return the findings of all checks, in a fixed order."""
     names = addresses_of(status)
     answers = {names[a]: answer for a, answer in servers.items() if isinstance(answer, Answer)}
     checks = {name: answer.check for name, answer in answers.items()}
@@ -209,7 +209,7 @@ def _stores(checks: Mapping[str, pb.ServerCheck]) -> Iterator[Finding]:
 
 
 def _consistency(status: ClusterStatus) -> Iterator[Finding]:
-    """Check that records of logs, streams and nodes agree with each other."""
+    """Check that the records of logs, streams and nodes are consistent."""
     known, wrong = {node.id for node in status.nodes}, []
     for log in status.logs:
         segments = {segment.id for segment in log.segments}

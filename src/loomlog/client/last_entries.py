@@ -1,4 +1,4 @@
-"""Find where the last entries of a log begin, with any protocol."""
+"""Finds where the last entries of a log begin, with any protocol."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Rows = Callable[[Glsn, Glsn], AsyncGenerator[Entry | Gap, None]]
 
 async def find_last(count: int, earliest: Glsn, tail: Glsn, rows: Rows) -> Glsn:
     """Return the position of the first of the last `count` entries, or one past the tail if there
-    is none. `rows` yields what is between two positions.
+    are none. `rows` yields the entries and gaps between two positions.
 
-    Entries are usually at consecutive positions, so most searches need one read. A bridge between
-    two epochs may be wider than all entries together: it is crossed by bisection."""
+    Entries are usually at consecutive positions, so most searches need one read. The bridge between
+    two epochs may be wider than all entries together, so it is crossed by bisection."""
     start, stop, missing = tail + 1, tail, count
     while missing and stop >= earliest:
         first = max(earliest, stop - missing + 1)
-        async with aclosing(rows(first, stop)) as found:
-            positions = [row.position async for row in found if isinstance(row, Entry)]
+        async with aclosing(rows(first, stop)) as items:
+            positions = [item.position async for item in items if isinstance(item, Entry)]
         missing -= len(positions)
         stop = first - 1
         if positions:

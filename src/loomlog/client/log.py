@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from loomlog import limits
 from loomlog.archive.record import ArchiveInfo
 from loomlog.client.append.appender import positions
+from loomlog.client.append.encoders import encode_arrow_rows, encode_rows, encoded_headers
 from loomlog.client.append.options import AppendArguments, AppendOptions
 from loomlog.client.append.pipeline import Pipeline
 from loomlog.client.arguments import check_number, check_tail, retention_s, timestamp_us
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """One log of a cluster, as returned by `Cluster.log` and `Cluster.create_log`."""
+    """One log of a cluster, as returned by `Cluster.log` and `Cluster.create_log`.
+
+    All methods raise NotFound if the log does not exist, PermissionDenied if the caller lacks a
+    permission, InvalidArgument for an invalid argument, and a Retryable error (Timeout,
+    Unavailable, …) if servers did not answer in time."""
 
     def __init__(self, parts: LogParts, publications: Publications) -> None:
         self.name = parts.name
@@ -54,18 +59,26 @@ class Log:
     ) -> Awaitable[Position]:
         """Append one entry and return an awaitable of its position.
 
-        Concurrent appends are sent in batches, so for throughput start several before awaiting
-        the first, unless their order matters. Cancelling the wait does not undo the append. When
-        the append buffer is full, the entry first waits for room. `stream` chooses a log stream.
-        `headers` are small values beside the value; `timestamp` (seconds since 1970, or a datetime)
-        replaces the present time.
+        When it completes, the entry is durable on all its replicas. Concurrent appends share
+        batches, so for throughput start several before you await the first; if their order
+        matters, use `append_many` or `pipeline` instead. While the client's append buffer is full,
+        new appends wait. Cancelling the wait does not undo the append.
 
-        With `expected_tail`, raise Conflict and append nothing if any entry stands behind that
-        position, such as an earlier result of `tail`. The append is given up after `timeout_s`, by
-        default that of `connect`. `streams` are those that may take the entry. With `fail_fast`, it
-        is tried once, and what refuses it is raised. An append with one of these four is a batch of
-        its own."""
-        if not arguments:  # defaults of arguments by name would take longer than all of this
+        Keyword arguments:
+
+        - `headers`: small named values that are stored with the entry.
+        - `timestamp`: a datetime, or seconds since 1970, to use instead of the current time.
+        - `stream`, `streams`: append to this log stream, or to any of these (default: to any).
+        - `expected_tail`: append only if no entry has a position above this one, usually an
+          earlier result of `tail`; otherwise raise Conflict.
+        - `timeout_s`: give up after this time (default: `append_timeout_s` of `connect`).
+        - `fail_fast`: try once and raise the first refusal, instead of retrying until the timeout.
+
+        An entry with `streams` or one of the last three is sent as a batch of its own.
+
+        Raise AppendUnknown if the entry may or may not have been appended. After any other error
+        it was not; Sealed means that the streams do not accept appends at present."""
+        if not arguments:  # the fast path: defaults of keyword arguments would cost more than this
             return self._append(value, key, None)
         return self._append_with(value, key, **arguments)
 
@@ -121,8 +134,11 @@ class Log:
         streams: Iterable[StreamId] | None = None,
         fail_fast: bool = False,
     ) -> list[Position]:
-        """Append several entries atomically, at consecutive positions. `keys`, `headers` and
-        `timestamps` are as many as `values`; the other arguments are those of `append`."""
+        """Append several entries atomically and return their positions, which are consecutive.
+
+        `keys`, `headers` and `timestamps`, if given, have one item for each of `values`, which may
+        be None for keys and headers. The other arguments and the errors are those of `append`.
+        Raise InvalidArgument if the entries do not fit into one batch (32 MiB)."""
         options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
         if not isinstance(values, Iterable):
             raise InvalidArgument(f"values must be a list of bytes, not {values!r:.100}")
@@ -141,7 +157,7 @@ class Log:
                     f"{name}: {len(given)} given for {len(values)} values; give one for each"
                 )
         size = sum(_size(self.name, filter(None, some or ())) for some in (values, keys, encoded))
-        encoder = partial(_encode, values, keys, encoded, times)
+        encoder = partial(encode_rows, values, keys, encoded, times)
         first = await self._append_whole(encoder, len(values), size, options)
         return list(positions(first, len(values)))
 
@@ -162,15 +178,17 @@ class Log:
         streams: Iterable[StreamId] | None = None,
         fail_fast: bool = False,
     ) -> list[Position]:
-        """Append the rows of an Arrow batch atomically, at consecutive positions. The batch has a
-        column `value`, and optionally `key`, `timestamp` and `headers`. The other arguments are
-        those of `append`."""
+        """Append the rows of an Arrow batch atomically and return their positions, which are
+        consecutive.
+
+        `records` has a column `value`, and optionally `key`, `timestamp` and `headers`. The other
+        arguments and the errors are those of `append_many`."""
         options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
         if not hasattr(records, "num_rows") or not hasattr(records, "schema"):
             raise InvalidArgument(f"records must be a pyarrow.RecordBatch, not {records!r:.100}")
         if not records.num_rows:
             return []
-        encoder = partial(_encode_arrow, records)
+        encoder = partial(encode_arrow_rows, records)
         first = await self._append_whole(encoder, records.num_rows, records.nbytes, options)
         return list(positions(first, records.num_rows))
 
@@ -183,18 +201,20 @@ class Log:
         streams: Iterable[StreamId] | None = None,
         fail_fast: bool = False,
     ) -> Pipeline:
-        """Return a pipeline, whose appends keep the order of calls without waiting for each:
-        `async with log.pipeline() as p: p.append(a); p.append(b)`.
+        """Return a pipeline: its appends keep the order of calls without waiting for each other, as
+        in `async with log.pipeline() as p: p.append(a); p.append(b)`.
 
-        After a failure it appends nothing more. With `expected_tail`, its entries stand directly
-        behind that position and each other, or it fails with Conflict. The other arguments are
-        those of `append`."""
+        After a failure it appends nothing more. With `expected_tail`, no other entry may come
+        between that position and the pipeline's entries, nor among them; otherwise it fails with
+        Conflict. The other arguments are those of `append`."""
         options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
         return Pipeline(self.name, self._append_whole, options)
 
     async def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
-        """Store any number of rows, in order, that stay invisible until `Writer.publish`. The
-        columns are those of `append_arrow`."""
+        """Store any number of rows, which stay invisible until `Writer.publish` publishes them in
+        this order. Return a handle to pass to it.
+
+        `records` is an Arrow batch, or an iterable of them, with the columns of `append_arrow`."""
         stager = await self._stager()
         try:
             for portion in portions(records):
@@ -207,20 +227,26 @@ class Log:
         return await self._publications.stager(self._parts)
 
     async def writer(self, name: str, lease: Lease | None = None) -> Writer:
-        """Return the writer of this name, which publishes staged rows. Call this before staging
-        rows for it. With a `lease`, it publishes only while the lease is held."""
+        """Return the writer of this name, which publishes staged rows exactly once.
+
+        Call this before you stage rows for it. With a `lease`, it publishes only while that is
+        held."""
         return await self._publications.writer(self._parts, name, lease)
 
     async def trim(self, position: Glsn) -> None:
-        """Delete all entries up to and including `position`, and staged rows only they need."""
+        """Delete all entries up to and including `position`, and the staged rows that only they
+        refer to."""
         check_number("position", position)
         await self._publications.trim(self._parts, position)
 
     # ---- reading
 
     async def read(self, position: Glsn) -> Entry:
-        """Return the entry at `position`, from the archive if it was trimmed. Raise Trimmed if it
-        is not archived either, NotYetWritten beyond the tail, and NotFound in a permanent gap."""
+        """Return the entry at `position`; if it was trimmed, from the log's archive.
+
+        Raise Trimmed if it was trimmed and not archived, NotYetWritten if `position` is beyond the
+        tail, NotFound if it is a permanent gap, and DataLoss or Corrupt if no copy of the entry can
+        be read."""
         check_number("position", position)
         return await self._parts.read(position)
 
@@ -252,17 +278,17 @@ class Log:
         *,
         payloads: bool = True,
     ) -> AsyncGenerator[Any, None]:
-        """Yield every entry from `start` to `stop` inclusive, in order; without `stop`, forever.
-        Trimmed entries are read from the log's archive, if there is one.
+        """Yield every entry from `start` to `stop` inclusive, in order. Without `stop`, wait for
+        new entries forever. Trimmed entries are read from the log's archive, if there is one.
 
         `start` is a position, "earliest" (the first position kept) or "latest" (new entries only).
 
-        With `gaps`, positions that have no entry are yielded as `Gap`: those that were trimmed,
-        never written (with protocol `ordered`, only by transactions that failed; those in the
-        archive are skipped), or lost. Without `gaps`, a trimmed position raises Trimmed, a lost
-        one DataLoss, and one that was never written is skipped.
+        With `gaps`, positions without an entry are yielded as `Gap`: those that were trimmed, lost,
+        or never written (in an `ordered` log, only by failed transactions; unwritten positions in
+        the archive are skipped). Without `gaps`, a trimmed position raises Trimmed, a lost one
+        DataLoss, and unwritten ones are skipped.
 
-        Without `payloads`, entries have empty values and no keys."""
+        With `payloads=False`, entries have empty values and no keys."""
         return entries(self._parts.pieces.rows(start, stop, gaps=gaps, payloads=payloads))
 
     def subscribe_arrow(
@@ -274,8 +300,8 @@ class Log:
         gaps: bool = False,
         payloads: bool = True,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Like `subscribe`, but yield Arrow batches of loomlog.columns.SCHEMA, with any `Gap`s
-        between them. Without `archived`, the archive is not read."""
+        """Like `subscribe`, but yield Arrow batches of schema loomlog.columns.SCHEMA, and `Gap`s
+        between them. With `archived=False`, do not read the archive."""
         return arrow(
             self._parts.pieces.rows(start, stop, archived=archived, gaps=gaps, payloads=payloads)
         )
@@ -284,19 +310,19 @@ class Log:
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
     ) -> AsyncGenerator[Entry, None]:
         """Yield the entries of one log stream from `start_llsn` to `stop_llsn` inclusive, in the
-        stream's own order; without `stop_llsn`, forever."""
+        order of the stream. Without `stop_llsn`, wait for new entries forever."""
         return entries(self._parts.pieces.stream_rows(stream, start_llsn, stop_llsn))
 
     def subscribe_stream_arrow(
         self, stream: StreamId, start_llsn: Llsn = 1, stop_llsn: Llsn | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Like `subscribe_stream`, but yield Arrow batches of loomlog.columns.SCHEMA."""
+        """Like `subscribe_stream`, but yield Arrow batches of schema loomlog.columns.SCHEMA."""
         return arrow(self._parts.pieces.stream_rows(stream, start_llsn, stop_llsn))
 
     # ---- bounds, times and checkpoints
 
     async def tail(self) -> Glsn:
-        """Return the last committed position; 0 if there is none."""
+        """Return the last acknowledged position, or 0 if there is none."""
         return await self._parts.tail()
 
     async def head(self) -> Glsn:
@@ -309,20 +335,21 @@ class Log:
         return bool(bounds.head > bounds.tail)
 
     async def earliest(self) -> Glsn:
-        """Return the first position that can be read, from the archive or the log."""
+        """Return the first position that can be read, from the log or its archive."""
         return await self._parts.archived.earliest()
 
     async def find_time(self, moment: datetime | float) -> Glsn:
-        """Return the first position whose entry has this timestamp or a later one, or one past the
-        tail if there is none. A float is seconds since 1970. Trimmed entries are not searched.
+        """Return the position of the first entry whose timestamp is at or after `moment`, or one
+        past the tail if there is none. Trimmed entries are not searched.
 
-        Timestamps are set by writers. If they do not grow with positions, the result is still the
-        first such entry of an `ordered` log; with other protocols it may be a later one."""
+        `moment` is a datetime with a time zone, or seconds since 1970. Writers set the timestamps.
+        If these do not grow with positions, the result is still the first such entry in an
+        `ordered` log; with other protocols it may be a later one."""
         return await self._parts.find_time(timestamp_us(moment))
 
     async def find_last(self, count: int, stop: Glsn | None = None) -> Glsn:
-        """Return the position where the last `count` entries up to `stop` begin, or one past it if
-        there are none; without `stop`, up to the tail. Archived entries count."""
+        """Return the position of the first of the last `count` entries up to `stop` (default: up to
+        the tail), or one past `stop` if there are none. Archived entries count."""
         check_number("count", count)
         if stop is not None:
             check_tail(stop, "stop")
@@ -331,11 +358,11 @@ class Log:
         return await find_last(count, await self.earliest(), last, rows)
 
     def checkpoint(self, name: str) -> Checkpoint:
-        """Return a handle for the checkpoint of this name, which exists once it is set."""
+        """Return a handle for the checkpoint of this name; it is created when it is first set."""
         return self._parts.checkpoints.checkpoint(name)
 
     async def checkpoints(self) -> dict[str, CheckpointInfo]:
-        """Return all checkpoints of this log by name."""
+        """Return all checkpoints of this log, by name."""
         return await self._parts.checkpoints.all()
 
     def group(
@@ -348,18 +375,20 @@ class Log:
         commit_every_s: float | None = None,
         member: str | None = None,
     ) -> Group:
-        """Return a consumer group, whose members share the entries of this log:
-        `async with log.group("billing") as group` joins it.
+        """Return a consumer group, whose members share the entries of this log. Join it with
+        `async with log.group("billing") as group`; the first member creates it.
 
-        A new group has this many `shards` (16 by default) and begins at `start`: a position, a
-        time, "earliest" or "latest". A member that is silent for `session_timeout_s` is replaced.
-        With `commit_every_s`, entries are committed when the next one is asked for, this often,
-        and at the end; without it, call `Group.commit`. People see `member` as a name."""
+        - `shards`: the number of shards of a new group (default: 16). It cannot be changed later.
+        - `start`: where a new group begins: a position, a datetime, "earliest" or "latest".
+        - `session_timeout_s`: a member that is silent for this long is replaced.
+        - `commit_every_s`: commit this often, and on exit; an entry counts as processed once the
+          next one is requested. Without it, call `Group.commit`.
+        - `member`: a name for this member, shown to operators."""
         options = GroupOptions(shards, start, session_timeout_s, commit_every_s, member)
         return self._parts.groups.group(name, options)
 
     async def groups(self) -> dict[str, GroupInfo]:
-        """Return all consumer groups of this log by name."""
+        """Return all consumer groups of this log, by name."""
         return await self._parts.groups.all()
 
     def queue(
@@ -372,33 +401,39 @@ class Log:
         session_timeout_s: float = limits.GROUP_SESSION_S,
         member: str | None = None,
     ) -> Queue:
-        """Return a work queue, whose members take entries of this log as jobs, one by one:
-        `async with log.queue("jobs") as queue` joins it. It begins at the first entry.
+        """Return a work queue, whose members take the entries of this log as jobs, one by one. Join
+        it with `async with log.queue("jobs") as queue`; the first member creates it. A new queue
+        begins at the first entry.
 
-        A job that is not acknowledged within `visibility_timeout_s` is handed out again; after
-        `attempts_max` times its entry goes to the log `NAME.dead-letters`. A member takes up to
-        `prefetch` new jobs at once; use 1 if jobs take long. A member that is silent for
-        `session_timeout_s` loses its jobs. People see `member` as a name."""
+        - `visibility_timeout_s`: a job that is not acknowledged within this time is delivered
+          again.
+        - `attempts_max`: after this many deliveries, the entry is appended to the log
+          `LOG.dead-letters` instead.
+        - `prefetch`: take up to this many new jobs at once; use 1 if jobs take long.
+        - `session_timeout_s`: a member that is silent for this long loses its jobs.
+        - `member`: a name for this member, shown to operators."""
         options = QueueOptions(
             visibility_timeout_s, attempts_max, prefetch, session_timeout_s, member
         )
         return self._parts.queues.queue(name, options)
 
     async def queues(self) -> dict[str, QueueInfo]:
-        """Return all work queues of this log by name."""
+        """Return all work queues of this log, by name."""
         return await self._parts.queues.all()
 
     # ---- description
 
     async def archive(self) -> ArchiveInfo | None:
-        """Return the location and extent of the log's archive; None if there is none."""
+        """Return the location and extent of the log's archive, or None if it has no archive."""
         return await self._parts.archived.info()
 
     async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
         """Return, for each stream, the LLSN of its first entry at or after `position`, or one past
-        its last entry if there is none. Raise Trimmed below the head, and NotYetWritten more than
-        one past the tail. With protocols other than `ordered`, LLSNs are positions, and the result
-        may be in a gap before that entry."""
+        its last entry if there is none.
+
+        With protocols other than `ordered`, LLSNs are positions, and the result may be in a gap
+        before that entry. Raise Trimmed if `position` is below the head, and NotYetWritten if it
+        is more than one past the tail."""
         check_number("position", position)
         return await self._parts.reader.locate(position)
 
@@ -412,9 +447,11 @@ class Log:
         *,
         retention_bytes: str | int | EllipsisType | None = ...,
     ) -> LogInfo:
-        """Set how long entries are kept: a duration such as "7d", seconds, or None forever; and how
-        many bytes of the newest ones: a size such as "10G", bytes, or None for all. What is left
-        out stays as it is."""
+        """Change how long entries are kept, and return the new description of the log.
+
+        `retention` is the longest age: a duration such as "7d", seconds, or None for no limit.
+        `retention_bytes` is how much of the newest entries is kept at least: a size such as "10G",
+        bytes, or None for no limit. An argument that is left out does not change."""
         request = pb.SetRetention(name=self.name)
         if not isinstance(retention, EllipsisType):
             request.retention_s = retention_s(retention)
@@ -425,32 +462,6 @@ class Log:
 
 async def _first(append_many: Callable[[], Awaitable[list[Position]]]) -> Position:
     return (await append_many())[0]
-
-
-def _encode(
-    values: list[Buffer],
-    keys: list[Buffer | None] | None,
-    headers: list[bytes | None] | None = None,
-    own_timestamps_us: list[int] | None = None,
-    **stamps: Any,
-) -> Buffer:
-    from loomlog.columns.writer import encode
-
-    if own_timestamps_us is not None:
-        stamps["timestamps_us"] = own_timestamps_us
-    return encode(values, keys=keys, headers=headers, **stamps)
-
-
-def encoded_headers(headers: Mapping[str, bytes] | None) -> bytes | None:
-    from loomlog.columns.headers import encode_headers
-
-    return encode_headers(headers)
-
-
-def _encode_arrow(records: pa.RecordBatch, **stamps: Any) -> Buffer:
-    from loomlog.columns.writer import encode_arrow
-
-    return encode_arrow(records, **stamps)
 
 
 def _size(log: str, items: Iterable[Any]) -> int:

@@ -1,4 +1,4 @@
-"""The internals of one log in a client, behind the public class `Log`."""
+"""The implementation of one log in a client, behind the public class `Log`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from loomlog.wire.info import LogInfo, log_info
 
 
 class LogParts:
-    """The services that make up one log: appender, reader, subscriptions, checkpoints, groups,
-    queues, archive."""
+    """The services of one log: appender, reader, subscriptions, checkpoints, groups, queues and
+    archive. `parts_of` returns those of another log."""
 
     def __init__(self, name: str, client: Client, parts_of: Callable[[str], LogParts]) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class LogParts:
             lambda: parts_of(DECISIONS_LOG).decisions,
         )
         self.conditional = ConditionalAppends(name, self.appender, self.pieces, self.tail, client)
-        self.decisions = Decisions(loglets, client)  # of that log only
+        self.decisions = Decisions(loglets, client)  # used only if this is the log of decisions
         self._enlisted: LogId | None = None
 
         self._tracer = tracing.active()
@@ -73,7 +73,7 @@ class LogParts:
         return (await self.bounds()).tail
 
     async def known_tail(self) -> Glsn | None:
-        """Return the tail; None if it cannot be found now."""
+        """Return the tail, or None if it cannot be determined at present."""
         try:
             return await self.tail()
         except Retryable:
@@ -81,8 +81,8 @@ class LogParts:
 
     async def read(self, position: Glsn) -> Entry:
         try:
-            found = await self.reader.read(position)
-            return found if isinstance(found, Entry) else await self.pieces.row(found)
+            single = await self.reader.read(position)
+            return single if isinstance(single, Entry) else await self.pieces.row(single)
         except Trimmed:
             entry = await self.archived.read(position)
             if entry is None:
@@ -109,17 +109,17 @@ class LogParts:
             pieces.close()
 
     async def trim(self, position: Glsn) -> None:
-        """Trim the log itself, but not its staging log."""
+        """Trim this log, but not its staging log."""
         frame = pb.Frame(trim_log=pb.TrimLog(name=self.name, position=position))
         await self.metadata.request(frame)
 
     async def find_expired(self) -> Glsn:
-        """Return the last position that retention and archive allow to trim; 0 if none."""
+        """Return the last position that retention and archive allow to trim, or 0 if none."""
         request = pb.FindExpired(name=self.name)
         return (await self.metadata.request(pb.Frame(find_expired=request))).expired.position
 
     async def enlist(self) -> None:
-        """Let decisions stay as long as entries of transactions may be in this log."""
+        """Keep decisions for as long as this log may have entries of transactions."""
         log_id = (await self.cached.cached()).log_id
         if self._enlisted != log_id:
             await self.metadata.request(pb.Frame(enlist_log=pb.EnlistLog(name=self.name)))

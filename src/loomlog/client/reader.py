@@ -1,8 +1,7 @@
-"""Reads one entry by its position, and finds positions in every stream and by time.
+"""Reads one entry by its position, and locates positions in streams and by time.
 
-The loglet of the run that holds the position does the work; by time, segments are searched in
-order, each in the way of its protocol. Only the metadata repository decides what is trimmed or not
-yet written.
+The loglet that holds the position does the work; for times, the loglets of all segments are asked
+in order. Only the metadata repository decides whether a position is trimmed or not yet written.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from loomlog.errors import (
 from loomlog.types import Glsn, Llsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
-_DAMAGE: Final = (Corrupt, DataLoss)  # a retry succeeds only if the metadata was old
-_PASSING: Final = (Retryable, *_DAMAGE, NotFound)  # a retry may succeed
-_PASSING_IN_SEARCH: Final = (Trimmed, *_PASSING)
+_DAMAGE: Final = (Corrupt, DataLoss)  # a retry can only succeed if the metadata was outdated
+_TRANSIENT: Final = (Retryable, *_DAMAGE, NotFound)  # a retry may succeed
+_TRANSIENT_IN_SEARCH: Final = (Trimmed, *_TRANSIENT)
 
 
 class Reader:
-    """Reads from one log by position."""
+    """Reads entries of one log by position."""
 
     def __init__(self, log: CachedLog, loglets: Loglets, client: Client) -> None:
         self._log = log
@@ -51,25 +50,26 @@ class Reader:
         retries = Retries(self._rng, self._timeout_s)
         log = await self._log.cached()
         while True:
-            self._check_trimmed(log, position)  # its segment may be gone
+            self._check_trimmed(log, position)  # its segment may not exist any more
             run = self._numbering.run(log, position)
-            error: Single | LoomError
+            outcome: Single | LoomError
             try:
-                error = await self._loglets.of(run.protocol).read(run, position, retries.deadline_s)
-            except SegmentGoneError as gone:  # the position may be in a later one
-                error = gone
-            if not isinstance(error, LoomError):
-                return error
-            # Not found, or a node failed: the bounds of the log decide which error is right.
+                loglet = self._loglets.of(run.protocol)
+                outcome = await loglet.read(run, position, retries.deadline_s)
+            except SegmentGoneError as error:  # the position may be in a later segment
+                outcome = error
+            if not isinstance(outcome, LoomError):
+                return outcome
+            # The entry was not found, or a node failed: the bounds of the log decide what to raise.
             log = await self._loglets.fetch_with_tail()
             self._check_bounds(log, position)
-            await self._pause(retries, error, position)
+            await self._pause(retries, outcome, position)
 
     async def locate(self, position: Glsn) -> dict[StreamId, Llsn]:
         """Return, for each stream, the LLSN of its first entry at or after `position`."""
         retries = Retries(self._rng, self._timeout_s)
         while True:
-            # A stream that is not listed yet has no entry at or below the tail.
+            # Streams that are not listed yet have no entries at or below the tail.
             log = await self._loglets.fetch_with_tail()
             self._check_bounds(log, position, beyond=1)
             answers = await asyncio.gather(
@@ -81,12 +81,12 @@ class Reader:
                 streams = [stream.log_stream_id for stream in log.streams]
                 return {s: a for s, a in zip(streams, answers, strict=True) if isinstance(a, int)}
             error = failures[0]
-            if not isinstance(error, _PASSING):
+            if not isinstance(error, _TRANSIENT):
                 raise error
             await self._pause(retries, error, position)
 
     async def _locate_in(self, log: pb.Log, stream: pb.LogStream, position: Glsn) -> Llsn:
-        """Locate `position` in one stream; ask nodes only if its segment holds the position."""
+        """Locate `position` in one stream. Nodes are asked only if its segment has the position."""
         loglet = self._loglets.of(stream.protocol)
         for segment in log.segments:
             if segment.loglet_id != stream.loglet_id:
@@ -96,7 +96,7 @@ class Reader:
             if segment.HasField("end") and position > segment.end:
                 if loglet.counts_llsns and not stream.HasField("entries"):
                     raise Unavailable(
-                        f"it is not known now where stream {stream.log_stream_id} ends"
+                        f"the end of stream {stream.log_stream_id} is not known at present"
                     )
                 return (stream.entries if loglet.counts_llsns else segment.end) + 1
         return await loglet.locate(stream, position)
@@ -117,7 +117,7 @@ class Reader:
             )
 
     async def _pause(self, retries: Retries, error: LoomError, position: Glsn) -> None:
-        """Wait before another attempt; raise the error if it comes too late or cannot help."""
+        """Wait before the next attempt; raise the error if that would be too late or no use."""
         if retries.pauses and isinstance(error, _DAMAGE):
             raise type(error)(
                 f"position {position} of log {self._log.name!r} cannot be read: {error}; see "
@@ -133,7 +133,7 @@ class Reader:
 
 
 class TimeSearch:
-    """Searches one log by timestamp."""
+    """Searches for the first entry of one log at or after a time."""
 
     def __init__(self, log: str, loglets: Loglets, client: Client) -> None:
         self._log = log
@@ -142,13 +142,14 @@ class TimeSearch:
         self._rng = client.rng
 
     async def find(self, timestamp_us: int, rows_from: RowsFrom) -> Glsn:
-        """Return the first position at or after a time; one past the tail if there is none."""
+        """Return the position of the first entry at or after a time, or one past the tail if there
+        is none."""
         retries = Retries(self._rng, self._timeout_s)
         while True:
             log = await self._loglets.fetch_with_tail()
             try:
                 return await self._find(log, timestamp_us, rows_from)
-            except _PASSING_IN_SEARCH as error:
+            except _TRANSIENT_IN_SEARCH as error:
                 if retries.pauses and isinstance(error, _DAMAGE):
                     raise
                 if not await retries.pause():

@@ -1,4 +1,4 @@
-"""Cuts the positions of a log into ranges with a bounded number of rows, for files."""
+"""Splits the positions of a log into ranges with a limited number of rows, for files."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from loomlog.client.blocking import BlockingLog
 from loomlog.client.loglets.registry import is_dense
 from loomlog.types import Glsn
 
-SILENCE_S: Final = 60.0  # reading fails if nothing comes for this long
+SILENCE_S: Final = 60.0  # reading fails if nothing arrives for this long
 
 
 class RowRange(NamedTuple):
-    """Positions from `first` to `last`."""
+    """Positions from `first` to `last` inclusive."""
 
     first: Glsn
     last: Glsn
-    rows: int  # at most: the log may have gaps
+    rows: int  # an upper bound: the log may have gaps
 
 
 def cut(log: BlockingLog, first: Glsn, last: Glsn, rows_max: int) -> Iterator[RowRange]:
-    """Yield ranges of at most `rows_max` rows that together have all positions."""
+    """Yield ranges of at most `rows_max` rows that together cover all positions."""
     while first <= last:
         begin = _next_entry(log, first, last)
         end = min(begin + rows_max - 1, last)
@@ -30,8 +30,8 @@ def cut(log: BlockingLog, first: Glsn, last: Glsn, rows_max: int) -> Iterator[Ro
 
 
 def _next_entry(log: BlockingLog, first: Glsn, last: Glsn) -> Glsn:
-    """Return the position of the next entry if a wide gap may come before it; otherwise `first`."""
-    if is_dense(0, last):  # all positions of the log
+    """Return the position of the next entry if there may be a wide gap before it, else `first`."""
+    if is_dense(0, last):  # so the whole log has no wide gaps
         return first
     with log.subscribe_arrow(first, last, archived=False, timeout_s=SILENCE_S) as items:
         rows = next(items, None)

@@ -1,14 +1,13 @@
-"""Servers as a client sees them: connections, requests to the metadata repository, and the cached
-metadata of a log.
+"""The connections of a client, its requests to the metadata repository, and its cached metadata.
 
-There is one connection per address, shared and opened on demand. Concurrent callers share one
-attempt. After a failed attempt, callers get the same error at once for a short time, so that they
-can turn to another server.
+There is one connection per address, which is shared and opened on demand. Concurrent callers share
+one attempt to connect. After it has failed, callers get the same error at once for a short time, so
+that they can try another server.
 
-Metadata repositories are tried in turn; a follower names the leader, and answers bring further
-addresses. With several repositories, one that is slow but alive is waited for, and one that does
-not respond to pings is abandoned. Idempotent requests are retried until they are answered or time
-out, others only while they certainly had no effect.
+Metadata repositories are tried in turn; a follower names the leader, and responses contain further
+addresses. With several repositories, the client waits for one that is slow but alive, and abandons
+one that does not answer pings. Idempotent requests are retried until they succeed or time out,
+others only while they certainly had no effect.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from loomlog.wire.link import Codec, Connection, OnReply
 logger = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_S: Final = 0.02  # appends that fail together share a refresh
-_CONNECT_S: Final = 0.15  # then the next repository is tried; connecting continues
+_CONNECT_S: Final = 0.15  # then the next repository is tried, while connecting continues
 _SILENCE_S_MIN: Final = 0.5
 _STALL_S: Final = 1.0  # requests that took longer are logged
-_LOOKS: Final = Backoff(0.1, 0.5)  # while a request takes long, the others are asked who leads
-_LOOKED_S: Final = 0.5  # for an answer of one of them
-_ASKED_PER_SILENCE: Final = 4  # pings in the time after which a repository counts as silent
+_LEADER_CHECKS: Final = Backoff(0.1, 0.5)  # of the other repositories, during a slow request
+_LEADER_CHECK_S: Final = 0.5  # for one of them to answer
+_PINGS_PER_SILENCE: Final = 4  # pings in the time after which a repository counts as silent
 
 
 class _Failure(NamedTuple):
@@ -56,7 +55,7 @@ class _Failure(NamedTuple):
 
 
 class Connections:
-    """All connections of one client."""
+    """The connections of one client, one per address."""
 
     def __init__(self, codec: Codec, rng: random.Random, connect_timeout_s: float) -> None:
         self._codec = codec
@@ -68,12 +67,13 @@ class Connections:
         self.closed = False
 
     def get(self, address: str) -> Connection | None:
-        """Return the open connection; None if there is none."""
+        """Return the open connection to an address, or None."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
 
     async def connect(self, address: str) -> Connection:
-        """Return an open or a new connection; raise Unavailable, Timeout or VersionMismatch."""
+        """Return the open connection, or open one; raise Unavailable, Timeout or VersionMismatch if
+        that fails."""
         connection = self.get(address)
         if connection is not None:
             return connection
@@ -110,7 +110,7 @@ class Connections:
                 address, self._codec, self, self._connect_timeout_s
             )
         except LoomError as error:
-            self._remember(address, error)
+            self._record_failure(address, error)
             raise
         finally:
             self._attempts.pop(address, None)
@@ -119,19 +119,19 @@ class Connections:
         logger.info("connected to %s", address)
         return connection
 
-    def _remember(self, address: str, error: LoomError) -> None:
+    def _record_failure(self, address: str, error: LoomError) -> None:
         before = self._failures.get(address)
-        level = logging.DEBUG if before else logging.WARNING  # once until it is reached again
+        level = logging.DEBUG if before else logging.WARNING  # warn once until it is reached again
         logger.log(level, "%s cannot be used now: %s", address, error)
         now_s = asyncio.get_running_loop().time()
         since_s = before.since_s if before else now_s
         until_s = now_s + BACKOFF.late_s(now_s - since_s, self._rng)
         self._failures[address] = _Failure(error, since_s, until_s)
 
-    # Handler
+    # ---- Handler
 
     def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
-        """Ignore the frame: servers send clients no requests, unless they are newer."""
+        """Ignore a request: only a server of a newer version might send one to a client."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if self._open.get(connection.peer) is connection:
@@ -155,17 +155,18 @@ class Metadata:
         self._rng = rng
         self.timeout_s = request_timeout_s
         self._chosen = 0
-        self._leader_epoch = 0  # the highest one seen in an answer
-        self._looking: asyncio.Task[None] | None = None
+        self._leader_epoch = 0  # the highest one in any response
+        self._leader_check: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Ask nobody any more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        """Stop the leader check, if one is running."""
+        if self._leader_check is not None:
+            self._leader_check.cancel()
+            await asyncio.gather(self._leader_check, return_exceptions=True)
 
     async def reach(self) -> None:
-        """Connect to any of the repositories, trying each once."""
+        """Connect to any repository, trying each of them once; raise the last error if none can be
+        reached."""
         for _ in self._addresses[1:]:
             tried = self._address
             try:
@@ -178,18 +179,19 @@ class Metadata:
     async def request(
         self, frame: pb.Frame, *, repeatable: bool = True, timeout_s: float | None = None
     ) -> pb.Frame:
-        """Return the answer, retrying as needed. `repeatable`: the request is idempotent."""
+        """Send a request, retry it as needed, and return the response. `repeatable` says whether
+        the request is idempotent; if not, LoomError is raised if its outcome is unknown."""
         loop = asyncio.get_running_loop()
-        begun_s = loop.time()
-        deadline_s = begun_s + (timeout_s or self.timeout_s)
+        began_s = loop.time()
+        deadline_s = began_s + (timeout_s or self.timeout_s)
         attempts = 0
         reason: Retryable | None = None  # the most informative error
         while True:
             tried = self._address
             try:
                 answer = await self._attempt(frame, deadline_s, repeatable)
-                if attempts and loop.time() - begun_s >= _STALL_S:
-                    waited = seconds(loop.time() - begun_s)
+                if attempts and loop.time() - began_s >= _STALL_S:
+                    waited = seconds(loop.time() - began_s)
                     logger.warning("the metadata repository answered after %s: %s", waited, reason)
                 return answer
             except Retryable as error:
@@ -198,13 +200,13 @@ class Metadata:
                     raise
                 self._turn(tried, error)
                 attempts += 1
-                if reason is None or _tells(error) >= _tells(reason):
+                if reason is None or _informativeness(error) >= _informativeness(reason):
                     reason = error
-                await self._pause(reason, attempts, loop.time() - begun_s, deadline_s)
+                await self._pause(reason, attempts, loop.time() - began_s, deadline_s)
 
     def call(self, frame: pb.Frame, on_reply: OnReply) -> LeaderCall | None:
-        """Send a request once, without a task or Future, for the hot path of appends. Return None
-        if not connected. After an error, callers may fall back to `request`."""
+        """Send a request once, without a task or future, for the hot path of appends. Return None
+        if there is no connection. If it fails, callers may fall back to `request`."""
         connection = self._connections.get(self._addresses[self._chosen])
         return None if connection is None else LeaderCall(self, connection, frame, on_reply)
 
@@ -235,29 +237,30 @@ class Metadata:
         return answer
 
     def watch(self, connection: Connection, *, repeatable: bool) -> Watch | None:
-        """Watch a connection if there is another repository to turn to."""
+        """Return a watch on a connection, or None if there is no other repository."""
         if len(self._addresses) == 1:
             return None
         silence_s = limits.LEADER_SILENCE_S
-        if repeatable:  # leave time to ask the others
+        if repeatable:  # leave time to try the others
             share_s = self.timeout_s / len(self._addresses)
             silence_s = min(silence_s, max(share_s, _SILENCE_S_MIN))
         return Watch(self, connection, silence_s)
 
-    def look_around(self, connection: Connection) -> None:
-        """Ask the others whether they know a newer leader than the one at the end of a connection,
-        which takes long to answer; if so, close that connection."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look_around(connection))
-            self._looking.add_done_callback(_retrieve)
+    def find_newer_leader(self, connection: Connection) -> None:
+        """Ask the other repositories in the background whether they know a newer leader than the
+        peer of this connection, which is slow to answer; if so, close the connection."""
+        if self._leader_check is None or self._leader_check.done():
+            loop = asyncio.get_running_loop()
+            self._leader_check = loop.create_task(self._find_newer_leader(connection))
+            self._leader_check.add_done_callback(_retrieve)
 
-    async def _look_around(self, connection: Connection) -> None:
+    async def _find_newer_leader(self, connection: Connection) -> None:
         others = [address for address in self._addresses if address != connection.peer]
-        await asyncio.gather(*(self._look_at(other, connection) for other in others))
+        await asyncio.gather(*(self._ask_leader(other, connection) for other in others))
 
-    async def _look_at(self, address: str, connection: Connection) -> None:
+    async def _ask_leader(self, address: str, connection: Connection) -> None:
         try:
-            async with asyncio.timeout(_LOOKED_S):
+            async with asyncio.timeout(_LEADER_CHECK_S):
                 other = _checked(await self._connections.connect(address))
                 answer, _ = await other.request(pb.Frame(ask_leader=pb.AskLeader()))
         except (LoomError, TimeoutError):
@@ -270,7 +273,8 @@ class Metadata:
             connection.abort(error)
 
     def check_leader(self, answer: pb.Frame) -> None:
-        """Raise NotLeader for an answer of a leader that was replaced and may not know it."""
+        """Raise NotLeader if the response is from a leader that was replaced, perhaps without
+        knowing it."""
         epoch = answer.leader_epoch
         if 0 < epoch < self._leader_epoch and len(self._addresses) > 1:
             raise NotLeader(f"{self._address} is no longer the leader")
@@ -290,8 +294,8 @@ class Metadata:
         self, error: Retryable, attempts: int, waited_s: float, deadline_s: float
     ) -> None:
         """Back off after each round over all addresses; raise `error` once the time is up."""
-        everyone_asked = attempts % len(self._addresses) == 0
-        wait_s = BACKOFF.late_s(waited_s, self._rng) if everyone_asked else 0.0
+        all_tried = attempts % len(self._addresses) == 0
+        wait_s = BACKOFF.late_s(waited_s, self._rng) if all_tried else 0.0
         too_late = asyncio.get_running_loop().time() + wait_s >= deadline_s
         if too_late or self._connections.closed:
             raise error
@@ -302,8 +306,9 @@ class Metadata:
         return self._addresses[self._chosen]
 
     def _turn(self, tried: str, error: Retryable) -> None:
-        """Choose the leader named by the error, or the next address, unless another request did so
-        since this one tried an address: many fail at once, and would skip those that answer."""
+        """Choose the leader that the error names, or the next address. Do nothing if another
+        request has done so since `tried` was chosen: when many fail at once, each would skip a
+        repository otherwise."""
         if self._address != tried:
             return
         leader = error.leader if isinstance(error, NotLeader) else ""
@@ -320,8 +325,8 @@ class Metadata:
 
 
 def _checked(connection: Connection) -> Connection:
-    """Return a connection to a metadata repository. Close it if its certificate is of another
-    server."""
+    """Return the connection; close it and raise Unavailable if the peer's certificate is not that
+    of a metadata repository."""
     try:
         connection.require("metadata")
     except Unauthorized as error:
@@ -331,17 +336,17 @@ def _checked(connection: Connection) -> Connection:
     return connection
 
 
-def _tells(error: Retryable) -> int:
-    """Rank errors by how much they explain: a redirect least, then a timeout; a reason why there
-    is no leader most."""
+def _informativeness(error: Retryable) -> int:
+    """Rank errors by how much they explain: a redirect explains least, then a timeout; the reason
+    why there is no leader explains most."""
     if isinstance(error, NotLeader):
         return 0 if error.leader else 3
     return 1 if isinstance(error, Timeout) else 2
 
 
 class LeaderCall:
-    """A request to one repository, which may turn out not to lead. `on_reply` is called once, with
-    the answer or the error."""
+    """A request to one repository. `on_reply` is called once, with the response or the error, which
+    is NotLeader if the repository turns out not to lead."""
 
     def __init__(
         self, metadata: Metadata, connection: Connection, frame: pb.Frame, on_reply: OnReply
@@ -355,7 +360,7 @@ class LeaderCall:
             self._watch = metadata.watch(connection, repeatable=True)
 
     def cancel(self) -> None:
-        """Drop the callback. Does nothing if the request was answered."""
+        """Drop the callback, unless it was called already."""
         self._on_reply = None
         self._connection.forget(self._request_id)
         if self._watch is not None:
@@ -376,31 +381,31 @@ class LeaderCall:
 
 
 class Watch:
-    """Closes a connection whose server falls silent or does not lead any more, so that pending
-    requests fail. The server and the others are asked only when a request takes long."""
+    """Watches the connection of a pending request: closes it, so that the request fails, if the
+    server falls silent or no longer leads. Nothing is sent unless the request takes long."""
 
     def __init__(self, metadata: Metadata, connection: Connection, silence_s: float) -> None:
-        every_s = silence_s / _ASKED_PER_SILENCE
+        every_s = silence_s / _PINGS_PER_SILENCE
         loop = asyncio.get_running_loop()
-        self._asking: asyncio.Task[None] | None = None
-        begun_s = loop.time()
+        self._pings: asyncio.Task[None] | None = None
+        began_s = loop.time()
 
-        def look() -> None:
+        def check() -> None:
             if connection.closed:
                 return
-            metadata.look_around(connection)
-            waited_s = loop.time() - begun_s
-            if self._asking is None and waited_s >= every_s:
-                asking = _hang_up_when_silent(connection, silence_s, every_s)
-                self._asking = loop.create_task(asking)
-            self._timer = loop.call_later(_LOOKS.late_s(waited_s), look)
+            metadata.find_newer_leader(connection)
+            waited_s = loop.time() - began_s
+            if self._pings is None and waited_s >= every_s:
+                pings = _close_when_silent(connection, silence_s, every_s)
+                self._pings = loop.create_task(pings)
+            self._timer = loop.call_later(_LEADER_CHECKS.late_s(waited_s), check)
 
-        self._timer = loop.call_later(_LOOKS.first_s, look)
+        self._timer = loop.call_later(_LEADER_CHECKS.first_s, check)
 
     def end(self) -> None:
         self._timer.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._pings is not None:
+            self._pings.cancel()
 
     def __enter__(self) -> None:
         pass
@@ -409,15 +414,15 @@ class Watch:
         self.end()
 
 
-async def _hang_up_when_silent(connection: Connection, silence_s: float, every_s: float) -> None:
+async def _close_when_silent(connection: Connection, silence_s: float, every_s: float) -> None:
     while not connection.closed:
-        question = pb.Frame(ask_leader=pb.AskLeader())
+        ping = pb.Frame(ask_leader=pb.AskLeader())
         try:
-            await connection.request(question, timeout_s=silence_s - every_s)
+            await connection.request(ping, timeout_s=silence_s - every_s)
         except Timeout as error:
             connection.abort(Unavailable(str(error)))
         except LoomError:
-            pass  # closed, or an error: that is an answer, too
+            pass  # the connection was closed, or the server is alive and answered with an error
         await asyncio.sleep(every_s)
 
 
@@ -433,20 +438,20 @@ class CachedLog:
         self._refreshed_s = float("-inf")
 
     async def cached(self) -> pb.Log:
-        """Return the metadata known, however old; fetch it if there is none."""
+        """Return the last known metadata, however old; fetch it if there is none."""
         return self.last_known or await self.refresh()
 
     async def refresh(self) -> pb.Log:
-        """Ask the metadata repository. Concurrent callers share an answer that may be slightly
-        older than their call: good for streams and addresses, not for the tail."""
+        """Fetch the metadata. Concurrent callers share a response that may be slightly older than
+        their call: good enough for streams and addresses, but not for the tail."""
         if self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
             self._refreshing.add_done_callback(_retrieve)
         return await asyncio.shield(self._refreshing)
 
     async def fetch(self, verb: str = "") -> pb.Log:
-        """Return the log as the metadata repository has it now; its tail may be too low. A denial
-        names the permission with this `verb`, which is needed next."""
+        """Return the log as the metadata repository has it now, except that its tail may be too
+        low. `verb` is what the caller does next; PermissionDenied names the permission for it."""
         frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name, verb=verb))
         log = (await self._metadata.request(frame)).log
         self._metadata.learn(log.metadata)
@@ -454,17 +459,18 @@ class CachedLog:
         return log
 
     async def bounds(self) -> pb.Bounds:
-        """Return the head and the tail; wait, and raise an error, if the tail is not known."""
+        """Return the head and the tail. While the tail is not known, wait, and raise an error when
+        the time is up."""
         frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))
         return (await self._metadata.request(frame)).bounds
 
     def _update(self, log: pb.Log) -> None:
-        """Cache a log unless a newer version of it is known."""
-        known = self.last_known
-        if known is not None and known.log_id != log.log_id:
+        """Cache a log unless the cached version is newer."""
+        cached = self.last_known
+        if cached is not None and cached.log_id != log.log_id:
             self.reached = 0
-            known = None
-        if known is None or known.version <= log.version:
+            cached = None
+        if cached is None or cached.version <= log.version:
             self.last_known = log
 
     async def close(self) -> None:
@@ -489,7 +495,7 @@ class CachedLog:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Mark the exception as retrieved: callers that still wait get it, and if none does, a
-    warning of asyncio would be noise."""
+    """Mark the exception as retrieved. Callers that still wait get it; if there are none, the
+    warning of asyncio would only be noise."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Validation of client settings, before anything connects."""
+"""Validation of client settings, before the client connects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from loomlog.errors import InvalidArgument
 
 
 class ClientOptions(TypedDict, total=False):
-    """The fields of ClientSettings as keyword arguments."""
+    """The settings of `connect` as keyword arguments: the fields of ClientSettings, and
+    `token_file`."""
 
     tls: str | None
     compression: Compression | Literal["log"]
@@ -91,7 +92,7 @@ def checked_settings(given: ClientOptions) -> ClientSettings:
 
 
 def _environment_token() -> str:
-    """Return the token that LOOM_TOKEN is, or that is in the file LOOM_TOKEN_FILE."""
+    """Return the token in LOOM_TOKEN, or in the file that LOOM_TOKEN_FILE names."""
     if token := os.environ.get("LOOM_TOKEN"):
         return token
     path = os.environ.get("LOOM_TOKEN_FILE")
@@ -99,7 +100,7 @@ def _environment_token() -> str:
 
 
 def read_token(path: str | Path) -> str:
-    """Return the token in a file, which others must not be able to read."""
+    """Return the token in a file; raise InvalidArgument if other users may read the file."""
     try:
         with open(path) as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777

@@ -167,7 +167,7 @@ def as_arrow(records: Sequence[Record]) -> pa.RecordBatch:
     """Return records as columns; those without a timestamp get the present time."""
     import pyarrow as pa
 
-    from loomlog.client.log import encoded_headers
+    from loomlog.client.append.encoders import encoded_headers
 
     now = datetime.now(UTC)
     columns = {

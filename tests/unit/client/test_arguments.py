@@ -76,5 +76,7 @@ def test_what_is_no_name_of_a_member(name: str) -> None:
 
 @pytest.mark.parametrize("addresses", [7400, None, [7400], b"127.0.0.1:7400"])
 def test_what_are_no_addresses(addresses: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"addresses are texts such as 127\.0\.0\.1:7400"):
+    with pytest.raises(
+        InvalidArgument, match=r"addresses must be strings such as 127\.0\.0\.1:7400"
+    ):
         parse_addresses(addresses)

@@ -27,7 +27,7 @@ from loomlog.errors import LoomError, NotFound, Retryable, Timeout, Unavailable,
 if TYPE_CHECKING:
     from loomlog import Cluster as Client
     from loomlog import ClusterStatus
-    from loomlog.client.operator import NodesOutage
+    from loomlog.client.operator_results import NodesOutage
     from loomlog.types import NodeId
 
 HAND_OVER_S: Final = 10.0  # then it is restarted all the same: a sequencer that is gone is replaced

@@ -18,7 +18,7 @@ from loomlog.errors import Busy, LoomError, Retryable, Timeout, seconds
 
 if TYPE_CHECKING:
     from loomlog import Cluster as Client
-    from loomlog.client.operator import PlannedMove, RebalancePlan
+    from loomlog.client.operator_results import PlannedMove, RebalancePlan
 
 AT_ONCE: Final = 4  # moves; more would take disks and network from appends
 SHOWN_MAX: Final = 40  # moves in the table; --json has all

@@ -15,7 +15,7 @@ from loomlog.cli.console.output import duration, print_json, visible
 from loomlog.errors import LoomError, Timeout, seconds
 
 if TYPE_CHECKING:
-    from loomlog.client.operator import Change
+    from loomlog.client.operator_results import Change
 
 LOOK_EVERY_S: Final = 0.2
 

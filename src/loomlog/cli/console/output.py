@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from loomlog.client.operator import NodesOutage, ReplicaScrub, StreamDescription
+    from loomlog.client.operator_results import NodesOutage, ReplicaScrub, StreamDescription
     from loomlog.wire.info import (
         ClusterStatus,
         EpochsInfo,

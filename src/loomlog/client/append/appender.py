@@ -1,9 +1,9 @@
-"""Appends to one log: gathers many calls into few batches and gives each its own position.
+"""Gathers the appends to one log into batches, and gives each caller its position.
 
-A record goes into the open batch of its lane. While few batches are in flight, that is closed at
-the end of the event loop's turn; otherwise when one of them is answered or the open one is full. So
-batches grow with the load. delivery.py sends closed batches. The bytes buffered are limited: beyond
-that, `append` waits.
+A record goes into the open batch of its lane. While few batches are in flight, that batch is closed
+at the end of the current turn of the event loop; otherwise when a batch in flight is answered, or
+when it is full. So batches grow with the load. delivery.py sends closed batches. The number of
+buffered bytes is limited; beyond that, appends wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from loomlog.columns.writer import Special
 
 FEW_IN_FLIGHT: Final = 2  # per stream or replica of a chain: one being stored, one being sent
-RECORD_OVERHEAD_BYTES: Final = 32  # so that empty values count, too
+RECORD_OVERHEAD_BYTES: Final = 32  # so that empty values count as well
 
 _Record: TypeAlias = tuple[bytes, bytes | None, StreamId | None, int, asyncio.Future[Position]]
 """Value, key, stream, size and the caller's future."""
@@ -52,7 +52,7 @@ class Appender:
         self._batch_bytes = min(settings.append_batch_bytes, limits.BATCH_BYTES_MAX // 2)
         self._buffer_bytes_max = settings.append_buffer_bytes_max
         self._buffered_bytes = 0
-        # Appends that wait for room: size, the caller's future, the function that adds it.
+        # Appends that wait for room: size, the caller's future, and the function that adds it.
         self._waiting: deque[tuple[int, asyncio.Future[Any], Callable[[], None]]] = deque()
         self._delivery = delivery
         delivery.release = self._release_bytes
@@ -66,7 +66,7 @@ class Appender:
         self, value: Buffer, key: Buffer | None, stream: StreamId | None
     ) -> asyncio.Future[Position]:
         future: asyncio.Future[Position] = self._loop.create_future()
-        if type(value) is bytes and key is None and stream is None:  # most are: the shortest way
+        if type(value) is bytes and key is None and stream is None:  # the fast path
             size = len(value) + RECORD_OVERHEAD_BYTES
             held, enough = self._buffered_bytes + size, self._batch_bytes
             if size <= enough and held <= self._buffer_bytes_max and not self._waiting:
@@ -107,7 +107,7 @@ class Appender:
         headers: bytes | None,
         timestamp_us: int | None,
     ) -> asyncio.Future[Position]:
-        """Append one record with headers or a time of its own."""
+        """Append one record that has headers or its own timestamp."""
         future: asyncio.Future[Position] = self._loop.create_future()
         try:
             record = as_record(self._log, value, key)
@@ -134,9 +134,9 @@ class Appender:
         size: int,
         options: AppendOptions = AppendOptions(),  # noqa: B008 - it is immutable
     ) -> Position:
-        """Append one batch of `count` records, made by `encoder`; return its first position.
-        Conflict: something else has, or may get, a position behind the expected tail, and nothing
-        was appended."""
+        """Append one batch of `count` records, made by `encoder`; return its first position. Raise
+        Conflict if another entry has, or may get, a position after the expected tail; nothing was
+        appended then."""
         if size > limits.BATCH_BYTES_MAX:
             raise errors.too_many(self._log, count, size)
         size += count * RECORD_OVERHEAD_BYTES
@@ -145,9 +145,9 @@ class Appender:
         return await future
 
     async def close(self) -> None:
-        """Fail all appends; those sent but not answered with AppendUnknown."""
+        """Fail all pending appends, with AppendUnknown if they were sent."""
         self._closed = True
-        self._buffer_bytes_max = -1  # take later appends off the fast path
+        self._buffer_bytes_max = -1  # keep later appends off the fast path
         waiting, self._waiting = self._waiting, deque()
         for _, future, _ in waiting:
             errors.fail(future, errors.closed(self._log), quietly=True)
@@ -176,7 +176,7 @@ class Appender:
             self._lanes.close_open(lane)
 
     def _append_slowly(self, record: _Record) -> None:
-        """Append a record that is large or has to wait for room."""
+        """Append a record that is large or may have to wait for room."""
         value, key, _, size, future = record
         for name, part in (("value", value), ("key", key or b"")):
             if len(part) > limits.RECORD_BYTES_MAX:
@@ -185,7 +185,7 @@ class Appender:
         self._admit(size, future, partial(self._put_apart, record))
 
     def _put_apart(self, record: _Record) -> None:
-        """Start a new batch for a large record, so that it pushes none over the limit."""
+        """Put a large record into a new batch, so that no batch exceeds the limit."""
         _, _, stream, size, _ = record
         if size > self._batch_bytes:
             self._lanes.close_open(self._lanes.get(stream))
@@ -220,7 +220,7 @@ class Appender:
     # ---- room
 
     def _admit(self, size: int, future: asyncio.Future[Any], put: Callable[[], None]) -> None:
-        """Call `put` now or once there is room: the back-pressure of appends."""
+        """Call `put` now or as soon as there is room: the back-pressure of appends."""
         if self._closed:
             future.set_exception(errors.closed(self._log))
         elif self._fits(size) and not self._waiting:
@@ -230,16 +230,16 @@ class Appender:
             self._waiting.append((size, future, put))
 
     def _fits(self, size: int) -> bool:
-        """Return whether there is room; any size fits an empty buffer."""
+        """Return whether there is room; an empty buffer has room for any size."""
         held = self._buffered_bytes
         return held == 0 or held + size <= self._buffer_bytes_max
 
     def _release_bytes(self, size: int) -> None:
         self._buffered_bytes -= size
         while self._waiting and self._fits(self._waiting[0][0]):
-            wanted, future, put = self._waiting.popleft()
+            next_size, future, put = self._waiting.popleft()
             if not future.done():
-                self._buffered_bytes += wanted
+                self._buffered_bytes += next_size
                 put()
 
 
@@ -260,21 +260,22 @@ class Producer:
 
 
 class Lane:
-    """Records for the streams that may take them, in the order of their appends."""
+    """Records for the same streams, in the order of their appends."""
 
     __slots__ = ("flush_scheduled", "open", "queue", "stalled", "stream", "under_way")
 
     def __init__(self, stream: Wanted) -> None:
         self.stream = stream
         self.open: GatheredBatch | None = None
-        self.queue: deque[Batch] = deque()  # closed, waiting for a stream with room
-        self.under_way = 0  # batches closed and not settled
-        self.stalled = 0  # those of them that new batches do not wait for
+        self.queue: deque[Batch] = deque()  # closed batches that wait for a stream with room
+        self.under_way = 0  # the number of batches that are closed and not settled
+        self.stalled = 0  # how many of them new batches need not wait for
         self.flush_scheduled = False
 
 
 class Lanes:
-    """A lane for "any stream", and one for each stream, or several, that callers name."""
+    """The lanes of one log: one for appends to any stream, and one for each stream, or set of
+    streams, that callers name."""
 
     def __init__(
         self, targets: Targets, closed: Callable[[Batch], None], loop: asyncio.AbstractEventLoop
@@ -297,7 +298,8 @@ class Lanes:
         return lane
 
     def flush_soon(self, lane: Lane) -> None:
-        """Flush at the end of this turn of the event loop, to send all its appends together."""
+        """Flush the lane at the end of this turn of the event loop, so that all appends of the turn
+        are sent together."""
         if not lane.flush_scheduled:
             lane.flush_scheduled = True
             self._loop.call_soon(self._flush, lane)
@@ -305,7 +307,7 @@ class Lanes:
     def _flush(self, lane: Lane) -> None:
         lane.flush_scheduled = False
         under_way = lane.under_way - lane.stalled
-        few = FEW_IN_FLIGHT  # more for wide targets, whose width is computed only if needed
+        few = FEW_IN_FLIGHT  # per unit of width, which is computed only if needed
         if under_way < few or under_way < few * self._targets.width(lane.stream):
             self.close_open(lane)
 
@@ -315,7 +317,8 @@ class Lanes:
             self._closed(batch)
 
     def settled(self, lane: Lane) -> None:
-        """Called when a batch of the lane is settled: flush the open one, or drop an idle lane."""
+        """Called when a batch of the lane is settled: flush the open batch, or drop the lane if it
+        is idle."""
         if lane.open is not None:
             self.flush_soon(lane)
         elif lane.stream is not None and not lane.under_way and not lane.flush_scheduled:
@@ -324,35 +327,35 @@ class Lanes:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records sent as one batch. It is settled once, by `succeed` or `fail`."""
+    """Records that are sent together. A batch is settled once, by `succeed` or `fail`."""
 
     lane: Lane
     size: int
     deadline_s: float
     timestamp_us: int
     progress: Progress = field(init=False)  # set when the batch is closed
-    span: Span = field(init=False)  # set then, too, if there is a tracer
-    expected_tail: Glsn | None = None  # append it only if nothing stands behind this
-    fail_fast: bool = False  # attempt it once
+    span: Span = field(init=False)  # set when the batch is closed, if there is a tracer
+    expected_tail: Glsn | None = None  # append it only if no entry has a higher position
+    fail_fast: bool = False  # make only one attempt
     timeout_s: float | None = None  # None: that of the settings
     attempt: Attempt | None = None  # the current one
-    stalled: bool = False  # new batches do not wait for it
+    stalled: bool = False  # whether new batches need not wait for it
     refusal: LoomError | None = None  # the last one, for the callers' error
-    retry: asyncio.TimerHandle | None = None  # its back-off
+    retry: asyncio.TimerHandle | None = None  # during back-off
 
     @property
     def count(self) -> int:
-        """The number of its records."""
+        """The number of records."""
         raise NotImplementedError
 
     def stall(self) -> None:
-        """Let new batches go ahead of it."""
+        """Do not let new batches wait for this one."""
         if not self.stalled:
             self.stalled = True
             self.lane.stalled += 1
 
     def end_attempt(self) -> None:
-        """Cancel the attempt and free its place on the stream."""
+        """Cancel the current attempt and free its place on the stream."""
         attempt, self.attempt = self.attempt, None
         if self.stalled:
             self.stalled = False
@@ -371,7 +374,7 @@ class Batch:
         raise NotImplementedError
 
     def fail(self, error: LoomError, *, quietly: bool) -> None:
-        """Raise `error` in the callers. `quietly`: asyncio does not warn if none retrieves it."""
+        """Raise `error` in the callers; if `quietly`, without a warning if none retrieves it."""
         raise NotImplementedError
 
 
@@ -383,7 +386,7 @@ class Attempt:
     def __init__(self, batch: Batch, target: Stream) -> None:
         self.batch = batch
         self.target = target
-        self.doubtful = False  # its answer was lost; set by the stream
+        self.doubtful = False  # whether its answer was lost; set by the stream
 
     @property
     def current(self) -> bool:
@@ -391,15 +394,15 @@ class Attempt:
         return self.batch.attempt is self
 
     def start(self) -> None:
-        """Start; called once. Outcomes must be reported in a later turn of the event loop, since
+        """Start; called once. The outcome must be reported in a later turn of the event loop, since
         settling a batch starts the next one."""
 
     def cancel(self) -> None:
-        """Stop; called once when the attempt is over, even by its own report."""
+        """Stop; called once when the attempt is over, even if it has reported its outcome."""
 
 
 class GatheredBatch(Batch):
-    """Single appends gathered into one batch."""
+    """Records of several callers, each of which gets its own position."""
 
     __slots__ = ("futures", "keys", "special", "values")
 
@@ -440,7 +443,7 @@ class GatheredBatch(Batch):
 
 
 class CallerBatch(Batch):
-    """The records of one call, which gets the position of the first."""
+    """The records of one call, which gets the position of the first record."""
 
     __slots__ = ("_count", "_encoder", "_future")
 
@@ -487,5 +490,5 @@ def positions(first: Position, count: int) -> Iterator[Position]:
         range(first.llsn, first.llsn + count),
         strict=False,
     )
-    # Like Position._make, without a Python frame per record.
+    # Like Position._make, but without a Python frame per record.
     return map(tuple.__new__, repeat(Position), rows)

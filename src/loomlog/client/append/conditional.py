@@ -1,10 +1,10 @@
-"""Appends that happen only if nothing was appended behind an expected position.
+"""Conditional appends: they succeed only if no entry has a position after the expected tail.
 
-A protocol refuses such a batch if anything else has, or may get, a position behind the expected
-one. That may turn out to be nothing: a hole that a writer left, the end of a sequencer or of a
-segment, or an append or a transaction that fails. So after a refusal the log is read on from the
-expected position. An entry there is the conflict; behind positions that will never have one, the
-append is repeated.
+A protocol refuses such a batch if anything else has, or may get, a position after the expected one.
+That may not become an entry: it may be a hole that a writer left, the end of a sequencer or of a
+segment, or an append or a transaction that fails. So after a refusal the log is read from the
+expected position. If there is an entry, it is the conflict; after positions that will never have
+one, the append is repeated.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.errors import Conflict, NotYetWritten, PermissionDenied, Timeout, Trimmed, seconds
 from loomlog.types import Buffer, Gap, Glsn, Position
 
-NOTHING: Final = ("hole", "bridge")  # gaps where no entry ever was
-SETTLED_S: Final = 0.5  # within this, what is under way has become an entry or was given up
+NEVER_WRITTEN: Final = ("hole", "bridge")  # kinds of gaps where there was never an entry
+SETTLED_S: Final = 0.5  # after this, appends in flight have become entries or were given up
 
 
 class ConditionalAppends:
@@ -42,7 +42,7 @@ class ConditionalAppends:
         self._tail = tail
         self._rng = client.rng
         self._timeout_s = client.settings.append_timeout_s
-        self._look_s = SETTLED_S + 2 * client.settings.hole_timeout_s
+        self._read_s = SETTLED_S + 2 * client.settings.hole_timeout_s
 
     async def append(
         self,
@@ -52,7 +52,8 @@ class ConditionalAppends:
         options: AppendOptions,
         expected_tail: Glsn,
     ) -> Position:
-        """Append one batch if nothing stands behind `expected_tail`, else raise Conflict."""
+        """Append one batch if no entry has a position above `expected_tail`; otherwise raise
+        Conflict."""
         timeout_s = self._timeout_s if options.timeout_s is None else options.timeout_s
         retries = Retries(self._rng, timeout_s)
         attempt = partial(self._appender.append_whole, encoder, count, size)
@@ -74,28 +75,28 @@ class ConditionalAppends:
                 f"appends behind position {expected_tail} are under way; try again"
             ) from None
 
-    async def _empty_up_to(self, known: Glsn, expected: Glsn) -> Glsn:
-        """Return a position up to which there is no entry behind the expected one, at least the
-        `known` one. Raise Conflict if there is an entry."""
+    async def _empty_up_to(self, empty: Glsn, expected: Glsn) -> Glsn:
+        """Return a position up to which there is no entry after the expected one. `empty` is such a
+        position that is already known. Raise Conflict if there is an entry."""
         tail = await self._tail()
         if tail < expected:
             raise self._conflict(expected, f"the tail is {tail}")
-        pieces = self._pieces.rows(known + 1, max(tail, known + 1), archived=False, gaps=True)
+        pieces = self._pieces.rows(empty + 1, max(tail, empty + 1), archived=False, gaps=True)
         try:
-            async with asyncio.timeout(self._look_s):
+            async with asyncio.timeout(self._read_s):
                 while (piece := await pieces.next()) is not None:
-                    if not isinstance(piece, Gap) or piece.kind not in NOTHING:
-                        raise self._conflict(expected, f"position {known + 1} is taken")
-                    known = piece.last
+                    if not isinstance(piece, Gap) or piece.kind not in NEVER_WRITTEN:
+                        raise self._conflict(expected, f"position {empty + 1} is taken")
+                    empty = piece.last
         except TimeoutError:
-            pass  # what was under way has not become an entry so far
+            pass  # nothing has become an entry so far
         except Trimmed:
-            raise self._conflict(expected, f"position {known + 1} was trimmed") from None
+            raise self._conflict(expected, f"position {empty + 1} was trimmed") from None
         except PermissionDenied:
             raise self._conflict(expected, f"the tail is {tail}, or about to be higher") from None
         finally:
             pieces.close()
-        return known
+        return empty
 
     def _conflict(self, expected: Glsn, why: str) -> Conflict:
         return Conflict(

@@ -1,8 +1,8 @@
-"""Delivers the closed batches of one log to its streams, driving core/delivery.py.
+"""Delivers the closed batches of one log to its streams.
 
-A protocol's carrier attempts to append a batch to a stream and reports events; the table decides
-what follows, and Delivery carries it out. It also works around slow streams, and settles every
-batch by its deadline.
+The carrier of a stream's protocol makes attempts to append a batch, and reports events. The table
+in core/delivery.py decides what follows, and Delivery carries that out. It also works around slow
+streams, and settles every batch by its deadline.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.05  # the precision of deadlines
-AVOID_S: Final = 1.0  # a stream that failed is avoided this long, or until its metadata changes
-LOOK_S: Final = 0.25  # a silent stream is investigated this often, until others replace it ...
-LOOK_LATER_S: Final = 1.0  # ... and then this often
+AVOID_S: Final = 1.0  # how long to avoid a stream that failed, unless its metadata changes
+LOOK_S: Final = 0.25  # between two inquiries about a silent stream, until others replace it ...
+LOOK_LATER_S: Final = 1.0  # ... and after that
 
 
 class Delivery:
@@ -70,13 +70,13 @@ class Delivery:
         )
         self._outstanding: dict[Batch, None] = {}  # closed and not settled, oldest first
         self._ticker: asyncio.TimerHandle | None = None
-        self._asked_s = 0.0  # when the metadata repository was last asked why a stream is silent
+        self._asked_s = 0.0  # when the metadata repository was last asked about a silent stream
         self._stalls = Stalls(self._log)
         self._tracer = tracing.active()
         self._closed = False
 
     async def close(self) -> None:
-        """Fail all batches; those sent but not answered with AppendUnknown."""
+        """Fail all pending batches, with AppendUnknown if they were sent."""
         self._closed = True
         for lane in self.lanes:
             self.lanes.close_open(lane)
@@ -93,13 +93,16 @@ class Delivery:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ---- to a stream
+    # ---- batches to streams
 
     def enqueue(self, batch: Batch) -> None:
-        once = self._at_once and batch.expected_tail is not None  # or it would meet itself
-        batch.progress = Progress(EXACTLY_ONCE if once else self._rules)
+        """Send a closed batch as soon as a stream has room."""
         if batch.fail_fast:
             batch.progress = Progress(FAIL_FAST)
+        elif batch.expected_tail is not None:  # a duplicate would conflict with itself
+            batch.progress = Progress(EXACTLY_ONCE)
+        else:
+            batch.progress = Progress(self._rules)
         if self._tracer is not None:
             batch.span = self._tracer.begin(
                 "append", {"log": self._log, "records": batch.count, "bytes": batch.size}
@@ -143,7 +146,7 @@ class Delivery:
             if lane.queue:
                 self._pump(lane)
 
-    # ---- what attempts report
+    # ---- Outcomes, called by attempts
 
     def sent(self, attempt: Attempt) -> None:
         batch = attempt.batch
@@ -187,11 +190,11 @@ class Delivery:
             error = self._unknown(attempt.batch, str(error))
         self._happened(attempt, Event.UNKNOWN, error)
 
-    # ---- what follows
+    # ---- decisions of the table
 
     def _happened(self, attempt: Attempt, event: Event, error: LoomError | None = None) -> bool:
-        """Carry out the table's decision. Return whether the attempt continues, to resolve a
-        doubt."""
+        """Carry out what the table decides on an event. Return whether the attempt continues, to
+        determine the outcome of the batch."""
         batch = attempt.batch
         if batch.attempt is not attempt:
             return False
@@ -204,7 +207,7 @@ class Delivery:
             batch.end_attempt()
             batch.lane.queue.appendleft(batch)
             self._pump_all()
-        elif error is not None and action is not Action.SUCCEED:  # only `appended` has positions
+        elif error is not None and action is not Action.SUCCEED:  # `appended` settles successes
             self._settle(batch, action, error)
         return action is Action.RESOLVE
 
@@ -267,8 +270,8 @@ class Delivery:
         self.refresh_soon(at_once=at_once)
 
     def _work_around(self, target: Stream) -> None:
-        """Called for a stream that answers late or never: if there is a good stream, let that take
-        batches that were not sent, and let no new batch wait for the others."""
+        """Called for a stream that is slow or failed. If there is a good stream, move batches that
+        were not sent yet to it, and let no new batch wait for the others."""
         if not self._targets.any_good(self._loop.time()):
             return
         for attempt in list(target.in_flight):
@@ -306,11 +309,11 @@ class Delivery:
 
     def _note_stall(self, now_s: float) -> None:
         oldest = next(iter(self._outstanding), None)
-        begun_s = None if oldest is None else self._begun_s(oldest)
-        self._stalls.update(begun_s, now_s, lambda: self._hindrance(oldest))
+        began_s = None if oldest is None else oldest.deadline_s - self._timeout_of(oldest)
+        self._stalls.update(began_s, now_s, lambda: self._hindrance(oldest))
 
     def _hindrance(self, batch: Batch | None) -> str:
-        """Return what is known of why a batch waits."""
+        """Return why a batch waits, as far as that is known."""
         if batch is None:
             return ""
         condition = self._targets.conditions.hindrance(batch.lane.stream)
@@ -319,7 +322,7 @@ class Delivery:
 
     def _ask_why(self, now_s: float, waited_s: float) -> None:
         """Refresh the log now and then while a stream is silent: the metadata repository knows
-        which nodes it misses, and why appends wait."""
+        which nodes do not respond, and why appends wait."""
         is_new = waited_s < limits.FAILURE_DETECTION_S + SILENT_S
         if now_s - self._asked_s > (LOOK_S if is_new else LOOK_LATER_S):
             self._asked_s = now_s
@@ -335,17 +338,14 @@ class Delivery:
         if batch.attempt is not None:
             self._avoid(batch.attempt.target)
         hindrance = self._targets.conditions.hindrance(batch.lane.stream)
-        known = "; ".join(filter(None, (batch.progress.loss, hindrance)))
+        reasons = "; ".join(filter(None, (batch.progress.loss, hindrance)))
         waited = f"no answer within {seconds(self._timeout_of(batch))}"
-        self._fail(batch, self._unknown(batch, f"{waited} ({known})" if known else waited))
-
-    def _begun_s(self, batch: Batch) -> float:
-        return batch.deadline_s - self._timeout_of(batch)
+        self._fail(batch, self._unknown(batch, f"{waited} ({reasons})" if reasons else waited))
 
     def _timeout_of(self, batch: Batch) -> float:
         return self._timeout_s if batch.timeout_s is None else batch.timeout_s
 
-    # ---- which streams there are
+    # ---- metadata of the streams
 
     def refresh_soon(self, *, at_once: bool = True) -> None:
         if not self._closed:
@@ -358,7 +358,7 @@ class Delivery:
         return any(lane.queue and not self._targets.running(lane.stream) for lane in self.lanes)
 
     def _fail_waiting(self) -> None:
-        """Fail batches that are not to wait for a stream."""
+        """Fail fail-fast batches for which no stream is running."""
         for lane in self.lanes:
             if not self._targets.running(lane.stream):
                 for batch in [batch for batch in lane.queue if batch.fail_fast]:
@@ -367,7 +367,7 @@ class Delivery:
                     self._settle(batch, batch.progress.advance(Event.REJECTED), error)
 
     def _reject_hopeless_lanes(self) -> None:
-        """Fail batches early that no stream will take."""
+        """Fail queued batches that no stream will ever take, before their deadlines."""
         if not self._targets.known:
             return
         for lane in self.lanes:
@@ -379,8 +379,8 @@ class Delivery:
                     self._give_up(lane, refusal)
 
     def _give_up(self, lane: Lane, refusal: RolledBack) -> None:
-        """Fail batches that were sent: nothing that happens before their deadlines could tell
-        whether they are appended."""
+        """Fail batches that were sent: whether they were appended cannot be determined before their
+        deadlines."""
         for batch in [b for b in self._outstanding if b.lane is lane]:
             if batch.progress.state in (State.SENT, State.DOUBTFUL):
                 action = batch.progress.advance(Event.UNKNOWN)
@@ -409,7 +409,7 @@ class Delivery:
 
 
 class Targets:
-    """All known streams of a log, and the running ones among them."""
+    """The known streams of a log, from which the next target is picked."""
 
     def __init__(
         self,
@@ -432,16 +432,16 @@ class Targets:
         return bool(self._streams)
 
     def running(self, wanted: Wanted) -> int:
-        """Return how many streams can take batches for `wanted` (None: any)."""
+        """Return how many of the wanted streams can take batches."""
         return len(self._running) if wanted is None else sum(s.running for s in self._of(wanted))
 
     def width(self, wanted: Wanted) -> int:
-        """Return how many batches for `wanted` can be in progress at once."""
+        """Return how many batches can be in progress at once on the wanted streams."""
         streams = self._running if wanted is None else self._of(wanted)
         return sum(stream.width for stream in streams) or 1
 
     def missing(self, wanted: Wanted) -> bool:
-        """Return whether `wanted` names no stream that is known."""
+        """Return whether streams are named and none of them is known."""
         return wanted is not None and not self._of(wanted)
 
     def _of(self, wanted: StreamId | tuple[StreamId, ...]) -> list[Stream]:
@@ -454,7 +454,8 @@ class Targets:
         return any(stream.good(now_s) for stream in self._running)
 
     def pick(self, wanted: Wanted, now_s: float) -> Stream | None:
-        """Return a random running stream with room; a slow or failed one only if needed."""
+        """Return a random wanted stream that runs and has room; a slow or failed one only if there
+        is no other."""
         if isinstance(wanted, StreamId):
             one = self._streams.get(wanted)
             return one if one is not None and one.running and self._room(one) else None
@@ -491,6 +492,6 @@ class Targets:
         self.conditions = Conditions()
 
     def _room(self, stream: Stream) -> bool:
-        """Return whether a stream has room. A stream remembers only as many batches of a producer
-        as may be in flight, so it takes none while the outcome of one is unknown."""
+        """Return whether a stream has room. Since it remembers only as many batches of a producer
+        as may be in flight, it takes none while the outcome of one is unknown."""
         return not stream.doubtful and len(stream.in_flight) < self._in_flight_max

@@ -1,4 +1,4 @@
-"""The errors of appends: what failed, where, why, and what to do."""
+"""The errors of appends. Their messages say what failed, where, why, and what to do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_stream(log: str, wanted: Wanted) -> NotFound:
 
 
 def not_running(log: str, batch: Batch, targets: Targets) -> Unavailable:
-    """Return the error of a batch that does not wait until a stream runs."""
+    """Return the error of a fail-fast batch for which no stream is running."""
     hindrance = targets.conditions.hindrance(batch.lane.stream)
     why = f": {hindrance}" if hindrance else ""
     return Unavailable(f"{_what(log, batch)}: no stream for it is running{why}; see `loom status`")
@@ -74,7 +74,7 @@ def unknown(log: str, batch: Batch, why: str) -> AppendUnknown:
 
 
 def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomError:
-    """Return the error of a batch that was certainly not appended by its deadline."""
+    """Return the error of a batch that was not appended by its deadline, for certain."""
     after = f"{_what(log, batch)}: not appended within {seconds(timeout_s)}"
     refusal, wanted = batch.refusal, batch.lane.stream
     if refusal is None and targets.known and targets.missing(wanted):
@@ -97,10 +97,10 @@ def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomE
 
 
 def fail(future: asyncio.Future[Any], error: LoomError, *, quietly: bool) -> None:
-    """Raise `error` in a caller. `quietly`: asyncio does not warn if it is not retrieved."""
+    """Raise `error` in a caller; if `quietly`, without a warning of asyncio if it is ignored."""
     if future.done():
         return
-    future.set_exception(type(error)(*error.args))  # a copy, since each gets a traceback
+    future.set_exception(type(error)(*error.args))  # a copy, since each gets its own traceback
     if quietly:
         future.exception()  # marks it as retrieved
 

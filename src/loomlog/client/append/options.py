@@ -1,5 +1,4 @@
-"""The arguments of one append: its record, where it may go, how long it is tried, and behind which
-position."""
+"""The arguments of one append, checked: its record, and the options of `Log.append`."""
 
 from __future__ import annotations
 
@@ -9,12 +8,18 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from loomlog import limits
 from loomlog.client.append import errors
-from loomlog.client.arguments import as_bytes, check_number, check_seconds, check_tail
+from loomlog.client.arguments import (
+    as_bytes,
+    check_flag,
+    check_number,
+    check_seconds,
+    check_tail,
+)
 from loomlog.errors import InvalidArgument
 from loomlog.types import Buffer, Glsn, StreamId
 
 Wanted: TypeAlias = StreamId | tuple[StreamId, ...] | None
-"""The streams that may take a batch: one, any of several, or any."""
+"""The streams that may take a batch: one, any of several, or (None) any of the log."""
 
 
 def allows(wanted: Wanted, stream: StreamId) -> bool:
@@ -27,7 +32,7 @@ def named(wanted: StreamId | tuple[StreamId, ...]) -> tuple[StreamId, ...]:
 
 
 def as_record(log: str, value: Buffer, key: Buffer | None) -> tuple[bytes, bytes | None]:
-    """Return the record of an append to a log; raise InvalidArgument if it cannot be one."""
+    """Return value and key as bytes; raise InvalidArgument if they cannot be a record."""
     record = as_bytes("value", value), None if key is None else as_bytes("key", key)
     for name, part in zip(("value", "key"), record, strict=True):
         if part is not None and len(part) > limits.RECORD_BYTES_MAX:
@@ -40,8 +45,8 @@ class AppendOptions(NamedTuple):
 
     wanted: Wanted = None
     timeout_s: float | None = None  # None: that of the settings
-    expected_tail: Glsn | None = None  # None: any
-    fail_fast: bool = False  # a refusal is raised; otherwise the append is tried again
+    expected_tail: Glsn | None = None  # None: unconditional
+    fail_fast: bool = False  # raise the first refusal instead of retrying
 
     @classmethod
     def of(
@@ -53,7 +58,7 @@ class AppendOptions(NamedTuple):
         *,
         fail_fast: bool = False,
     ) -> AppendOptions:
-        """Check the arguments of a call."""
+        """Return the options; raise InvalidArgument for an invalid one."""
         wanted: Wanted = stream
         if stream is not None:
             check_number("stream", stream)
@@ -65,24 +70,23 @@ class AppendOptions(NamedTuple):
             check_seconds("timeout_s", timeout_s, 0.001)
         if expected_tail is not None:
             check_tail(expected_tail)
-        if not isinstance(fail_fast, bool):
-            raise InvalidArgument(f"fail_fast must be True or False, not {fail_fast!r:.100}")
+        check_flag("fail_fast", fail_fast)
         return cls(wanted, timeout_s, expected_tail, fail_fast)
 
 
 def _checked(streams: Iterable[StreamId]) -> tuple[StreamId, ...]:
     if isinstance(streams, str | bytes) or not isinstance(streams, Iterable):
         raise InvalidArgument(f"streams must be numbers of streams, not {streams!r:.100}")
-    found = tuple(streams)
-    for stream in found:
+    streams = tuple(streams)
+    for stream in streams:
         check_number("a stream", stream)
-    if not found:
+    if not streams:
         raise InvalidArgument("streams must name at least one stream")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(streams)))
 
 
 class _Options(TypedDict, total=False):
-    """The options of an append."""
+    """The arguments that `Log.append` and `Log.append_many` have in common."""
 
     stream: StreamId | None
     streams: Iterable[StreamId] | None
@@ -92,14 +96,14 @@ class _Options(TypedDict, total=False):
 
 
 class AppendArguments(_Options, total=False):
-    """The arguments of `Log.append` by name."""
+    """The keyword arguments of `Log.append`."""
 
     headers: Mapping[str, bytes] | None
     timestamp: datetime | float | None
 
 
 class AppendManyArguments(_Options, total=False):
-    """The arguments of `Log.append_many` by name."""
+    """The keyword arguments of `Log.append_many`, except `keys`."""
 
     headers: Iterable[Mapping[str, bytes] | None] | None
     timestamps: Iterable[datetime | float] | None

@@ -1,8 +1,8 @@
-"""Appends in the order of calls, without waiting for each.
+"""Appends that keep the order of calls, without waiting for each.
 
-One batch is under way at a time, and everything appended meanwhile becomes the next: so batches
-grow with the load, and nothing can be overtaken, whatever a stream, a protocol or a retry does.
-After a failure nothing more is sent, since later entries would leave a hole in the order.
+One batch is in flight at a time, and everything appended meanwhile becomes the next one. So batches
+grow with the load, and no entry can overtake another, whatever a stream, a protocol or a retry
+does. After a failure nothing more is sent, since later entries would leave a hole in the order.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from loomlog import limits
 from loomlog.client.append import errors
 from loomlog.client.append.appender import RECORD_OVERHEAD_BYTES, positions
+from loomlog.client.append.encoders import encoded_headers
 from loomlog.client.append.options import AppendOptions, as_record
 from loomlog.client.arguments import timestamp_us
 from loomlog.errors import InvalidArgument, LoomError, Unavailable
@@ -30,7 +31,7 @@ _BATCH_BYTES: Final = 4 * limits.MIB  # enough for the rate of unordered appends
 _BATCH_RECORDS: Final = 1 << 16
 
 _Record: TypeAlias = tuple[bytes, bytes | None, bytes | None, int | None]
-"""Value, key, encoded headers and time of an entry."""
+"""Value, key, encoded headers and timestamp of an entry."""
 
 
 class _Gathered:
@@ -52,17 +53,18 @@ class _Gathered:
 
 
 class Pipeline:
-    """Ordered appends to one log; an async context manager that waits for all of them on exit."""
+    """Ordered appends to one log, as returned by `Log.pipeline`. An async context manager that
+    waits for all of them on exit."""
 
     def __init__(
         self, log: str, append: Callable[..., Awaitable[Position]], options: AppendOptions
     ) -> None:
-        """`append` appends one batch: encoder, number of records, size and options."""
+        """`append` appends one batch, given its encoder, number of records, size and options."""
         self._log = log
         self._append_batch = append
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Gathered] = deque()  # the last one takes more, until it is sent
+        self._waiting: deque[_Gathered] = deque()  # appends go to the last one until it is full
         self._sender: asyncio.Task[None] | None = None
         self._failure: LoomError | None = None
         self._ended = False
@@ -90,14 +92,16 @@ class Pipeline:
         headers: Mapping[str, bytes] | None = None,
         timestamp: datetime | float | None = None,
     ) -> asyncio.Future[Position]:
-        """Append one entry behind all earlier ones, and return a future of its position.
+        """Append one entry after all earlier ones and return a future of its position.
 
-        If an append fails, all later ones raise Unavailable and are not appended."""
+        The arguments are those of `Log.append`. The future raises the error of the append; after
+        one has failed, all later ones raise Unavailable and append nothing. Raise InvalidArgument
+        after the `async with` block has ended."""
         if (
             (type(value) is bytes and len(value) <= limits.RECORD_BYTES_MAX)
             and (key is None and headers is None and timestamp is None)
             and not self._ended
-        ):  # most are: the shortest way
+        ):  # the fast path, for most appends
             return self._put(value)
         return self._put(*self._record(value, key, headers, timestamp))
 
@@ -108,14 +112,10 @@ class Pipeline:
         headers: Mapping[str, bytes] | None,
         timestamp: datetime | float | None,
     ) -> _Record:
-        """Return the record of an append; raise InvalidArgument if it cannot be one."""
+        """Check and encode the arguments of an append."""
         if self._ended:
             raise InvalidArgument("this pipeline has ended: begin another one")
-        encoded = None
-        if headers is not None:
-            from loomlog.columns.headers import encode_headers
-
-            encoded = encode_headers(headers)
+        encoded = None if headers is None else encoded_headers(headers)
         time_us = None if timestamp is None else timestamp_us(timestamp)
         return *as_record(self._log, value, key), encoded, time_us
 
@@ -158,14 +158,14 @@ class Pipeline:
         return batch
 
     async def flush(self) -> None:
-        """Wait until all entries are appended; raise the error of the first that was not."""
+        """Wait until all entries are appended; raise the error of the first one that failed."""
         while self._sender is not None:
             await asyncio.wait([self._sender])
         if self._failure is not None:
             raise self._failure
 
     async def _send(self) -> None:
-        await asyncio.sleep(0)  # what is appended in this turn of the loop goes together
+        await asyncio.sleep(0)  # gather all appends of this turn of the event loop
         try:
             while self._waiting:
                 await self._send_batch(self._waiting.popleft())

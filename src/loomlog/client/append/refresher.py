@@ -1,4 +1,4 @@
-"""Fetches the streams of one log for its appends, and keeps why streams take no batches."""
+"""Fetches the streams of one log for its appends, and interprets why streams take no batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Refresher:
-    """Fetches the streams of one log when the known ones seem outdated."""
+    """Fetches the streams of one log in the background when the cached ones seem outdated."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class Refresher:
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`learned` returns whether a batch still waits for a running stream; `failed` is called
-        when the log does not exist or cannot be used."""
+        """`learned` is called after every fetch, and returns whether a batch still waits for a
+        running stream; `failed` is called if the log does not exist or cannot be used."""
         self._log = log
         self._targets = targets
         self._learned = learned
@@ -39,53 +39,53 @@ class Refresher:
         self._rng = rng
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
-        self._wanted = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     def soon(self, *, at_once: bool) -> None:
-        """Fetch the streams; with `at_once`, cut a back-off short."""
+        """Fetch the streams. If that is being repeated, `at_once` cuts the current pause short."""
         if self._task is None:
             self._task = self._loop.create_task(self._refresh())
         elif at_once:
-            self._wanted.set()
+            self._hurry.set()
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Return the tasks to end when the client is closed."""
+        """Return the tasks to cancel when the client is closed."""
         return [] if self._task is None else [self._task]
 
     async def _refresh(self) -> None:
-        """Fetch the streams, repeatedly while a batch waits for a running one."""
+        """Fetch the streams, again and again while a batch waits for a running one."""
         since_s = self._loop.time()
         try:
             while True:
-                self._wanted.clear()
+                self._hurry.clear()
                 try:
                     self._targets.adopt(await self._log.refresh())
                 except Retryable:
                     pass  # batches have deadlines
                 except LoomError as error:
-                    # When this has ended: what is queued meanwhile needs a refresh of its own.
+                    # Call this after this task: batches queued meanwhile need another refresh.
                     self._loop.call_soon(self._failed, error)
                     return
                 if not self._learned():
                     return
-                await self._doze(BACKOFF.late_s(self._loop.time() - since_s, self._rng))
+                await self._pause(BACKOFF.late_s(self._loop.time() - since_s, self._rng))
         finally:
             self._task = None
 
-    async def _doze(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._wanted.wait()
+                await self._hurry.wait()
         except TimeoutError:
             pass
 
 
 class Conditions:
-    """The reasons why streams take no batches, as the metadata repository gives them."""
+    """The reasons why streams take no batches, according to the metadata repository."""
 
     def __init__(self, log: pb.Log | None = None) -> None:
-        self._conditions: dict[StreamId, str] = {}  # of the streams that should run
-        self._refusals: dict[StreamId, LoomError] = {}  # why streams permanently refuse appends
+        self._conditions: dict[StreamId, str] = {}  # of the streams that should be running
+        self._refusals: dict[StreamId, LoomError] = {}  # of streams that refuse appends for good
         if log is not None:
             active = log.segments[-1].loglet_id
             ended = {segment.loglet_id for segment in log.segments if segment.HasField("end")}
@@ -96,12 +96,12 @@ class Conditions:
                     self._refusals[stream.log_stream_id] = refusal
 
     def hindrance(self, wanted: Wanted) -> str:
-        """Return the conditions of the streams that should take batches for `wanted`."""
-        found = (said for stream, said in self._conditions.items() if allows(wanted, stream))
-        return "; ".join(dict.fromkeys(filter(None, found)))
+        """Return, for a message, the conditions of the wanted streams."""
+        texts = (text for stream, text in self._conditions.items() if allows(wanted, stream))
+        return "; ".join(dict.fromkeys(filter(None, texts)))
 
     def refusal(self, wanted: Wanted) -> LoomError | None:
-        """Return why no stream will take batches for `wanted` (None: any); None if one may, e.g.
+        """Return why none of the wanted streams will ever take a batch, or None if one may, e.g.
         after a repair."""
         streams = self._conditions if wanted is None else named(wanted)
         if all(stream in self._refusals for stream in streams):

@@ -1,4 +1,4 @@
-"""Log messages about appends that take long: when a stall begins, and when it is over."""
+"""Logs when the appends to a log begin to stall, and when they work again."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ STALL_S: Final = 1.0
 
 
 class Stalls:
-    """The stall of one log, if there is one."""
+    """Detects and reports stalls of the appends to one log."""
 
     def __init__(self, log: str) -> None:
         self._log = log
         self._since_s: float | None = None
 
     def update(self, oldest_s: float | None, now_s: float, why: Callable[[], str]) -> None:
-        """Called now and then with the time at which the oldest append began, if any waits."""
-        stalls = oldest_s is not None and now_s - oldest_s >= STALL_S
-        if stalls and self._since_s is None:
+        """Called now and then with the start of the oldest pending append, if there is one."""
+        is_stalled = oldest_s is not None and now_s - oldest_s >= STALL_S
+        if is_stalled and self._since_s is None:
             self._since_s = oldest_s
             logger.warning("appends to %s take longer than 1 s: %s", self._log, why())
-        elif not stalls and self._since_s is not None:
+        elif not is_stalled and self._since_s is not None:
             waited = seconds(now_s - self._since_s)
             logger.info("appends to %s work again, after %s", self._log, waited)
             self._since_s = None

@@ -1,4 +1,4 @@
-"""A log stream as a target for appends: where it is, what is in flight there, how well it does."""
+"""A log stream as a target of appends: its address, its attempts in flight, and its health."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SLOW_S: Final = 0.2  # far longer than a commit: a stream silent for this long may be dead
-SILENT_S: Final = 1.0  # until a silent stream is investigated
+SLOW_S: Final = 0.2  # far longer than a commit: a stream that is silent for this long may be dead
+SILENT_S: Final = 1.0  # silence after which a stream is investigated
 
 
 class Stream:
@@ -47,7 +47,7 @@ class Stream:
         self.compression = "none"
         self.running = False
         self.in_flight: dict[Attempt, float] = {}  # attempts with start times, oldest first
-        self.doubtful = 0  # the number of those whose answers were lost
+        self.doubtful = 0  # the number of attempts whose answers were lost
         self.avoid_until_s = float("-inf")
 
     def update(self, metadata: pb.LogStream, width: int) -> None:
@@ -66,7 +66,7 @@ class Stream:
         self.running = metadata.state == pb.RUNNING and bool(address)
 
     def doubt(self, attempt: Attempt) -> None:
-        """Take no new attempts until the outcome of this one is known."""
+        """Take no new attempts until the outcome of this one is determined."""
         if not attempt.doubtful:
             attempt.doubtful = True
             self.doubtful += 1
@@ -78,7 +78,7 @@ class Stream:
         return 0.0
 
     def silent(self, now_s: float) -> bool:
-        """Return whether the oldest attempt has had no answer for long."""
+        """Return whether the oldest attempt is overdue for an answer."""
         return self.waited_s(now_s) >= SILENT_S
 
     def good(self, now_s: float) -> bool:

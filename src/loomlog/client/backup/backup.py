@@ -1,4 +1,4 @@
-"""Make a backup of a running cluster, and verify one. Everything here blocks."""
+"""Makes and verifies backups of a running cluster. All functions block."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from loomlog.wire.info import LogInfo
 
 ROWS_PER_FILE: Final = 1_000_000
 
-IDENTITY: Final = "backup"  # the register by which backups know a cluster again
-LOOKS: Final = 50  # for writers and pipelines between two publications
-LOOK_S: Final = 0.1
+IDENTITY: Final = "backup"  # the register by which backups recognise a cluster
+TRIES: Final = 50  # to find writers and pipelines between two publications
+TRY_S: Final = 0.1
 
 Report = Callable[[str, int, int], None]
-"""How far it is: what it does, positions that are done, positions there are."""
+"""Called with the progress: the current activity, positions done, positions in total."""
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -39,7 +39,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BackupOutcome:
-    """A finished backup and what was written for it."""
+    """A finished backup, and how much was written for it."""
 
     backup: Backup
     location: str
@@ -55,7 +55,7 @@ def make(
     rows_per_file: int = ROWS_PER_FILE,
     report: Report = silent,
 ) -> BackupOutcome:
-    """Back up all logs, or `only` some, with all registers and permissions."""
+    """Back up all registers, all permissions, and all logs, or `only` those named."""
     directory = Location(uri_of(to))
     directory.create_directory()
     made = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -64,8 +64,8 @@ def make(
     grants = tuple((g.subject, g.what, g.pattern) for g in access.rules.grants)
     logs = _chosen(cluster.logs(), only)
     earlier = [backup for backup in backups(directory) if backup.cluster == identity]
-    known = {log.log_id: log for backup in earlier for log in backup.logs}
-    runs = [_LogRun(cluster, log, known.get(log.id), directory) for log in logs]
+    previous = {log.log_id: log for backup in earlier for log in backup.logs}
+    runs = [_LogRun(cluster, log, previous.get(log.id), directory) for log in logs]
     registers, busy = _settled(cluster, runs, report)
     for run in runs:
         run.begin()
@@ -85,8 +85,8 @@ def make(
 
 
 def verify(directory: Location, backup: Backup, report: Report = silent) -> int:
-    """Read every file of a backup; return how many there are. Corrupt or DataLoss name what is
-    damaged or missing."""
+    """Read every file of a backup and return the number of files. Raise Corrupt, with the names of
+    all files that are damaged or missing."""
     files = [
         (archive, file)
         for log in backup.logs
@@ -106,35 +106,35 @@ def verify(directory: Location, backup: Backup, report: Report = silent) -> int:
 
 
 class _LogRun:
-    """The backup of one log: the entries that its directory does not have yet."""
+    """Backs up one log: writes the entries that its directory does not have yet."""
 
     def __init__(
-        self, cluster: BlockingCluster, info: LogInfo, known: LogBackup | None, backups: Location
+        self, cluster: BlockingCluster, info: LogInfo, previous: LogBackup | None, backups: Location
     ) -> None:
         self.name = info.name
         self._log = cluster.log(info.name)
         self._staging = cluster.log(staging_name(info.name))
         self._info = info
-        self._known = known
+        self._previous = previous
         self._backups = backups
         self._tail: Glsn = 0
         self._staged_tail: Glsn = 0
         self.files: list[RangeFile] = []
 
     def find_tail(self) -> None:
-        """Decide which entries belong to the backup."""
+        """Determine the last entry of the backup."""
         self._tail = self._log.tail()
 
     def begin(self) -> None:
-        """Find out what the directory has already."""
+        """Determine which entries the directory has already."""
         try:
             self._staged_tail = self._staging.tail()
         except NotFound:
             pass  # nothing was ever staged
         head = max(self._log.head(), 1)
-        known = self._known
-        if known is None or not head - 1 <= known.through <= self._tail:
-            known = LogBackup(
+        previous = self._previous
+        if previous is None or not head - 1 <= previous.through <= self._tail:
+            previous = LogBackup(
                 name=self.name,
                 log_id=self._info.id,
                 settings=LogSettings.of(self._info),
@@ -146,22 +146,22 @@ class _LogRun:
                 manifest="",
                 manifest_crc32c=0,
             )
-        self._begun = known
-        self._archive = known.archive(self._backups)
+        self._base = previous
+        self._archive = previous.archive(self._backups)
         self._archive.location.create_directory()
 
     @property
     def missing(self) -> int:
-        return max(self._tail - self._begun.through, 0)
+        return max(self._tail - self._base.through, 0)
 
     @property
     def written(self) -> int:
-        return self.files[-1].last - self._begun.through if self.files else 0
+        return self.files[-1].last - self._base.through if self.files else 0
 
     def write(self, rows_per_file: int) -> Iterator[RangeFile]:
         """Write the missing entries, read every file back, and yield it."""
         location = self._archive.location
-        for first, last, _ in cut(self._log, self._begun.through + 1, self._tail, rows_per_file):
+        for first, last, _ in cut(self._log, self._base.through + 1, self._tail, rows_per_file):
             rows = self._log.subscribe_arrow(
                 first, last, archived=False, gaps=True, timeout_s=SILENCE_S
             )
@@ -171,18 +171,18 @@ class _LogRun:
             yield file
 
     def result(self) -> LogBackup:
-        """Return what the directory has now. Entries that were trimmed meanwhile do not count."""
-        begun = replace(
-            self._begun,
+        """Describe what the directory has now, without entries that were trimmed meanwhile."""
+        unchanged = replace(
+            self._base,
             settings=LogSettings.of(self._info),
             first=min(max(self._log.head(), 1), self._tail + 1),
             staged_tail=self._staged_tail,
         )
         if not self.files:
-            return begun
+            return unchanged
         saved = contents.extend(self._archive, self.files)
         return replace(
-            begun,
+            unchanged,
             through=self._tail,
             files=saved.manifest.file_count,
             size_bytes=saved.manifest.size_bytes,
@@ -205,10 +205,10 @@ def _whole(items: Iterable[Any], log: str) -> Iterator[Any]:
 def _settled(
     cluster: BlockingCluster, runs: Iterable[_LogRun], report: Report
 ) -> tuple[dict[str, bytes], set[str]]:
-    """Find the ends of all logs. Return the registers, read before that, and the names of those
-    whose writers or pipelines were at work meanwhile."""
-    for look in range(LOOKS):
-        registers = {name: found.value for name, found in cluster.registers().items()}
+    """Determine the tails of all logs. Return all registers, which are read before that, and the
+    names of those whose writers or pipelines were publishing meanwhile."""
+    for attempt in range(TRIES):
+        registers = {name: current.value for name, current in cluster.registers().items()}
         for run in runs:
             run.find_tail()
         before = {name: value for name, value in registers.items() if name.startswith(PREFIXES)}
@@ -220,25 +220,25 @@ def _settled(
         }
         if not busy:
             break
-        report(f"waiting for {min(busy)}", look, LOOKS)
-        time.sleep(LOOK_S)
+        report(f"waiting for {min(busy)}", attempt, TRIES)
+        time.sleep(TRY_S)
     return registers, busy
 
 
 def _identity(cluster: BlockingCluster) -> str:
-    """Return what distinguishes this cluster from all others, which may have the same name."""
+    """Return a random text that identifies this cluster, since several may have the same name."""
     register = cluster.register(IDENTITY)
-    while (found := register.get()) is None:
+    while (identity := register.get()) is None:
         try:
             register.swap(secrets.token_hex(16).encode(), 0)
         except (Conflict, SwapUnknown):
             pass  # read it again
-    return found.value.decode()
+    return identity.value.decode()
 
 
 def _chosen(logs: list[LogInfo], only: Collection[str]) -> list[LogInfo]:
-    """Return the logs to back up. Staged rows are part of the log that they are published in, and
-    what transactions decided is part of theirs: void entries are not read."""
+    """Return the logs to back up. Staging logs and the log of decisions are not among them: the
+    entries that are read have the published rows, and none of failed transactions."""
     ordinary = [log for log in logs if log.staging_for is None and log.name != DECISIONS_LOG]
     if unknown := set(only) - {log.name for log in ordinary}:
         raise NotFound(f"there is no log {min(unknown)!r}: `loom log list` shows them")
@@ -254,7 +254,7 @@ def _left_out(
         lines.append(
             f"{kind} {rest}: it was publishing all the time, so pause it and back up again"
         )
-    for token in tokens:  # who has the key that signed them could make others
+    for token in tokens:  # their signing keys are left out, which could sign other tokens
         if not token.revoked and token.expires_s > time.time():
             allow = " ".join(f"--allow {each}" for each in token.allow)
             lines.append(

@@ -1,8 +1,8 @@
-"""Writers and pipelines in a backup: their registers, which must fit the entries of their logs.
+"""The registers of writers and pipelines in a backup, which must match the entries of their logs.
 
-What a writer has published is in its log, and a pipeline's writer is as far as the pipeline is. So
-a register is restored only if it was the same before and after the ends of the logs were found, and
-nothing was half done. Rows that were staged and not published are not in a backup.
+A register of a writer or pipeline is restored only if it did not change while the tails of the logs
+were determined, and if no publication was in progress. Rows that were staged and not published are
+not in a backup.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PREFIXES: Final = (WRITERS, PIPELINES)
 
 
 def is_at_work(name: str, value: bytes) -> bool:
-    """Return whether a publication is decided that may not have happened yet."""
+    """Return whether there is a publication that was decided and may not have happened yet."""
     try:
         if name.startswith(WRITERS):
             return writer_state.decode(value).intent is not None
         unit = json.loads(value)["unit"]
         return unit is not None and unit["state"] == "committing"
     except (Corrupt, VersionMismatch, ValueError, KeyError, TypeError):
-        return False  # `restored` says what it is
+        return False  # `restored` reports it
 
 
 def restored(name: str, value: bytes, logs: Collection[str]) -> bytes | str:
-    """Return the register for a cluster with these logs, or why it cannot be restored."""
+    """Return the value to restore in a cluster with these logs, or the reason why there is none."""
     try:
         if name.startswith(WRITERS):
             return _writer(name.split("/")[1], value, logs)
@@ -61,5 +61,5 @@ def _pipeline(progress: dict[str, Any], logs: Collection[str]) -> bytes | str:
     unit = progress["unit"]
     if unit is not None:
         unit |= {"state": "created", "staged": None}
-    # Leases start again, and so do the epochs of runners.
+    # Leases start over in the other cluster, and with them the epochs of runners.
     return json.dumps(progress | {"epoch": 0}, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""The file of one backup: what it consists of."""
+"""The file that describes one backup."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class LogBackup:
     name: str
     log_id: LogId
     settings: LogSettings
-    directory: str  # inside that of the backup
+    directory: str  # within the directory of the backup
     first: Glsn  # the head of the log; its directory may have older positions
-    through: Glsn  # one before `first` if the log was empty
+    through: Glsn  # the last position; one before `first` if the log was empty
     files: int
     size_bytes: int
     manifest: str  # empty: there are no entries
     manifest_crc32c: int
-    staged_tail: Glsn = 0  # how far rows were staged for it; 0: none ever were
+    staged_tail: Glsn = 0  # the tail of its staging log; 0 if nothing was ever staged
 
     def archive(self, backups: Location) -> Archive:
         """Return its entries, given the directory of the backup."""
@@ -96,11 +96,11 @@ class Backup:
     logs: tuple[LogBackup, ...]
     registers: Mapping[str, bytes] = field(default_factory=dict)
     grants: tuple[tuple[str, str, str], ...] = ()  # subject, what, pattern
-    left_out: tuple[str, ...] = ()  # what is not in it, for people
+    left_out: tuple[str, ...] = ()  # what the backup does not contain, to show to people
 
     @property
     def name(self) -> str:
-        """The name of its file; later backups have greater ones."""
+        """The name of its file; names sort by age."""
         return f"{_PREFIX}{self.made.replace(':', '').replace('-', '')}{_SUFFIX}"
 
     def log(self, name: str) -> LogBackup:
@@ -153,9 +153,9 @@ def backups(directory: Location) -> list[Backup]:
 
 
 def newest(directory: Location, made: str = "") -> Backup:
-    """Return the newest backup, or the one made at that time."""
-    found = [b for b in backups(directory) if made in ("", b.made)]
-    if not found:
+    """Return the newest backup, or the one that was made at the time `made`."""
+    candidates = [b for b in backups(directory) if made in ("", b.made)]
+    if not candidates:
         what = f"no backup of {made}" if made else "no backup"
         raise NotFound(f"there is {what} in {directory.uri}: `loom backup list` shows them")
-    return found[-1]
+    return candidates[-1]

@@ -1,8 +1,10 @@
-"""Put the entries of a backup or an archive into a new log, at their old positions. Everything here
-blocks.
+"""Restores the entries of a backup or an archive in a new log, at their old positions.
 
-Entries are appended one batch after the other, and every position is compared with the old one.
-That needs a log without gaps; one that has gaps gets an archive instead, and begins behind it.
+All functions block.
+
+Entries are appended batch by batch, and every new position is compared with the old one. That works
+only if the old positions have no gaps; otherwise the entries go to an archive, and the new log
+begins after it.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ from loomlog.types import Glsn, LogId
 
 APPEND_BYTES: Final = 4 * limits.MIB  # of one append
 STAGED_SKIPPED: Final = 1 << 40
-"""Positions of the staging log that are left out: rows that were staged before are refused as
-trimmed, also those of after the backup, and never taken for others at their positions."""
+"""How many positions of the staging log are skipped, so that rows that were staged before, or after
+the backup, are refused as trimmed rather than mistaken for other rows at their positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Entries to restore, and the log that they become."""
+    """Entries to restore, and name and settings of the log to restore them in."""
 
     name: str
     settings: LogSettings
@@ -65,7 +67,7 @@ class Source:
         return sum(map(self.rows_of, self.archive.files()))
 
     def adapted(self, name: str, replicas: int | None) -> Source:
-        """Return it with another name or number of replicas, if they are given."""
+        """Return a copy with another name or number of replicas, if they are given."""
         settings = self.settings
         if replicas is not None:
             least = min(settings.min_replicas or replicas, replicas)
@@ -73,7 +75,7 @@ class Source:
         return replace(self, name=name or self.name, settings=settings)
 
     def check_gaps(self) -> None:
-        """Raise InvalidArgument if appending cannot give entries their old positions."""
+        """Raise InvalidArgument if the entries cannot get their old positions by appending."""
         for file in self.archive.files():
             if self.rows_of(file) != file.last - max(file.first, self.first) + 1:
                 raise InvalidArgument(
@@ -83,7 +85,7 @@ class Source:
                 )
 
     def rows_of(self, file: RangeFile) -> int:
-        """Return how many entries of a file are to be restored."""
+        """Return the number of entries of a file that are to be restored."""
         if file.first >= self.first:
             return file.rows
         return sum(batch.num_rows for batch in self.archive.batches(self.first, file.last))
@@ -97,12 +99,12 @@ class RestoredLog:
     first: Glsn
     through: Glsn
     entries: int
-    archive: str | None = None  # where its entries are; None: in the log itself
+    archive: str | None = None  # the location of its entries; None: they are in the log itself
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreOutcome:
-    """A finished restoration: what is there again, and what is not."""
+    """The result of a restore: what was restored, and what was not."""
 
     logs: list[RestoredLog] = field(default_factory=list)
     registers: int = 0
@@ -115,7 +117,7 @@ def sources(directory: Location, backup: Backup) -> list[Source]:
 
 
 def archived_source(directory: Location, name: str, settings: LogSettings) -> Source:
-    """Return the entries of a log's archive, whose cluster need not exist any more."""
+    """Return the entries of a log's archive, whose cluster may be gone."""
     present = set(directory.names())
     manifests = sorted(
         (n for n in present if n.startswith("manifest-") and n.endswith(".json")),
@@ -155,8 +157,8 @@ def restore_logs(
     archive: str | None = None,
     report: Report = silent,
 ) -> list[RestoredLog]:
-    """Create these logs with their entries: in the log, or with `archive` in one at that place.
-    Nothing is created unless all of them can be."""
+    """Create these logs, with their entries in the log itself, or if `archive` is given, in an
+    archive at that location. Check first that all logs can be created."""
     existing = {log.name for log in cluster.logs()}
     for source in wanted:
         if source.name in existing:
@@ -186,7 +188,8 @@ class _LogRestore:
         self.result = RestoredLog(source.name, source.first, source.through, 0)
 
     def copy(self) -> Iterator[int]:
-        """Append the entries to a new log that begins where they do; yield how many at a time."""
+        """Append the entries to a new log that begins at their first position; yield how many were
+        appended each time."""
         source, entries = self._source, 0
         log = self._create(source.first)
         for batch in source.archive.batches(source.first, source.through):
@@ -203,7 +206,8 @@ class _LogRestore:
         self.result = replace(self.result, entries=entries)
 
     def attach(self, to: str) -> Iterator[int]:
-        """Copy the files to an archive of a new log, which begins behind them."""
+        """Copy the files to the archive of a new log, which begins after them; yield the number of
+        entries of each file."""
         source = self._source
         directory = Location(uri_of(to)).inside(f"{source.name}-{secrets.token_hex(4)}")
         directory.create_directory()
@@ -213,7 +217,7 @@ class _LogRestore:
             range_file.check(directory, file)
             yield source.rows_of(file)
         log = self._create(source.through + 1)
-        begun = ArchiveInfo(
+        empty = ArchiveInfo(
             log_id=log.describe().id,
             location=directory.uri,
             first=source.first,
@@ -225,17 +229,17 @@ class _LogRestore:
             run="",
         )
         if files:
-            saved = contents.extend(Archive(begun), files)
+            saved = contents.extend(Archive(empty), files)
             info = replace(
-                begun,
+                empty,
                 files=saved.manifest.file_count,
                 size_bytes=saved.manifest.size_bytes,
                 manifest=saved.name,
                 manifest_crc32c=saved.crc32c,
             )
             register = self._cluster.register(record.register_name(source.name))
-            found = register.get()
-            register.swap(info.encode(), 0 if found is None else found.version)
+            current = register.get()
+            register.swap(info.encode(), 0 if current is None else current.version)
         entries = source.rows
         self.result = replace(self.result, entries=entries, archive=directory.uri)
 
@@ -258,7 +262,7 @@ def _append(log: BlockingLog, rows: Any) -> None:
 
 
 def _parts(batch: Any) -> Iterator[Any]:
-    """Cut a batch into parts for one append each."""
+    """Split a batch into parts that fit into one append each."""
     if batch.num_rows <= 1 or batch.nbytes <= APPEND_BYTES:
         yield batch
         return
@@ -268,9 +272,9 @@ def _parts(batch: Any) -> Iterator[Any]:
 
 
 def _copy_file(source: Location, target: Location, file: RangeFile) -> None:
-    with source.open(file.name) as opened, target.create(file.name) as sink:
-        while data := opened.read(APPEND_BYTES):
-            sink.write(data)
+    with source.open(file.name) as original, target.create(file.name) as copy:
+        while data := original.read(APPEND_BYTES):
+            copy.write(data)
 
 
 # ---- registers and permissions
@@ -280,7 +284,7 @@ def restore_metadata(
     cluster: BlockingCluster, backup: Backup, restored: list[RestoredLog]
 ) -> RestoreOutcome:
     """Write the registers of the backup that do not exist yet, and its grants. Checkpoints, groups,
-    queues, writers, pipelines and archives belong to the restored logs then."""
+    queues, writers, pipelines and archives are changed to belong to the restored logs."""
     names = {log.name for log in restored}
     new_ids = {log.name: log.id for log in cluster.logs() if log.name in names}
     ids = {log.log_id: new_ids[log.name] for log in backup.logs if log.name in new_ids}
@@ -293,12 +297,12 @@ def restore_metadata(
     for name, value in backup.registers.items():
         if name == IDENTITY or name in attached:
             continue
-        moved = _of_new_log(name, value, ids, names)
-        if isinstance(moved, str):
-            left_out.append(f"register {name}: {moved}")
+        adapted = _adapted(name, value, ids, names)
+        if isinstance(adapted, str):
+            left_out.append(f"register {name}: {adapted}")
             continue
         try:
-            cluster.register(name).swap(moved, 0)
+            cluster.register(name).swap(adapted, 0)
             count += 1
         except Conflict:
             left_out.append(f"register {name}: there is one already")
@@ -308,18 +312,19 @@ def restore_metadata(
     return RestoreOutcome(restored, count, len(backup.grants), left_out)
 
 
-def _of_new_log(
+def _adapted(
     name: str, value: bytes, ids: Mapping[LogId, LogId], logs: Collection[str]
 ) -> bytes | str:
-    """Return the value of a register that is about a log, for the restored log, or why there is
-    none. A register of another kind is returned as it is."""
+    """Return the value of a register, changed to belong to the restored log if it is about a log,
+    or the reason why it cannot be restored."""
     if name.startswith(publishers.PREFIXES):
         return publishers.restored(name, value, logs)
-    moved = _of_log(name, value, ids)
-    return "its log was deleted before" if moved is None else moved
+    adapted = _with_new_id(name, value, ids)
+    return "its log was deleted before" if adapted is None else adapted
 
 
-def _of_log(name: str, value: bytes, ids: Mapping[LogId, LogId]) -> bytes | None:
+def _with_new_id(name: str, value: bytes, ids: Mapping[LogId, LogId]) -> bytes | None:
+    """Return the value with the id of the restored log; None if its log was not restored."""
     kind = name.partition("/")[0]
     try:
         match kind:
@@ -336,13 +341,13 @@ def _of_log(name: str, value: bytes, ids: Mapping[LogId, LogId]) -> bytes | None
                 new_id = ids.get(info.log_id)
                 return None if new_id is None else replace(info, log_id=new_id).encode()
     except (ValueError, KeyError, TypeError, Corrupt):
-        pass  # a program's own register, which happens to have such a name
+        pass  # a user's own register that happens to have such a name
     return value
 
 
 def _without_members(state: GroupState | QueueState, ids: Mapping[LogId, LogId]) -> bytes | None:
-    """Return the state for the restored log. Members are called by epochs of their leases, which
-    another cluster gives again."""
+    """Return the state for the restored log, without members: their ids contain lease epochs, which
+    the other cluster would assign again."""
     new_id = ids.get(state.log_id)
     if new_id is None:
         return None

@@ -1,6 +1,6 @@
-"""The blocking client: runs the async client in a background thread and offers the same methods.
+"""The blocking client: the same methods as the async client, which it runs in a background thread.
 
-It is thread-safe; concurrent appends of several threads are sent in batches.
+It is thread-safe; concurrent appends of several threads share batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ T = TypeVar("T")
 
 
 class BlockingWriter(BlockingFace[Writer]):
-    """A durable identity that publishes to one log, in the order of its sequence numbers."""
+    """A durable identity that publishes to one log, in the order of its sequence numbers; the
+    blocking form of `Writer`."""
 
     def __init__(self, thread: LoopThread, writer: Writer) -> None:
         super().__init__(thread, writer)
@@ -53,7 +54,7 @@ class BlockingWriter(BlockingFace[Writer]):
 
 
 class BlockingLog(BlockingFace[Log]):
-    """One log of a cluster; `Log` without an event loop."""
+    """One log of a cluster; the blocking form of `Log`."""
 
     def __init__(self, thread: LoopThread, log: Log) -> None:
         super().__init__(thread, log)
@@ -80,7 +81,7 @@ class BlockingLog(BlockingFace[Log]):
     describe = blocking(Log.describe)
 
     def checkpoint(self, name: str) -> BlockingCheckpoint:
-        """Return a handle for the checkpoint of this name, which exists once it is set."""
+        """Return a handle for the checkpoint of this name; it is created when it is first set."""
         return BlockingCheckpoint(self._thread, self._target.checkpoint(name))
 
     def group(
@@ -93,8 +94,8 @@ class BlockingLog(BlockingFace[Log]):
         commit_every_s: float | None = None,
         member: str | None = None,
     ) -> BlockingGroup:
-        """Return a consumer group, whose members share the entries of this log:
-        `with log.group("billing") as group` joins it. The arguments are those of `Log.group`."""
+        """Return a consumer group, whose members share the entries of this log. Join it with
+        `with log.group("billing") as group`. The arguments are those of `Log.group`."""
         group = self._target.group(
             name,
             shards,
@@ -115,8 +116,8 @@ class BlockingLog(BlockingFace[Log]):
         session_timeout_s: float = limits.GROUP_SESSION_S,
         member: str | None = None,
     ) -> BlockingQueue:
-        """Return a work queue, whose members take entries of this log as jobs, one by one:
-        `with log.queue("jobs") as queue` joins it. The arguments are those of `Log.queue`."""
+        """Return a work queue, whose members take the entries of this log as jobs, one by one. Join
+        it with `with log.queue("jobs") as queue`. The arguments are those of `Log.queue`."""
         queue = self._target.queue(
             name,
             visibility_timeout_s=visibility_timeout_s,
@@ -140,7 +141,8 @@ class BlockingLog(BlockingFace[Log]):
         streams: Iterable[StreamId] | None = None,
         fail_fast: bool = False,
     ) -> Position:
-        """Append one entry and wait for its position; the arguments are those of `Log.append`."""
+        """Append one entry and return its position. The arguments and errors are those of
+        `Log.append`."""
 
         async def append() -> Position:
             return await self._target.append(
@@ -166,8 +168,8 @@ class BlockingLog(BlockingFace[Log]):
         streams: Iterable[StreamId] | None = None,
         fail_fast: bool = False,
     ) -> BlockingPipeline:
-        """Return a pipeline, whose appends keep the order of calls without waiting for each; see
-        `Log.pipeline`."""
+        """Return a pipeline, whose appends keep the order of calls without waiting for each other;
+        see `Log.pipeline`."""
 
         async def make() -> Pipeline:
             return self._target.pipeline(
@@ -193,8 +195,8 @@ class BlockingLog(BlockingFace[Log]):
         streams: Iterable[StreamId] | None = None,
         fail_fast: bool = False,
     ) -> list[Position]:
-        """Append several entries atomically, at consecutive positions; the arguments are those of
-        `Log.append_many`."""
+        """Append several entries atomically and return their consecutive positions. The arguments
+        and errors are those of `Log.append_many`."""
         appended = self._target.append_many(
             values,
             keys,
@@ -209,8 +211,8 @@ class BlockingLog(BlockingFace[Log]):
         return self._thread.run(appended)
 
     def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
-        """Store any number of rows, in order, that stay invisible until `BlockingWriter.publish`.
-        The columns are those of `append_arrow`."""
+        """Store any number of rows, which stay invisible until `BlockingWriter.publish` publishes
+        them in this order; see `Log.stage`."""
         stager = self._thread.run(self._target._stager())
         try:
             for portion in portions(records):
@@ -220,8 +222,8 @@ class BlockingLog(BlockingFace[Log]):
             self._thread.run(stager.close())
 
     def writer(self, name: str, lease: BlockingLease | None = None) -> BlockingWriter:
-        """Return the writer of this name, which publishes staged rows. Call this before staging
-        rows for it. With a `lease`, it publishes only while the lease is held."""
+        """Return the writer of this name, which publishes staged rows exactly once. Call this
+        before you stage rows for it. With a `lease`, it publishes only while that is held."""
         held = held_by(lease)
         return BlockingWriter(self._thread, self._thread.run(self._target.writer(name, held)))
 
@@ -256,9 +258,11 @@ class BlockingLog(BlockingFace[Log]):
         payloads: bool = True,
         timeout_s: float | None = None,
     ) -> BlockingSubscription[Any]:
-        """Iterate over every entry from `start` to `stop` inclusive, in order; without `stop`, for
-        ever. The arguments are those of `Log.subscribe`. Raise Timeout if nothing arrives for
-        `timeout_s`. Any thread may end the iteration with `close()`."""
+        """Iterate over every entry from `start` to `stop` inclusive, in order. The other arguments
+        and the errors are those of `Log.subscribe`.
+
+        The iteration raises Timeout if nothing arrives for `timeout_s`, and can be continued then.
+        Any thread may end it with `close()`."""
         subscription = self._subscription(start, stop, gaps=gaps, payloads=payloads)
         return BlockingSubscription(self._thread, self.name, subscription, entries, timeout_s)
 
@@ -272,8 +276,8 @@ class BlockingLog(BlockingFace[Log]):
         payloads: bool = True,
         timeout_s: float | None = None,
     ) -> BlockingSubscription[pa.RecordBatch]:
-        """Like `subscribe`, but iterate over Arrow batches of loomlog.columns.SCHEMA, with any
-        `Gap`s between them. Without `archived`, the archive is not read."""
+        """Like `subscribe`, but iterate over Arrow batches of schema loomlog.columns.SCHEMA, and
+        `Gap`s between them. With `archived=False`, do not read the archive."""
         subscription = self._subscription(
             start, stop, archived=archived, gaps=gaps, payloads=payloads
         )
@@ -288,8 +292,8 @@ class BlockingLog(BlockingFace[Log]):
         timeout_s: float | None = None,
     ) -> BlockingSubscription[Entry]:
         """Iterate over the entries of one log stream from `start_llsn` to `stop_llsn` inclusive, in
-        the stream's own order; without `stop_llsn`, forever. Raise Timeout if nothing arrives for
-        `timeout_s`."""
+        the order of the stream; see `Log.subscribe_stream`. The iteration raises Timeout if nothing
+        arrives for `timeout_s`."""
 
         async def make() -> Pieces[Shown]:
             return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)
@@ -305,8 +309,7 @@ class BlockingLog(BlockingFace[Log]):
         *,
         timeout_s: float | None = None,
     ) -> BlockingSubscription[pa.RecordBatch]:
-        """Like `subscribe_stream`, but iterate over Arrow batches of loomlog.columns.SCHEMA. Raise
-        Timeout if nothing arrives for `timeout_s`."""
+        """Like `subscribe_stream`, but iterate over Arrow batches of loomlog.columns.SCHEMA."""
 
         async def make() -> Pieces[Shown]:
             return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)
@@ -322,7 +325,8 @@ class BlockingLog(BlockingFace[Log]):
 
 
 class BlockingCluster(BlockingFace[Cluster]):
-    """A connection to a cluster; a context manager that closes it on exit."""
+    """A connection to a cluster, as returned by `connect_sync`; the blocking form of `Cluster`. A
+    context manager that closes it on exit. All methods are thread-safe."""
 
     def __enter__(self) -> Self:
         return self
@@ -336,7 +340,7 @@ class BlockingCluster(BlockingFace[Cluster]):
         self.close()
 
     def close(self) -> None:
-        """Close all connections; may be called twice."""
+        """Close all connections. Calling it again does nothing."""
         try:
             self._thread.run(self._target.close())
         except Unavailable:
@@ -358,7 +362,7 @@ class BlockingCluster(BlockingFace[Cluster]):
 
     def log(self, name: str, codec: Codec[T] | None = None) -> BlockingLog | BlockingCodedLog[T]:
         """Return a handle for the log of this name, without checking that the log exists. With a
-        `codec` (loomlog.codecs), its values are objects instead of bytes."""
+        `codec` (see loomlog.codecs), values are objects instead of bytes."""
 
         async def find() -> Log:
             return self._target.log(name)
@@ -367,7 +371,7 @@ class BlockingCluster(BlockingFace[Cluster]):
         return log if codec is None else BlockingCodedLog(log, codec)
 
     def transaction(self, *, timeout_s: float | None = None) -> BlockingTransaction:
-        """Return a transaction, whose entries become visible in all their logs, or in none; see
+        """Return a transaction, whose entries become visible in all their logs or in none; see
         `Cluster.transaction`."""
 
         async def make() -> Transaction:
@@ -382,12 +386,12 @@ class BlockingCluster(BlockingFace[Cluster]):
     leases = blocking(Cluster.leases)
 
     def register(self, name: str) -> BlockingRegister:
-        """Return a handle for the register of this name, which exists once it has a value."""
+        """Return a handle for the register of this name, without checking that it exists."""
         return BlockingRegister(self._thread, self._target.register(name))
 
     def acquire_lease(self, name: str, holder: str, ttl_s: float) -> BlockingLease | None:
-        """Acquire a lease that is free or expired; return None if another holder has it. A holder
-        that asks again gets a new epoch, which fences off its earlier one."""
+        """Acquire the lease `name` for `holder`, or return None if another holder has it; see
+        `Cluster.acquire_lease`."""
         lease = self._thread.run(self._target.acquire_lease(name, holder, ttl_s))
         return BlockingLease(self._thread, lease) if lease else None
 
@@ -437,7 +441,8 @@ class BlockingCluster(BlockingFace[Cluster]):
 def connect_sync(
     addresses: str | Iterable[str], **settings: Unpack[ClientOptions]
 ) -> BlockingCluster:
-    """Connect to a cluster like `connect`, for programs without an event loop."""
+    """Connect to a cluster and return it, for programs without an event loop; use it with `with`,
+    or call its `close`. The arguments and errors are those of `connect`."""
     thread = LoopThread()
     try:
         return BlockingCluster(thread, thread.run(connect(addresses, **settings)))

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from loomlog.client.append.options import AppendArguments, AppendManyArguments
 from loomlog.client.blocking.subscriptions import BlockingSubscription
-from loomlog.client.coded_log import (
-    CodedEntry,
-    check_codec,
-    decoded,
-    encode_all,
-)
+from loomlog.client.coded_log import CodedEntry, check_codec, decoded, encode_all
 from loomlog.codecs import Codec
 from loomlog.types import Buffer, Entry, Glsn, Position
 
@@ -23,7 +18,7 @@ T = TypeVar("T")
 
 
 class BlockingCodedLog(Generic[T]):
-    """A log with a codec; `CodedLog` without an event loop."""
+    """A log with a codec; the blocking form of `CodedLog`."""
 
     def __init__(self, log: BlockingLog, codec: Codec[T]) -> None:
         self.name = log.name
@@ -36,8 +31,8 @@ class BlockingCodedLog(Generic[T]):
     def append(
         self, value: T, key: Buffer | None = None, **arguments: Unpack[AppendArguments]
     ) -> Position:
-        """Append one value and wait for its position; the other arguments are those of
-        `BlockingLog.append`."""
+        """Encode and append one value, and return its position. The other arguments and the errors
+        are those of `Log.append`."""
         return self.bytes.append(self._codec.encode(value), key, **arguments)
 
     def append_many(
@@ -46,20 +41,21 @@ class BlockingCodedLog(Generic[T]):
         keys: Iterable[Buffer | None] | None = None,
         **arguments: Unpack[AppendManyArguments],
     ) -> list[Position]:
-        """Append several values atomically, at consecutive positions; the other arguments are
-        those of `BlockingLog.append_many`."""
+        """Encode several values, append them atomically and return their consecutive positions. The
+        other arguments and the errors are those of `Log.append_many`."""
         return self.bytes.append_many(encode_all(self._codec, values), keys, **arguments)
 
     def read(self, position: Glsn) -> CodedEntry[T]:
-        """Return the entry at `position`."""
+        """Return the entry at `position`, decoded; see `CodedLog.read`."""
         return self.decode(self.bytes.read(position))
 
     def subscribe(
         self, start: Glsn | str = 1, stop: Glsn | None = None, *, timeout_s: float | None = None
     ) -> BlockingSubscription[CodedEntry[T]]:
-        """Do what BlockingLog.subscribe does, with decoded entries."""
+        """Like `BlockingLog.subscribe`, but iterate over decoded entries. After a value that cannot
+        be decoded, which raises Corrupt, the iteration can be continued."""
         return self.bytes.subscribe(start, stop, timeout_s=timeout_s).map(self.decode)
 
     def decode(self, entry: Entry) -> CodedEntry[T]:
-        """Return an entry of this log, from a group for example, with its value decoded."""
+        """Return an entry of this log, e.g. one that a group delivered, with its value decoded."""
         return decoded(self.name, self._codec, entry)

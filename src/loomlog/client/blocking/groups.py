@@ -10,8 +10,8 @@ from loomlog.types import Entry
 
 
 class BlockingGroup(BlockingContext[Group]):
-    """A consumer group of one log. As a context manager it joins the group; then it is an iterator
-    over the entries of the shards that this member owns, in order."""
+    """A consumer group of one log; the blocking form of `Group`. `with` joins the group; then it is
+    an iterator over the entries of the shards that this member owns, in order."""
 
     def __init__(self, thread: LoopThread, group: Group) -> None:
         super().__init__(thread, group)
@@ -32,12 +32,12 @@ class BlockingGroup(BlockingContext[Group]):
 
     @property
     def member(self) -> str:
-        """The id of this member, once it has joined."""
+        """The id of this member; raise InvalidArgument before it has joined."""
         return self._target.member
 
     @property
     def shards(self) -> frozenset[int]:
-        """The shards that this member owns now."""
+        """The shards that this member currently owns."""
         return self._target.shards
 
     commit = blocking(Group.commit)

@@ -10,7 +10,8 @@ from loomlog.client.kv.registers import Register
 
 
 class BlockingCheckpoint(BlockingFace[Checkpoint]):
-    """A named reader position in one log. It exists once it is set."""
+    """A named reader position in one log, which exists once it is set; the blocking form of
+    `Checkpoint`."""
 
     def __init__(self, thread: LoopThread, checkpoint: Checkpoint) -> None:
         super().__init__(thread, checkpoint)
@@ -25,7 +26,7 @@ class BlockingCheckpoint(BlockingFace[Checkpoint]):
 
 
 class BlockingLease(BlockingFace[Lease]):
-    """A lease as it was acquired; it may have expired since."""
+    """A lease that was acquired; the blocking form of `Lease`."""
 
     def __init__(self, thread: LoopThread, lease: Lease) -> None:
         super().__init__(thread, lease)
@@ -50,7 +51,7 @@ def held_by(lease: BlockingLease | None) -> Lease | None:
 
 
 class BlockingRegister(BlockingFace[Register]):
-    """A handle for one register, which need not exist."""
+    """A handle for one register; the blocking form of `Register`."""
 
     def __init__(self, thread: LoopThread, register: Register) -> None:
         super().__init__(thread, register)
@@ -62,5 +63,6 @@ class BlockingRegister(BlockingFace[Register]):
     get = blocking(Register.get)
 
     def swap(self, value: bytes | None, expected: int, lease: BlockingLease | None = None) -> int:
-        """Replace the value at version `expected`; see `Register.swap`."""
+        """Replace the value if the register has the version `expected`, and return the new version;
+        see `Register.swap`."""
         return self._thread.run(self._target.swap(value, expected, held_by(lease)))

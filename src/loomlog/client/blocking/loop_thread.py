@@ -20,16 +20,18 @@ P = ParamSpec("P")
 
 
 class LoopThread:
-    """An event loop that runs in a thread until it is stopped."""
+    """An event loop in a background thread."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
         self._thread = threading.Thread(target=self._run, name="loomlog-client", daemon=True)
-        self._lock = threading.RLock()  # no work is accepted after `stop`; reentered by destructors
+        # Guards `_stopped`; reentrant, because destructors may run while it is held.
+        self._lock = threading.RLock()
         self._stopped = False
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine on the loop; raise Unavailable after `stop`."""
         with self._lock:
             if not self._stopped:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -37,13 +39,14 @@ class LoopThread:
         raise Unavailable("this client was closed")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        waiting = self.start(work)
+        """Run a coroutine on the loop and wait for its result."""
+        future = self.start(work)
         try:
-            return waiting.result()
+            return future.result()
         except concurrent.futures.CancelledError:
             raise Unavailable("this client was closed") from None
         except BaseException:
-            waiting.cancel()  # Ctrl-C while waiting
+            future.cancel()  # after Ctrl-C while waiting
             raise
 
     def stop(self) -> None:
@@ -65,7 +68,7 @@ class LoopThread:
 
 
 class BlockingFace(Generic[A_co]):
-    """A wrapper of an async client's object that any thread may use."""
+    """Base class of wrappers around objects of the async client, which any thread may use."""
 
     def __init__(self, thread: LoopThread, target: A_co) -> None:
         self._thread = thread
@@ -73,7 +76,7 @@ class BlockingFace(Generic[A_co]):
 
 
 class AsyncContext(Protocol):
-    """An object that `async with` enters and leaves."""
+    """An async context manager."""
 
     async def __aenter__(self) -> object: ...
 
@@ -90,7 +93,7 @@ C_co = TypeVar("C_co", bound=AsyncContext, covariant=True)
 
 
 class BlockingContext(BlockingFace[C_co]):
-    """A wrapper of an async context manager, to be used with `with`."""
+    """Base class of wrappers around async context managers, for use with `with`."""
 
     def __enter__(self) -> Self:
         self._thread.run(self._target.__aenter__())
@@ -108,7 +111,7 @@ class BlockingContext(BlockingFace[C_co]):
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingFace[A], P], T]:
-    """Return a method that runs an async one on the loop and waits for its result."""
+    """Return a method that runs an async method on the loop and waits for its result."""
 
     @functools.wraps(method)
     def call(self: BlockingFace[A], /, *args: P.args, **kwargs: P.kwargs) -> T:

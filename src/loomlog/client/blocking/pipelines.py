@@ -12,7 +12,8 @@ from loomlog.types import Buffer, Position
 
 
 class BlockingPipeline(BlockingContext[Pipeline]):
-    """Ordered appends to one log; a context manager that waits for all of them on exit."""
+    """Ordered appends to one log; the blocking form of `Pipeline`. A context manager that waits for
+    all of them on exit."""
 
     def append(
         self,
@@ -22,7 +23,8 @@ class BlockingPipeline(BlockingContext[Pipeline]):
         headers: Mapping[str, bytes] | None = None,
         timestamp: datetime | float | None = None,
     ) -> concurrent.futures.Future[Position]:
-        """Append one entry behind all earlier ones, and return a future of its position."""
+        """Append one entry after all earlier ones and return a future of its position; see
+        `Pipeline.append`."""
         record = self._target._record(value, key, headers, timestamp)
 
         async def append() -> Position:

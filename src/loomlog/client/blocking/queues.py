@@ -11,7 +11,7 @@ from loomlog.types import Entry
 
 
 class BlockingJob(BlockingFace[Job]):
-    """An entry to be processed; acknowledge it, or it is handed out again."""
+    """An entry to process; the blocking form of `Job`."""
 
     def __init__(self, thread: LoopThread, job: Job) -> None:
         super().__init__(thread, job)
@@ -36,8 +36,8 @@ class BlockingJob(BlockingFace[Job]):
 
 
 class BlockingQueue(BlockingContext[Queue]):
-    """A work queue on one log. As a context manager it joins the queue; then it is an iterator over
-    jobs. Several threads may iterate at once."""
+    """A work queue on one log; the blocking form of `Queue`. `with` joins the queue; then it is an
+    iterator over jobs, which several threads may use at once."""
 
     def __init__(self, thread: LoopThread, queue: Queue) -> None:
         super().__init__(thread, queue)

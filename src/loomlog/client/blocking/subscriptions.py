@@ -1,5 +1,8 @@
-"""Subscriptions for programs without an event loop. Entries are fetched ahead in chunks, so that
-iterating costs one thread switch per chunk, not per entry."""
+"""Subscriptions for programs without an event loop.
+
+Entries are fetched ahead in chunks, so that iterating costs one thread switch per chunk rather than
+per entry.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,11 @@ CHUNK_ENTRIES: Final = 4096  # enough to make the cost of switching threads negl
 
 
 class BlockingSubscription(Iterator[T]):
-    """An iterator over a subscription, for one consumer at a time. It continues after a Timeout,
-    and behind an item that cannot be changed (`map`); other errors end it. Any thread may close
-    it, which ends the iteration; as a context manager it is closed on exit."""
+    """An iterator over a subscription, for one consumer at a time.
+
+    It can be continued after a Timeout, and after an item for which the function of `map` fails;
+    other errors end it. Any thread may call `close`, which ends the iteration. It is also a context
+    manager that closes it on exit."""
 
     def __init__(
         self,
@@ -39,7 +44,7 @@ class BlockingSubscription(Iterator[T]):
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s, 0.001, limits.CLIENT_TIMEOUT_S_MAX)
         self._chunks = _Chunks(thread, log, subscription, items, timeout_s)
-        self._change: Callable[[list[T]], Iterator[T]] = iter
+        self._iterate: Callable[[list[T]], Iterator[T]] = iter
         self._left: Iterator[T] = iter(())
 
     def __next__(self) -> T:  # not a generator, which would end with the first Timeout
@@ -48,7 +53,7 @@ class BlockingSubscription(Iterator[T]):
                 return item
             if not (chunk := self._chunks.next()):
                 raise StopIteration
-            self._left = self._change(chunk)
+            self._left = self._iterate(chunk)
 
     def __enter__(self) -> Self:
         return self
@@ -56,16 +61,16 @@ class BlockingSubscription(Iterator[T]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def map(self, change: Callable[[T], U]) -> BlockingSubscription[U]:
-        """Return this subscription with changed items; use only that one."""
-        changed: Any = copy(self)
-        before = self._change
-        changed._change = lambda chunk: map(change, before(chunk))
-        changed._left = map(change, self._left)
-        return changed  # type: ignore[no-any-return]
+    def map(self, function: Callable[[T], U]) -> BlockingSubscription[U]:
+        """Return a subscription that applies `function` to each item and replaces this one."""
+        mapped: Any = copy(self)
+        iterate = self._iterate
+        mapped._iterate = lambda chunk: map(function, iterate(chunk))
+        mapped._left = map(function, self._left)
+        return mapped  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End the subscription; may be called twice."""
+        """End the subscription. Calling it again does nothing."""
         self._chunks.close()
         self._left = iter(())
 
@@ -86,17 +91,17 @@ class _Chunks(Generic[T]):
         self._subscription = subscription
         self._items = items
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()  # nothing is fetched after `close`
+        self._lock = threading.Lock()  # so that nothing is fetched after `close`
         self._ahead: concurrent.futures.Future[list[T]] | None = None
         self._closed = False
 
     def __del__(self) -> None:
         if self._close():
             with suppress(Unavailable):
-                self._thread.start(_end(self._subscription))  # without waiting, in any thread
+                self._thread.start(_end(self._subscription))  # cannot wait: this may be any thread
 
     def next(self) -> list[T]:
-        """Return the next items; an empty list at the end or once closed."""
+        """Return the next items, or an empty list at the end or after `close`."""
         if self._ahead is None:
             self._fetch()
         if (ahead := self._ahead) is None:
@@ -127,7 +132,7 @@ class _Chunks(Generic[T]):
                 self._thread.run(_end(self._subscription))
 
     def _close(self) -> bool:
-        """Fetch nothing more; return whether it was open until now."""
+        """Fetch nothing more; return False if it was closed before."""
         with self._lock:
             was_open, self._closed = not self._closed, True
             ahead, self._ahead = self._ahead, None
@@ -150,17 +155,17 @@ def arrow(piece: Shown) -> list[Any]:
 
 
 async def _chunk(subscription: Pieces[Shown], items: Callable[[Shown], list[T]]) -> list[T]:
-    """Return the items that have arrived, waiting for at least one; an empty list at the end."""
-    found: list[T] = []
+    """Wait for at least one item and return all that have arrived, or an empty list at the end."""
+    chunk: list[T] = []
     rows = 0
     piece = await subscription.next()
     while piece is not None:
-        found += items(piece)
+        chunk += items(piece)
         rows += 1 if isinstance(piece, Gap) else piece.rows
         if rows >= CHUNK_ENTRIES:
             break
         piece = subscription.next_ready()
-    return found
+    return chunk
 
 
 async def _end(subscription: Pieces[Shown]) -> None:

@@ -1,4 +1,4 @@
-"""Appends to several logs at once, for programs without an event loop."""
+"""Transactions for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from loomlog.types import Buffer, Position
 
 
 class BlockingTransaction(BlockingContext[Transaction]):
-    """Entries for several logs that become visible together, when the block ends."""
+    """Entries for several logs that become visible together at the end of the `with` block; the
+    blocking form of `Transaction`."""
 
     @property
     def positions(self) -> dict[str, list[Position]]:
@@ -27,7 +28,7 @@ class BlockingTransaction(BlockingContext[Transaction]):
         headers: Mapping[str, bytes] | None = None,
         timestamp: datetime | float | None = None,
     ) -> None:
-        """Add an entry. The entries for one log get consecutive positions, in this order."""
+        """Add an entry for the log named `log`; see `Transaction.append`."""
         self._target.append(log, value, key, headers=headers, timestamp=timestamp)
 
     commit = blocking(Transaction.commit)

@@ -1,4 +1,4 @@
-"""Waits for the next piece of a log, for a consumer that also waits for other things."""
+"""Fetches pieces of a log in the background, for consumers that also wait for other events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loomlog.types import Gap, Glsn
 
 
 class PieceFetcher:
-    """Reads a log from a position on. `wake` is set when a piece has arrived."""
+    """Reads a log from a given position, and sets `wake` whenever a piece has arrived."""
 
     def __init__(self, open_at: Callable[[Glsn], Pieces[Shown]], wake: asyncio.Event) -> None:
         self._open_at = open_at
@@ -19,7 +19,7 @@ class PieceFetcher:
         self._fetch: asyncio.Task[Shown | None] | None = None
 
     def begin(self, start: Glsn) -> None:
-        """Wait for the next piece; `start` is where to begin if the log is not open."""
+        """Begin to fetch the next piece. `start` is where to open the log if it is not open yet."""
         if self._fetch is None:
             if self._pieces is None:
                 self._pieces = self._open_at(start)
@@ -27,7 +27,7 @@ class PieceFetcher:
             self._fetch.add_done_callback(lambda _: self._wake.set())
 
     def ready(self) -> Rows | None:
-        """Return the next rows if they have arrived."""
+        """Return the next rows if they have arrived, skipping gaps."""
         while isinstance(piece := self.piece(), Gap):
             pass
         return piece

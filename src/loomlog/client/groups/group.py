@@ -1,4 +1,4 @@
-"""The public class Group: one program's share of a log, and what operators do with groups."""
+"""The public class Group: a member's share of a log, and the operators' view of a group."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from loomlog import limits
 from loomlog.client.arguments import (
+    check_count,
     check_member,
     check_number,
     check_seconds,
-    is_int,
     timestamp_us,
 )
 from loomlog.client.groups.fetcher import PieceFetcher
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from loomlog.client.groups.shard_rows import ShardRows
     from loomlog.client.log_parts import LogParts
 
-_ROWS_MAX: Final = 4096  # looked through for entries that the consumer gets at once
-_TURN_S: Final = 0.002  # of a consumer that awaits nothing, until others run
-_PASSED_S: Final = 5.0  # between commits of positions where only others had entries
+_ROWS_MAX: Final = 4096  # searched at once for entries of this member
+_TURN_S: Final = 0.002  # after this, a consumer that never awaits lets other tasks run
+_PASSED_S: Final = 5.0  # between commits of positions where only other members had entries
 EARLIEST: Final = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """How a member joins; `shards` and `start` are for a new group."""
+    """The arguments of `Log.group`; `shards` and `start` are for a new group."""
 
     shards: int | None = None
     start: Glsn | str | datetime = EARLIEST
@@ -57,13 +57,8 @@ class GroupOptions:
     member: str | None = None
 
     def __post_init__(self) -> None:
-        if self.shards is not None and not (
-            is_int(self.shards) and 1 <= self.shards <= limits.GROUP_SHARDS_MAX
-        ):
-            raise InvalidArgument(
-                f"shards must be a number from 1 to {limits.GROUP_SHARDS_MAX}, "
-                f"not {self.shards!r:.100}"
-            )
+        if self.shards is not None:
+            check_count("shards", self.shards, limits.GROUP_SHARDS_MAX)
         check_seconds("session_timeout_s", self.session_timeout_s, 0.5)
         check_member(self.member)
         if self.commit_every_s is not None:
@@ -72,28 +67,28 @@ class GroupOptions:
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """A shard of a group."""
+    """The state of one shard of a group."""
 
     number: int
-    owner: str  # a member; "" if nobody owns it
-    position: Glsn  # the last one that was committed
-    behind: int | None  # positions up to the tail; None if that is not known
-    moving: bool  # its owner has to commit and release it
+    owner: str  # the id of a member; "" if no member owns it
+    position: Glsn  # the last committed position
+    behind: int | None  # positions from there to the tail; None if the tail is not known
+    moving: bool  # whether its owner has to commit and release it
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A member of a group."""
+    """The state of one member of a group."""
 
     id: str
     name: str
     shards: tuple[int, ...]
-    left_s: float  # until its lease expires, if it is not renewed
+    left_s: float  # until its lease expires unless it is renewed
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A group at a moment."""
+    """The state of a group."""
 
     name: str
     tail: Glsn | None  # of the log; None if it is not known
@@ -102,18 +97,21 @@ class GroupInfo:
 
     @property
     def position(self) -> Glsn:
-        """The position up to which all shards were committed."""
+        """The position up to which all shards are committed."""
         return min(shard.position for shard in self.shards)
 
     @property
     def behind(self) -> int | None:
-        """The distance of the slowest shard to the tail; None if that is not known."""
+        """How many positions the slowest shard is behind the tail; None if that is not known."""
         return None if self.tail is None else max(0, self.tail - self.position)
 
 
 class Group:
-    """A consumer group of one log. As an async context manager it joins the group; then it is an
-    async iterator over the entries of the shards that this member owns, in order."""
+    """A consumer group of one log, as returned by `Log.group`.
+
+    `async with` joins the group. Then `async for` iterates over the entries of the shards that this
+    member owns, in order; it raises Fenced if this member was replaced, and Trimmed if entries were
+    trimmed before the group has read them."""
 
     def __init__(
         self,
@@ -131,13 +129,13 @@ class Group:
         self._membership: Membership[GroupState] | None = None
         self._lock = asyncio.Lock()  # a commit and a change of shards exclude each other
         self._wake = asyncio.Event()
-        self._idle = True  # the consumer has processed all that it got
-        self._stale = False  # there is something to do before the next entry
+        self._idle = True  # whether the consumer has processed all entries that it got
+        self._stale = False  # whether to look at the group's state before the next entry
         self._reader = PieceFetcher(lambda start: parts.pieces.rows(start, None), self._wake)
         self._rows: ShardRows | None = None
-        self._handout: Handout | None = None  # what the consumer iterates over
-        self._last: Glsn = -1  # the last entry that the consumer got to hand out ...
-        self._end: Glsn = 0  # ... and how far the log was looked through for it
+        self._handout: Handout | None = None  # the entries that the consumer iterates over
+        self._last: Glsn = -1  # the last entry in the current handout, or -1 ...
+        self._end: Glsn = 0  # ... and how far the log was searched for it
         self._committed_at: Glsn = 0
         self._committed_s = 0.0
         self._turn_s = 0.0
@@ -150,7 +148,7 @@ class Group:
     async def __aenter__(self) -> Self:
         if self._membership is not None:
             raise InvalidArgument(f"group {self.name!r} was joined already: call log.group again")
-        # Imported before joining: it takes long, and the lease could expire meanwhile.
+        # Import this before joining: it takes long, and the lease could expire meanwhile.
         from loomlog.client.groups.shard_rows import ShardRows
 
         self._with_shards = ShardRows
@@ -195,12 +193,12 @@ class Group:
 
     @property
     def member(self) -> str:
-        """The id of this member, once it has joined."""
+        """The id of this member; raise InvalidArgument before it has joined."""
         return self._joined().member
 
     @property
     def shards(self) -> frozenset[int]:
-        """The shards that this member owns now."""
+        """The shards that this member currently owns."""
         membership = self._joined()
         return frozenset(membership.state.owned_by(membership.member))
 
@@ -216,14 +214,15 @@ class Group:
                     await self._give_way()
 
     async def _give_way(self) -> None:
-        """Let others run, among them what renews the lease, if the consumer awaits nothing."""
+        """Let other tasks run, including the one that renews the lease."""
         await asyncio.sleep(0)
         self._turn_s = self._loop.time() + _TURN_S
 
     async def commit(self) -> None:
-        """Record that all entries handed out so far are processed, the current one included.
+        """Record that all entries delivered so far are processed, including the current one.
 
-        Raise Fenced if this member was replaced: then others get what it has not committed."""
+        Raise Fenced if this member was replaced; other members then get what it has not committed.
+        """
         async with self._lock:
             await self._commit()
 
@@ -237,8 +236,7 @@ class Group:
         self._adopt()
 
     async def _next_entries(self) -> Iterable[Entry]:
-        """Return entries to hand out, at least one. Those that were handed out before count as
-        processed."""
+        """Return the next entries, at least one. All entries returned before count as processed."""
         membership = self._joined()
         self._idle = True
         while True:
@@ -261,18 +259,19 @@ class Group:
                 await self._wait()
 
     async def _follow(self) -> None:
-        """Adopt the newest state, and commit if it is time."""
+        """Adopt the newest state of the group, and commit if that is due."""
         self._adopt()
         self._stale = False
         if self._is_commit_due() or (self._consumption.stopped and not self._consumption.dirty):
             try:
                 await self._commit()
             except (Retryable, SwapUnknown):
-                pass  # it is due again soon
+                pass  # it remains due
 
     def _is_commit_due(self) -> bool:
-        """Return whether to commit without being asked: periodically if that is wanted; now and
-        then if only rows of others were passed over, so that the group does not look late."""
+        """Return whether an automatic commit is due: after `commit_every_s` if that is set, and now
+        and then if only rows of other members were passed over, so that the group does not seem to
+        lag."""
         every_s = self._options.commit_every_s if self._consumption.dirty else _PASSED_S
         if every_s is None or not self._consumption.positions():
             return False
@@ -285,12 +284,12 @@ class Group:
         self._advance()
         consumption, reading = self._consumption, self._consumption.reading
         if consumption.adopt(self._joined().state):
-            self._interrupt()  # what the consumer would get next may not be its any more
+            self._interrupt()  # the next entries may belong to other members now
         if consumption.reading < reading or not consumption.floors:
             self._close_reader()
 
     def _advance(self) -> None:
-        """Pass over rows of others behind the last entry that was handed out."""
+        """Pass over the rows of other members after the last entry that was handed out."""
         self._note_reached()
         if self._consumption.reading == self._last:
             self._consumption.pass_over(max(self._last, self._end))
@@ -298,23 +297,23 @@ class Group:
             self._handout = None
 
     def _note_reached(self) -> None:
-        """Let `reading` be the entry that the consumer got last."""
+        """Set `reading` to the entry that the consumer got last."""
         if self._handout is not None and (reached := self._handout.note()) is not None:
             self._consumption.reading = reached
 
     def _interrupt(self) -> None:
-        """Hand out nothing more before the state of the group was looked at."""
+        """Deliver no more entries before the state of the group is looked at."""
         self._stale = True
         if self._handout is not None:
             self._handout.stop()
             self._handout = None
 
     def _has_rows(self) -> bool:
-        """Return whether rows are left that were not looked through."""
+        """Return whether there are rows that were not searched yet."""
         return self._rows is not None and self._rows.end > self._consumption.reading
 
     def _find_rows(self) -> bool:
-        """Return whether rows have arrived."""
+        """Take over the rows that have arrived; return whether there are any."""
         if not self._consumption.floors:
             return False
         try:
@@ -325,14 +324,14 @@ class Group:
                 f"group {self.name!r} is behind the first entry kept: {error}; or skip what is "
                 f"gone with `loom group reset {self._parts.name} {self.name} --to earliest`"
             ) from None
-        except (DataLoss, Corrupt):  # of an archive, maybe, whose files may come back
+        except (DataLoss, Corrupt):  # if files of an archive are missing, they may come back
             self._close_reader()
             raise
         self._rows = None if rows is None else self._with_shards(rows, self._count)
         return self._has_rows()
 
     def _take(self) -> Iterable[Entry] | None:
-        """Return what is to be handed out of the next rows; None if that is nothing."""
+        """Return the entries of this member among the next rows, or None if there are none."""
         assert self._rows is not None
         taken = self._rows.take(self._consumption, _ROWS_MAX)
         if not taken.last:
@@ -342,7 +341,7 @@ class Group:
         return taken.entries
 
     async def _wait(self) -> None:
-        """Wait for another piece, or for a change of the group."""
+        """Wait for the next piece, or for a change of the group."""
         if self._consumption.floors:
             self._reader.begin(self._consumption.reading + 1)
         await self._wake.wait()
@@ -353,14 +352,14 @@ class Group:
         self._last = -1
 
     def _changed(self) -> None:
-        """Called by the membership, when there may be something to do."""
+        """Called by the membership when something may have changed."""
         membership = self._membership
         if membership is None:
             return
         self._note_reached()
         if (
             membership.failure is not None
-            or not membership.certain  # others may have got what the consumer would get next
+            or not membership.certain  # other members may have got the next entries
             or self._has_news(membership)
             or self._is_commit_due()
         ):
@@ -390,7 +389,8 @@ class Group:
     # ---- for operators
 
     async def describe(self) -> GroupInfo:
-        """Return members, owners and committed positions; raise NotFound if there is no group."""
+        """Return the members, owners and committed positions of the group. Raise NotFound if the
+        group does not exist."""
         log = await self._parts.cached.fetch(Verb.CHECKPOINT)
         state = await self._store.get(log.log_id)
         if state is None:
@@ -398,22 +398,24 @@ class Group:
         return describe(self.name, state, await self._leases.live(), await self._parts.known_tail())
 
     async def reset(self, start: Glsn | str | datetime) -> GroupInfo:
-        """Let all shards continue at `start`: a position, a time, "earliest" or "latest". Raise
-        Conflict while the group has members."""
+        """Make all shards continue at `start`: a position, a datetime, "earliest" or "latest".
+        Return the new state. Raise Conflict while the group has members."""
         log_id = (await self._parts.cached.fetch(Verb.CHECKPOINT)).log_id
         position = await self._position(start)
         expired = await self._check_idle("reset")
 
         def step(state: GroupState) -> GroupState:
             if state.members.keys() - expired:
-                raise Conflict(f"group {self.name!r} got a member just now: stop it, then reset it")
+                raise Conflict(
+                    f"a member has just joined group {self.name!r}: stop it, then reset the group"
+                )
             return state.reset(position)
 
         await self._store.change(log_id, step)
         return await self.describe()
 
     async def delete(self) -> None:
-        """Delete the group with its positions; raise Conflict while it has members."""
+        """Delete the group and its positions. Raise Conflict while it has members."""
         await self._check_idle("delete")
         await self._store.delete()
 
@@ -433,7 +435,7 @@ class Group:
         )
 
     async def _initial(self, log_id: int) -> GroupState:
-        """Return the state that the group has if this is its first member."""
+        """Return the state of the group, or its initial state if it does not exist yet."""
         existing = await self._store.get(log_id)
         if existing is not None:
             return existing
@@ -471,7 +473,7 @@ def describe(name: str, state: GroupState, live: dict[str, float], tail: Glsn | 
         for number, shard in enumerate(state.shards)
     )
     members = tuple(
-        MemberInfo(member, called, tuple(sorted(state.owned_by(member))), live.get(member, 0.0))
-        for member, called in sorted(state.members.items())
+        MemberInfo(member, label, tuple(sorted(state.owned_by(member))), live.get(member, 0.0))
+        for member, label in sorted(state.members.items())
     )
     return GroupInfo(name, tail, shards, members)

@@ -9,11 +9,11 @@ from loomlog.client.arguments import is_name
 from loomlog.client.context import Client
 from loomlog.client.groups.group import Group, GroupInfo, GroupOptions
 from loomlog.client.groups.membership import MemberLeases
-from loomlog.client.groups.store import SharedState, StateStore
+from loomlog.client.groups.store import StateStore
 from loomlog.client.kv.registers import Registers
 from loomlog.core.groups.state import GroupState
 from loomlog.core.permissions import Verb
-from loomlog.errors import Conflict, InvalidArgument, NotFound, Retryable, SwapUnknown
+from loomlog.errors import InvalidArgument, NotFound
 from loomlog.types import LogId
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Info = TypeVar("Info")
 
 
 class Groups(Registers):
-    """The consumer groups of one log. Each is a register, and a lease per member."""
+    """The consumer groups of one log. Each consists of a register, and a lease per member."""
 
     def __init__(self, parts: LogParts, client: Client) -> None:
         self._parts = parts
@@ -42,15 +42,15 @@ class Groups(Registers):
         return Group(name, self._parts, store, leases, options)
 
     async def all(self) -> dict[str, GroupInfo]:
-        """Return all groups of the log by name."""
+        """Return all groups of the log, by name."""
         await self._parts.cached.fetch(Verb.CHECKPOINT)  # raises NotFound if there is no such log
         return await describe_states(
             self, self._prefix, lambda name: self.group(name, GroupOptions()).describe()
         )
 
     async def forget(self, log_id: LogId) -> None:
-        """Delete all groups after the log was deleted."""
-        await forget_states(self, self._prefix, GroupState.decode, log_id)
+        """Delete the groups of a deleted log."""
+        await self._forget(self._prefix, lambda value: GroupState.decode(value).log_id == log_id)
 
 
 def check_group_name(what: str, name: object) -> str:
@@ -66,25 +66,12 @@ def check_group_name(what: str, name: object) -> str:
 async def describe_states(
     registers: Registers, prefix: str, describe: Callable[[str], Awaitable[Info]]
 ) -> dict[str, Info]:
-    """Return the descriptions of all states by name."""
-    found = {}
+    """Return the descriptions of all groups or queues, by name."""
+    infos = {}
     for register in await registers.registers(prefix):
         name = register.removeprefix(prefix)
         try:
-            found[name] = await describe(name)
+            infos[name] = await describe(name)
         except NotFound:
-            pass  # of a deleted log of this name, or deleted just now
-    return found
-
-
-async def forget_states(
-    registers: Registers, prefix: str, decode: Callable[[bytes], SharedState], log_id: LogId
-) -> None:
-    """Delete the states of a deleted log. If that fails, those left are ignored because of their
-    log id."""
-    try:
-        for name, found in (await registers.registers(prefix)).items():
-            if decode(found.value).log_id == log_id:
-                await registers.register(name).swap(None, found.version)
-    except (Conflict, Retryable, SwapUnknown):
-        pass
+            pass  # it belongs to a deleted log of this name, or was deleted just now
+    return infos

@@ -1,4 +1,4 @@
-"""Entries on their way to a consumer that iterates over them."""
+"""Entries that were handed to a consumer, which iterates over them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 from loomlog.types import Entry, Glsn
 
-_CHUNK: Final = 200  # entries made at once: of many more the garbage collector takes notice
+_CHUNK: Final = 200  # entries created at once: many more would trigger garbage collections
 
 
 class Handout:
-    """Entries that one consumer gets one by one, in chunks that it iterates over. Nothing is done
-    for each entry: the iterator of a chunk knows how far it is, and ends where the chunk ends."""
+    """Entries for one consumer, in chunks that it iterates over. No code runs per entry: the
+    iterator of a chunk knows how far the consumer is."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = iter(entries)
         self._chunk: list[Entry] = []
         self._left: Iterator[Entry] = iter(())
-        self.reached: Glsn | None = None  # before this chunk
+        self.reached: Glsn | None = None  # as of the last `note`
 
     def chunks(self) -> Iterator[Iterator[Entry]]:
         while chunk := list(islice(self._entries, _CHUNK)):
@@ -30,14 +30,15 @@ class Handout:
 
     def note(self) -> Glsn | None:
         """Return the position of the entry that the consumer got last; None before the first."""
-        if given := self._given():
-            self.reached = self._chunk[given - 1].position
+        if count := self._delivered():
+            self.reached = self._chunk[count - 1].position
         return self.reached
 
     def stop(self) -> None:
-        """Hand out no more of them."""
-        del self._chunk[self._given() :]
+        """Deliver no more of the entries."""
+        del self._chunk[self._delivered() :]
         self._entries = iter(())
 
-    def _given(self) -> int:
+    def _delivered(self) -> int:
+        """Return how many entries of this chunk the consumer has got."""
         return len(self._chunk) - length_hint(self._left)

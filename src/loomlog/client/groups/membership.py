@@ -1,7 +1,7 @@
-"""A program's place in a group or a queue: a lease that it renews, and the newest state it knows.
+"""Membership of a group or a queue: a lease that the member renews, and the newest state it knows.
 
-A member that dies stops renewing; another one notices that its lease has expired, and removes it.
-Both together take less than the session timeout.
+The lease of a member that dies expires; another member notices that and removes it. Both together
+take less than the session timeout.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from loomlog.types import LogId
 
 logger = logging.getLogger(__name__)
 
-_LEASE_PART: Final = 0.6  # of the session timeout; the rest is for others to notice
-_RENEWALS: Final = 5  # in a session timeout
-_LOOK_S: Final = 0.5  # how often the state is read: a shard that is released is taken within it
+_LEASE_PART: Final = 0.6  # of the session timeout; the rest is for other members to notice
+_RENEWALS: Final = 5  # per session timeout
+_POLL_S: Final = 0.5  # how often the state is read, so a released shard is taken within this
 _ADVICE: Final = "run long work in a thread, as asyncio.to_thread does, or set session_timeout_s"
 
 
 class MemberLeases(Leases):
-    """The leases of one group or queue, one per member, numbered."""
+    """The numbered leases of one group or queue, one per member."""
 
     def __init__(self, prefix: str, client: Client) -> None:
         self._metadata = client.metadata
@@ -39,7 +39,7 @@ class MemberLeases(Leases):
         self._holder = f"{client.rng.getrandbits(64):016x}"
 
     async def take_one(self, ttl_s: float) -> tuple[str, Lease]:
-        """Acquire the first lease that is free; return it and the name of the new member."""
+        """Acquire the first free lease; return the id of the new member and the lease."""
         taken = {lease.name for lease in await self.leases(self._prefix) if lease.left_s}
         for slot in count():
             name = f"{self._prefix}{slot}"
@@ -50,7 +50,7 @@ class MemberLeases(Leases):
         raise AssertionError("numbers do not end")
 
     async def live(self) -> dict[str, float]:
-        """Return the members whose leases have not expired, and how long these last."""
+        """Return the ids of members whose leases have not expired, and how long these last."""
         leases = await self.leases(self._prefix)
         slots = {lease.name.removeprefix(self._prefix): lease for lease in leases if lease.left_s}
         return {member_id(int(s), lease.epoch): lease.left_s for s, lease in slots.items()}
@@ -67,8 +67,8 @@ class Membership(Generic[S]):
         session_timeout_s: float,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when there is a newer state, after every renewal, and when it is not
-        `certain` any more that this is a member."""
+        """`changed` is called when there is a newer state, after every renewal, and when the member
+        is no longer `certain`."""
         self._log_id = log_id
         self._store = store
         self._leases = leases
@@ -80,15 +80,15 @@ class Membership(Generic[S]):
         self._heart: asyncio.Task[None] | None = None
         self._doubt: asyncio.TimerHandle | None = None
         self._renewed_s = self._loop.time()
-        self._due_s = math.inf  # when the heart should beat
-        self._still_s = 0.0  # how long the event loop stood still since the lease was renewed
+        self._due_s = math.inf  # when the next heartbeat is due
+        self._blocked_s = 0.0  # longest time the event loop was blocked since the last renewal
         self._has_left = False
         self.failure: LoomError | None = None
         self.member: str
 
     @property
     def state(self) -> S:
-        """The newest state; raise Fenced if this member is not in it any more."""
+        """The newest state; raise Fenced if it does not contain this member any more."""
         state = self._store.known
         if state is None or self.member not in state.members:
             raise self._replaced()
@@ -96,15 +96,15 @@ class Membership(Generic[S]):
 
     @property
     def certain(self) -> bool:
-        """Whether nobody can have replaced this member yet, by its own clock."""
+        """Whether this member cannot have been replaced yet, by its own clock."""
         return self._loop.time() < self._renewed_s + self._ttl_s
 
     async def join(self, name: str | None, initial: S) -> None:
-        """Become a member; without a name, it gets that of this process."""
+        """Become a member; the default name is made of the host name and the process id."""
         began_s = self._loop.time()
         self.member, self._lease = await self._leases.take_one(self._ttl_s)
-        called = name or f"{socket.gethostname()}-{os.getpid()}"
-        await self.change(lambda state: state.join(self.member, called), initial)
+        label = name or f"{socket.gethostname()}-{os.getpid()}"
+        await self.change(lambda state: state.join(self.member, label), initial)
         self._renewed(began_s)
         self._heart = self._loop.create_task(self._beat())
 
@@ -115,7 +115,8 @@ class Membership(Generic[S]):
             raise self._replaced() from None
 
     async def leave(self) -> None:
-        """Give the shards to others. If that fails, they take them when the lease expires."""
+        """Leave, so that others get the shards or jobs at once; if this fails, they get them when
+        the lease expires."""
         if self._heart is not None:
             self._heart.cancel()
         if self._doubt is not None:
@@ -128,15 +129,15 @@ class Membership(Generic[S]):
             pass
 
     async def _beat(self) -> None:
-        pause_s = min(_LOOK_S, self._renew_s)
+        pause_s = min(_POLL_S, self._renew_s)
         while True:
             self._due_s = self._loop.time() + pause_s
             await asyncio.sleep(pause_s)
-            self._note_pulse()
+            self._note_delay()
             try:
-                await self._look()
+                await self._poll()
             except Retryable:
-                continue  # the lease lasts for a while
+                continue  # the lease is still valid for a while
             except LoomError as error:
                 self._fail(error)
                 return
@@ -144,11 +145,11 @@ class Membership(Generic[S]):
                 self._fail(LoomError(f"member {self.member} failed: {error!r}"))
                 raise
 
-    def _note_pulse(self) -> None:
-        """Note how late the heart beats: only a loop that stands still delays it."""
+    def _note_delay(self) -> None:
+        """Record how late this heartbeat is: only a blocked event loop delays it."""
         late_s = self._loop.time() - self._due_s
         self._due_s = math.inf
-        self._still_s = max(self._still_s, late_s)
+        self._blocked_s = max(self._blocked_s, late_s)
         if late_s > self._renew_s:
             logger.warning(
                 "%s: the event loop stood still for %s; after %s, others may have replaced this "
@@ -159,8 +160,8 @@ class Membership(Generic[S]):
                 _ADVICE,
             )
 
-    async def _look(self) -> None:
-        """Renew the lease in time, read the state, and remove members that have expired."""
+    async def _poll(self) -> None:
+        """Renew the lease if that is due, read the state, and remove members that have expired."""
         now_s = self._loop.time()
         is_due = now_s >= self._renewed_s + self._renew_s
         if is_due:
@@ -176,7 +177,7 @@ class Membership(Generic[S]):
 
     def _renewed(self, began_s: float) -> None:
         self._renewed_s = began_s
-        self._still_s = 0.0
+        self._blocked_s = 0.0
         if self._doubt is not None:
             self._doubt.cancel()
         self._doubt = self._loop.call_at(began_s + self._ttl_s, self._changed)
@@ -187,14 +188,14 @@ class Membership(Generic[S]):
         self._changed()
 
     def _replaced(self) -> Fenced:
-        """Return the error of a member that was replaced; it says why, as far as that is known."""
+        """Return the error of a member that was replaced, with the reason as far as it is known."""
         if self._has_left:
             return fenced(self.member, "it has left")
         now_s = self._loop.time()
         limit = f"and its session timeout is {seconds(self._session_timeout_s)}"
-        still_s = max(self._still_s, now_s - self._due_s)
-        if still_s > self._renew_s:
-            why = f"the event loop stood still for {seconds(still_s)}, {limit} ({_ADVICE})"
+        blocked_s = max(self._blocked_s, now_s - self._due_s)
+        if blocked_s > self._renew_s:
+            why = f"the event loop stood still for {seconds(blocked_s)}, {limit} ({_ADVICE})"
             return fenced(self.member, why)
         silent_s = now_s - self._renewed_s
         if silent_s > self._ttl_s:

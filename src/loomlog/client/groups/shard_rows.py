@@ -1,4 +1,4 @@
-"""The rows of a piece that belong to the shards of one member, chosen by columns."""
+"""Selects the rows of a piece that belong to the shards of one member, by columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.compute  # noqa: F401 - `take` would import it later, while other members wait
+import pyarrow.compute  # noqa: F401 - else `take` would import it while other members wait
 
 from loomlog.client.subscribe.pieces import Rows
 from loomlog.columns.key_shards import shards_of
@@ -16,11 +16,11 @@ from loomlog.types import Entry, Glsn
 
 
 class Taken(NamedTuple):
-    """The entries to hand out of some rows."""
+    """The member's entries among some rows."""
 
     entries: Iterable[Entry]
-    last: Glsn  # of the entries; 0 if there are none
-    end: Glsn  # of the rows
+    last: Glsn  # the position of the last of these entries; 0 if there are none
+    end: Glsn  # the position of the last of the rows
 
 
 class ShardRows:
@@ -34,14 +34,14 @@ class ShardRows:
         self.end: Glsn = int(self._positions[-1])
 
     def take(self, consumption: Consumption, most: int) -> Taken:
-        """Return the entries to hand out among the next `most` rows; there must be a next one."""
+        """Return the member's entries among the next `most` rows, of which there must be one."""
         first = bisect_right(self._positions, consumption.reading)
         positions = self._positions[first : first + most]
         numbers, floors = self._numbers[first : first + most], consumption.floors
         own = np.zeros(self._shards, np.bool_)
         own[list(floors)] = True
         chosen = own[numbers].nonzero()[0]
-        if max(floors.values(), default=0) >= positions[0]:  # some were handed out before
+        if max(floors.values(), default=0) >= positions[0]:  # some were delivered before
             reached = np.zeros(self._shards, np.int64)
             reached[list(floors)] = list(floors.values())
             chosen = chosen[np.asarray(positions)[chosen] > reached[numbers[chosen]]]

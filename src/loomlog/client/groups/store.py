@@ -1,4 +1,4 @@
-"""The state that programs share in a group or a queue: a register, changed by compare-and-swap."""
+"""The shared state of a group or a queue: a register that changes by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loomlog.types import LogId
 
 
 class SharedState(Protocol):
-    """A state with members, which is about one log."""
+    """A state of one log that has members."""
 
     @property
     def log_id(self) -> LogId: ...
@@ -31,28 +31,27 @@ S = TypeVar("S", bound=SharedState)
 
 
 class StateStore(Generic[S]):
-    """Reads and changes one state, one request at a time, so that an answer is never
-    older than the one before. `known` is the newest state, so a change usually takes one request.
-    """
+    """Reads and changes one state, with one request at a time so that no answer is older than the
+    one before. `known` is the newest state, so a change usually takes one request."""
 
     def __init__(self, what: str, register: Register, decode: Callable[[bytes], S]) -> None:
-        """`what` names it in errors."""
+        """`what` names the group or queue in errors."""
         self.what = what
         self._register = register
         self._decode = decode
         self._lock = asyncio.Lock()
         self.known: S | None = None
-        self._version = 0  # of the register, also if that is about another log of this name
+        self._version = 0  # of the register, even if that belongs to another log of this name
 
     async def get(self, log_id: LogId) -> S | None:
-        """Return the current state; None if there is none for this log."""
+        """Return the current state, or None if there is none for this log."""
         async with self._lock:
             return await self._get(log_id)
 
     async def _get(self, log_id: LogId) -> S | None:
-        found = await self._register.get()
-        state = None if found is None else self._decode(found.value)
-        self._version = 0 if found is None else found.version
+        current = await self._register.get()
+        state = None if current is None else self._decode(current.value)
+        self._version = 0 if current is None else current.version
         self.known = None if state is None or state.log_id != log_id else state
         return self.known
 
@@ -62,8 +61,8 @@ class StateStore(Generic[S]):
         step: Callable[[S], S],
         initial: S | None = None,
     ) -> S:
-        """Replace the state by what `step` returns for it. Begin with `initial` if there is
-        none; without it, raise NotFound."""
+        """Replace the state by the one that `step` returns for it, and return that. If there is no
+        state, begin with `initial`; without it, raise NotFound."""
         async with self._lock:
             if self.known is None:
                 await self._get(log_id)
@@ -83,7 +82,7 @@ class StateStore(Generic[S]):
                 return after
 
     async def delete(self) -> None:
-        """Delete it as it was read last; raise Conflict if it has changed since."""
+        """Delete the state; raise Conflict if it has changed since it was last read."""
         async with self._lock:
             if self._version:
                 await self._register.swap(None, self._version)

@@ -1,15 +1,15 @@
 """Checkpoints: named reader positions, stored in the metadata repository.
 
-A checkpoint is the last position that a reader has processed; it resumes after it. Each is a
-register (registers.py) that names its log by id, so those of a deleted log of the same name are
-ignored.
+A checkpoint is the last position that a reader has processed; the reader resumes after it. It is a
+register (registers.py) that names its log by id, so that checkpoints of a deleted log of the same
+name are ignored.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from loomlog.client.arguments import is_int, is_name
@@ -18,36 +18,29 @@ from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.servers import CachedLog
 from loomlog.core.permissions import Verb
-from loomlog.errors import (
-    Conflict,
-    Corrupt,
-    InvalidArgument,
-    Retryable,
-    SwapUnknown,
-    VersionMismatch,
-)
+from loomlog.errors import Conflict, Corrupt, InvalidArgument, SwapUnknown, VersionMismatch
 from loomlog.limits import POSITION_MAX
-from loomlog.types import Glsn, LogId
+from loomlog.types import Glsn, LogId, moment_of
 
 VERSION: Final = 1
-_NAME_CHARS_MAX: Final = 100  # the register's name consists of the log's name and this one
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAME_CHARS_MAX: Final = 100  # the register's name also contains the log's name
 
 
 class CheckpointInfo(NamedTuple):
     """The last position that a reader has processed, and when it was set."""
 
     position: Glsn
-    changed_us: int
+    changed_us: int  # since 1970
 
     @property
     def changed(self) -> datetime:
-        """The time at which it was last set, in UTC."""
-        return _EPOCH + timedelta(microseconds=self.changed_us)
+        """When the checkpoint was last set, in UTC."""
+        return moment_of(self.changed_us)
 
 
 class Checkpoint:
-    """A named reader position in one log. It exists once it is set."""
+    """A named reader position in one log, as returned by `Log.checkpoint`. It exists once it is
+    set."""
 
     def __init__(
         self,
@@ -62,41 +55,41 @@ class Checkpoint:
         self._loglets = loglets
         self._register = register
         self._now_us = now_us
-        self._known: Versioned | None = None  # what we wrote last
+        self._written: Versioned | None = None  # what this object wrote last
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.name!r} of {self._log.name!r}>"
 
     async def get(self) -> Glsn | None:
-        """Return the last position that the reader has processed; None if it was never set."""
+        """Return the last position that the reader has processed, or None if it was never set."""
         log_id = (await self._log.fetch(Verb.CHECKPOINT)).log_id
         found = await self._register.get()
         info = None if found is None else decode(found.value, log_id)
         return None if info is None else info.position
 
     async def set(self, position: Glsn, *, back: bool = False) -> Glsn:
-        """Advance the checkpoint to `position` and return where it is now.
+        """Advance the checkpoint to `position`, and return the position where it is afterwards.
 
-        A lower position changes nothing unless `back` is set, so a stale process cannot undo the
-        progress of its successor. Raise InvalidArgument if `position` is beyond the tail."""
+        A lower position changes nothing unless `back` is set, so that a stale process cannot undo
+        the progress of its successor. Raise InvalidArgument if `position` is beyond the tail."""
         if not is_int(position) or not 0 <= position <= POSITION_MAX:
             raise InvalidArgument(
                 f"a checkpoint is a position up to {POSITION_MAX}, 0 before the first, "
                 f"not {position!r:.100}"
             )
         log_id = await self._check_written(position)
-        found = self._known or await self._register.get()
+        current = self._written or await self._register.get()
         while True:
-            info = None if found is None else decode(found.value, log_id)
+            info = None if current is None else decode(current.value, log_id)
             if info is not None and not back and info.position >= position:
                 return info.position
             value = encode(CheckpointInfo(position, self._now_us()), log_id)
             try:
-                version = await self._register.swap(value, found.version if found else 0)
+                version = await self._register.swap(value, current.version if current else 0)
             except (Conflict, SwapUnknown):
-                found = await self._register.get()  # changed, possibly by this very swap
+                current = await self._register.get()  # changed, possibly by this very swap
                 continue
-            self._known = Versioned(value, version)
+            self._written = Versioned(value, version)
             return position
 
     async def _check_written(self, position: Glsn) -> LogId:
@@ -113,10 +106,10 @@ class Checkpoint:
 
     async def delete(self) -> None:
         """Delete the checkpoint, if it exists."""
-        self._known = None
-        while (found := await self._register.get()) is not None:
+        self._written = None
+        while (current := await self._register.get()) is not None:
             try:
-                await self._register.swap(None, found.version)
+                await self._register.swap(None, current.version)
             except (Conflict, SwapUnknown):
                 continue
             return
@@ -143,22 +136,15 @@ class Checkpoints(Registers):
         return Checkpoint(name, self._log, self._loglets, register, self._now_us)
 
     async def all(self) -> dict[str, CheckpointInfo]:
-        """Return all checkpoints of the log by name."""
+        """Return all checkpoints of the log, by name."""
         log_id = (await self._log.fetch(Verb.CHECKPOINT)).log_id
         found = await self.registers(self._prefix)
         infos = {name: decode(one.value, log_id) for name, one in found.items()}
         return {n.removeprefix(self._prefix): info for n, info in infos.items() if info is not None}
 
     async def forget(self, log_id: LogId) -> None:
-        """Delete all checkpoints after the log was deleted. If that fails, those left are ignored
-        because of their log id."""
-        try:
-            left = await self.registers(self._prefix)
-            for name, found in left.items():
-                if decode(found.value, log_id) is not None:
-                    await self.register(name).swap(None, found.version)
-        except (Conflict, Retryable, SwapUnknown):
-            pass
+        """Delete the checkpoints of a deleted log."""
+        await self._forget(self._prefix, lambda value: decode(value, log_id) is not None)
 
 
 def encode(info: CheckpointInfo, log_id: LogId) -> bytes:
@@ -166,7 +152,7 @@ def encode(info: CheckpointInfo, log_id: LogId) -> bytes:
 
 
 def decode(value: bytes, log_id: LogId) -> CheckpointInfo | None:
-    """Return the checkpoint; None if it belongs to another log."""
+    """Return the checkpoint, or None if it belongs to another log."""
     try:
         fields = json.loads(value)
         version = fields["version"]

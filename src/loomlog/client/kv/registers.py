@@ -5,25 +5,27 @@ must agree on. They change by compare-and-swap, optionally only while a lease (l
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from loomlog import limits
 from loomlog.client.arguments import as_bytes, check_kind, check_name, check_text, is_int
 from loomlog.client.kv.leases import Lease
 from loomlog.client.servers import Metadata
-from loomlog.errors import InvalidArgument, Retryable, SwapUnknown
+from loomlog.errors import Conflict, InvalidArgument, Retryable, SwapUnknown
 from loomlog.wire import loomlog_pb2 as pb
 
 
 class Versioned(NamedTuple):
-    """A register's value and version; the next `swap` expects this version."""
+    """A register's value, and its version for the next `swap`."""
 
     value: bytes
     version: int
 
 
 class Register:
-    """A handle for one register, which need not exist."""
+    """A handle for one register, as returned by `Cluster.register`. The register exists once it has
+    a value."""
 
     def __init__(self, name: str, metadata: Metadata, rng: random.Random) -> None:
         self.name = name
@@ -34,19 +36,21 @@ class Register:
         return f"<Register {self.name!r}>"
 
     async def get(self) -> Versioned | None:
-        """Return the newest value with its version; None if the register does not exist."""
+        """Return the current value and its version, or None if the register does not exist."""
         request = pb.GetRegister(name=self.name)
         answer = await self._metadata.request(pb.Frame(get_register=request))
-        found = answer.register_value
-        return Versioned(found.value, found.version) if found.version else None
+        current = answer.register_value
+        return Versioned(current.value, current.version) if current.version else None
 
     async def swap(self, value: bytes | None, expected: int, lease: Lease | None = None) -> int:
-        """Replace the value at version `expected` and return the new version. `expected` is 0 to
-        create the register; a `value` of None deletes it. With a `lease`, swap only while it is
-        held.
+        """Replace the value if the register has the version `expected`, and return the new version.
 
-        Raise Conflict if the version is another one and Fenced if the lease was lost: nothing was
-        changed then. Raise SwapUnknown if no answer came in time: the swap may have happened."""
+        An `expected` of 0 creates the register; a `value` of None deletes it. With a `lease`, swap
+        only while that is held.
+
+        Raise Conflict if the register has another version, and Fenced if the lease was lost; in
+        both cases nothing has changed. Raise SwapUnknown if no answer arrived in time: the swap may
+        or may not have happened."""
         if lease is not None:
             check_kind("lease", lease, Lease)
         request = pb.SwapRegister(
@@ -69,33 +73,43 @@ class Register:
 
 
 class Registers:
-    """The part of a Cluster that manages registers."""
+    """The methods of a Cluster that manage registers."""
 
     _metadata: Metadata
     _rng: random.Random
 
     def register(self, name: str) -> Register:
-        """Return a handle for the register of this name, which exists once it has a value."""
+        """Return a handle for the register of this name, without checking that it exists."""
         return Register(check_name("a register's name", name), self._metadata, self._rng)
 
     async def registers(self, prefix: str = "") -> dict[str, Versioned]:
-        """Return all registers whose name begins with `prefix`, by name. They are read one after
-        the other: the result is not a consistent snapshot."""
+        """Return all registers whose names begin with `prefix`, by name. The result is not a
+        consistent snapshot, since the registers are read one after the other."""
         check_text("prefix", prefix)
-        found: dict[str, Versioned] = {}
+        registers: dict[str, Versioned] = {}
         after, more = "", True
         while more:
             request = pb.ListRegisters(prefix=prefix, after=after)
             part = (await self._metadata.request(pb.Frame(list_registers=request))).register_list
-            found |= {r.name: Versioned(r.value, r.version) for r in part.registers}
-            after, more = next(reversed(found), ""), part.more
-        return found
+            registers |= {r.name: Versioned(r.value, r.version) for r in part.registers}
+            after, more = next(reversed(registers), ""), part.more
+        return registers
+
+    async def _forget(self, prefix: str, is_obsolete: Callable[[bytes], bool]) -> None:
+        """Delete the registers of a deleted log, whose values `is_obsolete` recognises. If that
+        fails, the remaining ones are ignored because of their log id."""
+        try:
+            for name, register in (await self.registers(prefix)).items():
+                if is_obsolete(register.value):
+                    await self.register(name).swap(None, register.version)
+        except (Conflict, Retryable, SwapUnknown):
+            pass
 
 
 def _check_version(version: object) -> int:
     if not is_int(version) or not 0 <= version < 1 << 64:
         raise InvalidArgument(
-            f"a version is a number, 0 if there is none yet, not {version!r:.100}"
+            f"a version is a number, or 0 if there is none yet, not {version!r:.100}"
         )
     return version
 

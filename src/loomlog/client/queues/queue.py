@@ -1,4 +1,4 @@
-"""The public class Queue: entries of a log as jobs, which members take and acknowledge."""
+"""The public classes Queue and Job: entries of a log as jobs that members take and acknowledge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from loomlog import limits
-from loomlog.client.arguments import check_member, check_seconds, is_int
+from loomlog.client.arguments import check_count, check_member, check_seconds
 from loomlog.client.groups.fetcher import PieceFetcher
 from loomlog.client.groups.membership import MemberLeases, Membership
 from loomlog.client.groups.store import StateStore
@@ -37,12 +37,12 @@ from loomlog.types import Entry, Gap, Glsn
 if TYPE_CHECKING:
     from loomlog.client.log_parts import LogParts
 
-_LOOK_S: Final = 0.25  # how often jobs are checked that are not acknowledged
+_CHECK_S: Final = 0.25  # how often unacknowledged jobs are checked
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """How a member works."""
+    """The arguments of `Log.queue`."""
 
     visibility_timeout_s: float = 30.0
     attempts_max: int = 5
@@ -54,41 +54,37 @@ class QueueOptions:
         check_seconds("visibility_timeout_s", self.visibility_timeout_s, 0.1)
         check_seconds("session_timeout_s", self.session_timeout_s, 0.5)
         check_member(self.member)
-        for name, most in (("attempts_max", 1000), ("prefetch", 1000)):
-            number = getattr(self, name)
-            if not is_int(number) or not 1 <= number <= most:
-                raise InvalidArgument(
-                    f"{name} must be a number from 1 to {most}, not {number!r:.100}"
-                )
+        check_count("attempts_max", self.attempts_max, 1000)
+        check_count("prefetch", self.prefetch, 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue at a moment."""
+    """The state of a queue."""
 
     name: str
     position: Glsn  # every entry up to here was taken at least once
-    behind: int | None  # positions up to the tail that nobody has taken; None: not known
+    behind: int | None  # positions from there to the tail; None if the tail is not known
     taken: int  # jobs that a member has
     free: int  # jobs that were taken before and wait to be taken again
-    members: tuple[str, ...]  # their names
+    members: tuple[str, ...]  # the names of the members
 
 
 class Stage(Enum):
-    """How far a job is."""
+    """The state of a job that this member took."""
 
     HELD = "held"
-    LATE = "late"  # not acknowledged in time, so it is given back
+    LATE = "late"  # not acknowledged in time, so it is being given back
     GIVEN_BACK = "given back"
     DONE = "done"
 
 
 class Job:
-    """An entry to be processed; acknowledge it, or it is handed out again."""
+    """An entry to process. It is delivered again unless it is acknowledged in time."""
 
     def __init__(self, queue: Queue, entry: Entry, attempts: int) -> None:
         self.entry = entry
-        self.attempts = attempts  # how often it was taken; 1: for the first time
+        self.attempts = attempts  # how often it was taken, including this time
         self._queue = queue
         self.deadline_s: float | None = None  # None: not handed out yet
         self.stage = Stage.HELD
@@ -98,22 +94,22 @@ class Job:
 
     @property
     def position(self) -> Glsn:
-        """The position of its entry."""
+        """The position of the entry."""
         return self.entry.position
 
     @property
     def key(self) -> bytes | None:
-        """The key of its entry."""
+        """The key of the entry."""
         return self.entry.key
 
     @property
     def value(self) -> bytes:
-        """The value of its entry."""
+        """The value of the entry."""
         return self.entry.value
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        """The headers of its entry."""
+        """The headers of the entry."""
         return self.entry.headers
 
     @property
@@ -123,23 +119,30 @@ class Job:
 
     @property
     def timestamp_us(self) -> int:
-        """The time of the entry in microseconds since 1970."""
+        """The timestamp of the entry, in microseconds since 1970."""
         return self.entry.timestamp_us
 
     async def ack(self) -> None:
-        """Record that the job is done; a second call does nothing. Raise Fenced if it was given
-        back, or handed out again because it took too long."""
+        """Record that the job is done. A second call does nothing.
+
+        Raise Fenced if the job was given back, or took too long and is delivered again."""
         await self._queue._ack(self)
 
     async def retry(self) -> None:
-        """Give the job back, to be taken again at once by any member; a second call does nothing.
-        Raise Fenced if it was handed out again because it took too long."""
+        """Give the job back, so that any member can take it again at once. A second call does
+        nothing.
+
+        Raise Fenced if the job took too long and is delivered again, and InvalidArgument if it was
+        acknowledged."""
         await self._queue._retry(self)
 
 
 class Queue:
-    """A work queue on one log. As an async context manager it joins the queue; then it is an async
-    iterator over jobs. Several tasks may iterate at once."""
+    """A work queue on one log, as returned by `Log.queue`.
+
+    `async with` joins the queue. Then `async for` iterates over jobs; several tasks may do so at
+    once. It raises Fenced if this member was replaced, and DataLoss once if entries were lost and
+    the queue has passed them: iterate again to continue."""
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class Queue:
         bury: Callable[[Entry], Awaitable[object]],
         options: QueueOptions,
     ) -> None:
-        """`bury` puts away the entry of a job that failed too often."""
+        """`bury` stores the entry of a job that failed too often as a dead letter."""
         self.name = name
         self._parts = parts
         self._store = store
@@ -164,11 +167,11 @@ class Queue:
         self._reader = PieceFetcher(
             partial(parts.pieces.rows, stop=None, gaps=True, passes_lost_files=False), self._wake
         )
-        self._arrived: deque[Entry] = deque()  # all entries behind what is taken, as far as read
-        self._gone: Gap | None = None  # entries that are lost or trimmed, behind all that arrived
-        self._held: dict[Glsn, Job] = {}  # taken and not done
-        self._ready: deque[Job] = deque()  # those of them that wait for the consumer
-        self._done: set[Glsn] = set()  # acknowledged, and not recorded yet
+        self._arrived: deque[Entry] = deque()  # entries that were read and not taken yet
+        self._gone: Gap | None = None  # lost or trimmed entries that follow those
+        self._held: dict[Glsn, Job] = {}  # jobs of this member that are not done
+        self._ready: deque[Job] = deque()  # those of them that were not delivered yet
+        self._done: set[Glsn] = set()  # acknowledged jobs that are not recorded yet
         self._watch: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -195,7 +198,7 @@ class Queue:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave; jobs that are not acknowledged are free for others at once."""
+        """Leave the queue; others can take the unacknowledged jobs at once."""
         assert self._membership is not None
         assert self._watch is not None
         self._watch.cancel()
@@ -209,8 +212,8 @@ class Queue:
             yield await self._next()
 
     async def _next(self) -> Job:
-        """Return the next job, waiting until there is one. DataLoss: the next entries are lost, and
-        the queue has passed them."""
+        """Wait for the next job and return it. Raise DataLoss if the next entries are lost; the
+        queue has passed them then."""
         membership = self._joined()
         loop = asyncio.get_running_loop()
         while True:
@@ -228,15 +231,15 @@ class Queue:
                 await self._wake.wait()
 
     async def _take(self) -> None:
-        """Take jobs: one that failed before, or several new ones. Jobs that an earlier change took,
-        whose answer was lost, are among them."""
+        """Take jobs: one that was given back, or several new ones. First make jobs of those that an
+        earlier change took whose answer was lost."""
         membership = self._joined()
         while not self._ready:
             state = membership.state
-            if strays := state.owned_by(membership.member) - self._held.keys():
-                await self._hold(strays)
-            elif again := [p for p in state.free() if p not in self._held]:
-                await self._take_again(again[0])
+            if taken := state.owned_by(membership.member) - self._held.keys():
+                await self._hold(taken)
+            elif free := [p for p in state.free() if p not in self._held]:
+                await self._take_again(free[0])
             elif len(state.jobs) < OPEN_MAX and await self._find_new(state.position):
                 new = [entry.position for entry in islice(self._arrived, self._options.prefetch)]
                 await self._take_new(new, new[-1])
@@ -254,24 +257,24 @@ class Queue:
         await membership.change(lambda state: state.take_new(membership.member, positions, through))
 
     async def _pass(self, gone: Gap) -> None:
-        """Let the queue continue behind a gap; report a loss unless another member did."""
-        is_news = False
+        """Let the queue continue after a gap; report a loss unless another member did."""
+        is_first = False
 
         def skip(state: QueueState) -> QueueState:
-            nonlocal is_news
-            is_news |= state.position < gone.last
+            nonlocal is_first
+            is_first |= state.position < gone.last
             return state.skip(gone.last)
 
         await self._joined().change(skip)
         self._gone = None
-        if is_news and gone.kind == "dataloss":
+        if is_first and gone.kind == "dataloss":
             raise passed(self.name, self._parts.name, gone.first, gone.last)
 
     async def _find_new(self, position: Glsn) -> bool:
-        """Return whether entries behind `position` have arrived, passing over trimmed ones."""
+        """Return whether entries after `position` have arrived, passing over trimmed ones."""
         try:
             return self._has_arrived(position)
-        except (DataLoss, Corrupt):  # of an archive, whose files may come back
+        except (DataLoss, Corrupt):  # files of an archive are missing, and may come back
             self._reader.close()
             raise
         except Trimmed:
@@ -299,10 +302,10 @@ class Queue:
     async def _hold(self, positions: set[Glsn]) -> None:
         """Make jobs of entries that this member has taken."""
         membership = self._joined()
-        known = {entry.position: entry for entry in self._arrived if entry.position in positions}
+        arrived = {entry.position: entry for entry in self._arrived if entry.position in positions}
         for position in sorted(positions):
             try:
-                entry = known.get(position) or await self._parts.read(position)
+                entry = arrived.get(position) or await self._parts.read(position)
             except (Trimmed, NotFound):
                 await self._finish({position})  # there is nothing left to do
                 continue
@@ -329,7 +332,7 @@ class Queue:
         self._check(job)
         self._done.add(job.position)
         job.deadline_s = None
-        async with self._acking:  # the acknowledgements of all who wait are one change
+        async with self._acking:  # all acknowledgements that wait here are recorded together
             if job.position in self._done:
                 done = set(self._done)
                 await self._finish(done)
@@ -362,10 +365,10 @@ class Queue:
         self._wake.set()
 
     async def _watch_jobs(self) -> None:
-        """Give back jobs that are not acknowledged in time."""
+        """Give back jobs that were not acknowledged in time."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(_LOOK_S, self._options.visibility_timeout_s / 4))
+            await asyncio.sleep(min(_CHECK_S, self._options.visibility_timeout_s / 4))
             for job in self._held.values():
                 if job.deadline_s is not None and loop.time() > job.deadline_s:
                     job.stage = Stage.LATE
@@ -373,7 +376,7 @@ class Queue:
                 try:
                     await self._give_back(late)
                 except (Retryable, SwapUnknown, Fenced, NotFound):
-                    pass  # it is tried again, or the membership reports it
+                    pass  # it will be retried, or the membership reports the failure
 
     def _check(self, job: Job) -> None:
         if job.stage is Stage.LATE:
@@ -394,7 +397,7 @@ class Queue:
 
     @property
     def visits(self) -> QueueVisits:
-        """Take jobs without joining, for programs that cannot stay; see QueueVisits."""
+        """Access to the jobs of the queue without joining it, for short-lived callers."""
         options = self._options
         return QueueVisits(
             self.name,
@@ -409,7 +412,7 @@ class Queue:
     # ---- for operators
 
     async def describe(self) -> QueueInfo:
-        """Return how far the queue is; raise NotFound if there is none of this name."""
+        """Return the state of the queue. Raise NotFound if the queue does not exist."""
         log = await self._parts.cached.fetch(Verb.CHECKPOINT)
         state = await self._store.get(log.log_id)
         if state is None:
@@ -427,7 +430,7 @@ class Queue:
         )
 
     async def delete(self) -> None:
-        """Delete the queue with what it knows; raise Conflict while it has members."""
+        """Delete the queue and its state. Raise Conflict while it has members."""
         info = await self.describe()
         if info.members:
             names = ", ".join(info.members)

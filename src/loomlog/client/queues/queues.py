@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from loomlog.client.append.encoders import encoded_headers
 from loomlog.client.context import Client
-from loomlog.client.groups.groups import check_group_name, describe_states, forget_states
+from loomlog.client.groups.groups import check_group_name, describe_states
 from loomlog.client.groups.membership import MemberLeases
 from loomlog.client.groups.store import StateStore
 from loomlog.client.kv.registers import Registers
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Queues(Registers):
-    """The work queues of one log. Each is a register, and a lease per member."""
+    """The work queues of one log. Each consists of a register, and a lease per member."""
 
     def __init__(
         self, parts: LogParts, client: Client, parts_of: Callable[[str], LogParts]
@@ -42,20 +43,18 @@ class Queues(Registers):
         return Queue(name, self._parts, store, leases, self._bury, options)
 
     async def all(self) -> dict[str, QueueInfo]:
-        """Return all queues of the log by name."""
+        """Return all queues of the log, by name."""
         await self._parts.cached.fetch(Verb.CHECKPOINT)  # raises NotFound if there is no such log
         return await describe_states(
             self, self._prefix, lambda name: self.queue(name, QueueOptions()).describe()
         )
 
     async def forget(self, log_id: LogId) -> None:
-        """Delete all queues after the log was deleted."""
-        await forget_states(self, self._prefix, QueueState.decode, log_id)
+        """Delete the queues of a deleted log."""
+        await self._forget(self._prefix, lambda value: QueueState.decode(value).log_id == log_id)
 
     async def _bury(self, entry: Entry) -> None:
-        """Append an entry to the log of dead letters, which is created when it is needed."""
-        from loomlog.columns.headers import encode_headers  # loads Arrow, which entries need anyway
-
+        """Append an entry to the log of dead letters, which is created when it is first needed."""
         name = f"{self._parts.name}.dead-letters"
         active = (await self._parts.describe()).segments[-1]
         request = pb.CreateLog(
@@ -65,7 +64,7 @@ class Queues(Registers):
             await self._metadata.request(pb.Frame(create_log=request), repeatable=False)
         except AlreadyExists:
             pass
-        headers = encode_headers(entry.headers)
+        headers = encoded_headers(entry.headers)
         await self._parts_of(name).appender.append_special(
             entry.value, entry.key, None, headers, None
         )

@@ -1,9 +1,9 @@
-"""Members of a work queue that come and go, such as callers of the HTTP API.
+"""Short visits to a work queue, such as those of HTTP requests, which cannot stay members.
 
-A visit takes jobs as a member of its own, whose lease lasts for the visibility timeout and is not
-renewed. Whoever has the receipt, the name of that member, may acknowledge the jobs, at any process.
-When the lease has expired, the next member or visit removes it, and what is left of its jobs is
-handed out again.
+Each visit takes jobs as a member of its own, whose lease lasts for the visibility timeout and is
+not renewed. Any process that has the receipt, which is the id of that member, may acknowledge the
+jobs. Once the lease has expired, the next member or visit removes that member, and its remaining
+jobs are delivered again.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from loomlog.client.arguments import check_each, check_member, check_text, is_int
+from loomlog.client.arguments import check_count, check_each, check_member, check_text
 from loomlog.client.groups.membership import MemberLeases
 from loomlog.client.groups.store import StateStore
 from loomlog.client.kv.leases import Lease
 from loomlog.client.subscribe.pieces import entries
 from loomlog.core.permissions import Verb
 from loomlog.core.queues.state import QueueState
-from loomlog.errors import DataLoss, InvalidArgument, NotFound, Trimmed
+from loomlog.errors import DataLoss, NotFound, Trimmed
 from loomlog.types import Entry, Gap, Glsn, LogId
 
 if TYPE_CHECKING:
     from loomlog.client.log_parts import LogParts
 
-JOBS_MAX: Final = 1000  # that one visit takes
-OPEN_MAX: Final = 5000  # jobs of a queue that are not done: each change writes them all
+JOBS_MAX: Final = 1000  # of one visit
+OPEN_MAX: Final = 5000  # unfinished jobs of a queue: each change writes all of them
 
 
 class TakenJob(NamedTuple):
-    """An entry to be processed."""
+    """An entry to process."""
 
     entry: Entry
-    attempts: int  # how often it was taken; 1: for the first time
+    attempts: int  # how often it was taken, including this time
 
 
 class Taken(NamedTuple):
-    """The jobs of one visit. Without jobs there is no receipt."""
+    """The jobs that a visit took; the receipt is empty if there are none."""
 
     receipt: str
     jobs: list[TakenJob]
 
 
 class QueueVisits:
-    """Takes and acknowledges jobs of one queue without staying in it."""
+    """Takes and acknowledges jobs of one queue without joining it."""
 
     def __init__(
         self,
@@ -66,13 +66,11 @@ class QueueVisits:
         self._attempts_max = attempts_max
 
     async def take(self, count: int, name: str = "visit") -> Taken:
-        """Take up to `count` jobs, those first that were handed out before; return at once if
-        there are none. The queue is created by its first visit. People see `name`. DataLoss: the
-        next entries are lost, and the queue has passed them."""
-        if not is_int(count) or not 1 <= count <= JOBS_MAX:
-            raise InvalidArgument(
-                f"count must be a number from 1 to {JOBS_MAX}, not {count!r:.100}"
-            )
+        """Take up to `count` jobs, beginning with those that were given back; return at once if
+        there are none. The first visit creates the queue. `name` is shown to operators.
+
+        Raise DataLoss if the next entries are lost; the queue has passed them then."""
+        check_count("count", count, JOBS_MAX)
         check_member(name)
         log_id = (await self._parts.cached.fetch(Verb.CHECKPOINT)).log_id
         while True:
@@ -101,51 +99,51 @@ class QueueVisits:
             await self._leave(log_id, member, lease)
             if not owned and after.position == state.position:
                 return Taken("", [])
-            # Others took what had arrived, or there was nothing left to do: look again.
+            # Others took the entries, or nothing was left of them to process: try again.
 
     async def _leave(self, log_id: LogId, member: str, lease: Lease) -> None:
         await self._store.change(log_id, lambda state: state.remove([member]))
         await lease.release()
 
     async def ack(self, receipt: str, positions: Iterable[Glsn]) -> list[Glsn]:
-        """Record that jobs are done, and return which are. Those that were handed out again, or
-        given back, stay. Raise Fenced if the time to acknowledge them is over."""
-        given = _checked(receipt, positions)
-        state = await self._change(lambda state: state.finish(receipt, given))
-        return [p for p in given if p not in state.jobs and p <= state.position]
+        """Record that jobs are done, and return the positions of those that are; jobs that were
+        given back or delivered again are not. Raise Fenced if the receipt has expired."""
+        done = _checked(receipt, positions)
+        state = await self._change(lambda state: state.finish(receipt, done))
+        return [p for p in done if p not in state.jobs and p <= state.position]
 
     async def retry(self, receipt: str, positions: Iterable[Glsn]) -> None:
-        """Give jobs back, to be taken again at once."""
-        given = _checked(receipt, positions)
-        await self._change(lambda state: state.give_back(receipt, given))
+        """Give jobs back, so that they can be taken again at once."""
+        returned = _checked(receipt, positions)
+        await self._change(lambda state: state.give_back(receipt, returned))
 
     async def _change(self, step: Callable[[QueueState], QueueState]) -> QueueState:
         log_id = (await self._parts.cached.fetch(Verb.CHECKPOINT)).log_id
         return await self._store.change(log_id, step)
 
     async def _arrived(self, position: Glsn, count: int) -> tuple[list[Glsn], Gap | None]:
-        """Return the positions of entries behind `position`, as far as they are there, up to the
-        first loss, and that."""
+        """Return the positions of up to `count` entries after `position`, up to the first loss, and
+        that loss."""
         first, last = position + 1, await self._parts.tail()
         first = max(first, await self._parts.archived.earliest())
-        found: list[Glsn] = []
+        arrived: list[Glsn] = []
         if first > last:
-            return found, None
+            return arrived, None
         pieces = self._parts.pieces.rows(
             first, last, payloads=False, gaps=True, passes_lost_files=False
         )
         async with aclosing(entries(pieces)) as items:
             async for item in items:
                 if not isinstance(item, Gap):
-                    found.append(item.position)
+                    arrived.append(item.position)
                 elif item.kind == "dataloss":
-                    return found, item
-                if len(found) >= count:
+                    return arrived, item
+                if len(arrived) >= count:
                     break
-        return found, None
+        return arrived, None
 
     async def _jobs(self, state: QueueState, member: str) -> list[TakenJob]:
-        """Read the entries of jobs; those that failed too often are dead letters."""
+        """Return the jobs of a member; those that failed too often become dead letters."""
         jobs, ended = [], []
         lost: DataLoss | None = None
         for position in sorted(state.owned_by(member)):
@@ -177,7 +175,7 @@ def _checked(receipt: str, positions: Iterable[Glsn]) -> list[Glsn]:
 
 
 def passed(queue: str, log: str, first: Glsn, last: Glsn) -> DataLoss:
-    """Return what a queue reports once about entries that are lost."""
+    """Return the error that a queue raises once for lost entries."""
     return DataLoss(
         f"positions {first} to {last} of log {log!r} are lost, and queue {queue!r} has passed "
         "them: take the next job"
@@ -187,7 +185,8 @@ def passed(queue: str, log: str, first: Glsn, last: Glsn) -> DataLoss:
 def _take(
     before: QueueState, *, member: str, name: str, gone: Set[str], new: list[Glsn], count: int
 ) -> QueueState:
-    """Let a new member take jobs of members that are gone, free ones, and new ones."""
+    """Let a new member take up to `count` jobs: those of members that are gone, free ones, and new
+    ones."""
     after = before.remove(gone & before.members.keys()).join(member, name)
     for position in after.free()[:count]:
         after = after.take_again(member, position)

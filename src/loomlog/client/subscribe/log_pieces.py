@@ -1,4 +1,4 @@
-"""Opens the entries of one log as sequences; the package's docstring shows how they are stacked."""
+"""Opens the entries of one log as sequences of pieces, stacked as the package docstring shows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROW_READ_AHEAD_BYTES: Final = limits.KIB  # at least one batch is always sent
 
 
 class LogPieces:
-    """The sequences of one log, for one client."""
+    """Opens sequences of one log."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class LogPieces:
         pieces_of: Callable[[str], LogPieces],
         decisions: Callable[[], Decisions],
     ) -> None:
-        """`head` returns the first position kept; `pieces_of` returns a staging log's pieces,
-        `decisions` those on transactions."""
+        """`head` returns the first position kept, `pieces_of` the LogPieces of another log, and
+        `decisions` the decisions on transactions."""
         self._log = log
         self._loglets = loglets
         self._archived = archived
@@ -47,7 +47,7 @@ class LogPieces:
         self._pieces_of = pieces_of
         self._decisions = decisions
 
-    # ---- rows, as users see them
+    # ---- rows as users see them
 
     def rows(
         self,
@@ -59,8 +59,9 @@ class LogPieces:
         payloads: bool = True,
         passes_lost_files: bool | None = None,
     ) -> Pieces[Shown]:
-        """Return rows from `start` to `stop`. With gaps, files of the archive that are lost are
-        gaps, unless `passes_lost_files` is False: they may come back."""
+        """Return rows from `start` to `stop`; the arguments are those of `Log.subscribe_arrow`. If
+        `passes_lost_files` (by default, like `gaps`), missing files of the archive are reported as
+        gaps; otherwise they raise an error, since they may come back."""
         if not isinstance(start, str) or start not in STARTS:
             check_number("start", start, *STARTS)
         _check_stop("stop", stop)
@@ -90,11 +91,12 @@ class LogPieces:
         stored = self.stored_stream(stream, start_llsn, stop_llsn)
         return self._without_references(self._committed(stored))
 
-    async def row(self, found: Referred | Piece) -> Entry:
-        """Return the row that a reference names, or on which a cell decides."""
-        if isinstance(found, Piece):
-            return await self._decided(found)
-        pieces = self._without_references(OneReference(found), rows=1)
+    async def row(self, single: Referred | Piece) -> Entry:
+        """Return the entry of a reference to one row, or of one row of a transaction; raise
+        NotFound if that was not committed."""
+        if isinstance(single, Piece):
+            return await self._committed_entry(single)
+        pieces = self._without_references(OneReference(single), rows=1)
         try:
             piece = await pieces.next()
             assert isinstance(piece, Piece)
@@ -102,7 +104,7 @@ class LogPieces:
         finally:
             pieces.close()
 
-    async def _decided(self, piece: Piece) -> Entry:
+    async def _committed_entry(self, piece: Piece) -> Entry:
         cell, [entry] = piece.header.cell, piece.entries()
         if cell is not None and not await self._decisions().is_committed(cell):
             raise NotFound(
@@ -117,7 +119,7 @@ class LogPieces:
     def _without_references(
         self, stored: Pieces[Stored], rows: int | None = None, *, gaps: bool = False
     ) -> WithoutReferences:
-        """Replace references; `rows` limits the staged rows read per range."""
+        """Replace references by rows. `rows` limits how many staged rows are read per range."""
 
         def open_staged(staging: str, stream: StreamId, first: Llsn) -> Subscription:
             last = None if rows is None else first + rows - 1
@@ -126,7 +128,7 @@ class LogPieces:
 
         return WithoutReferences(stored, self._log.name, self._head, open_staged, gaps=gaps)
 
-    # ---- batches as stored, including references
+    # ---- batches as they are stored, including references
 
     def stored(self, start: Glsn | str, stop: Glsn | None, *, gaps: bool = False) -> Subscription:
         numbering = ByPosition(self._loglets)

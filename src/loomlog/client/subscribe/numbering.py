@@ -1,7 +1,7 @@
-"""Numberings: whether a subscription counts positions or LLSNs, and the runs of a log it reads.
+"""Numberings: whether a subscription counts positions or LLSNs, and which runs of a log it reads.
 
 A log is a sequence of segments, each of one protocol. If a protocol merges streams across segments,
-its adjacent segments form one run; every other segment is a run of its own.
+its adjacent segments form one run; every other segment is a run by itself.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class Run(NamedTuple):
-    """A part of a log kept by one protocol."""
+    """A stretch of a log that uses one protocol."""
 
     protocol: str
     streams: list[pb.LogStream]
-    last: int | None  # None: it is still growing
+    last: int | None  # None: the run is still growing
 
 
 class Protocols(Protocol):
-    """Properties of protocols that numberings use, implemented by the registry's `Loglets`."""
+    """The properties of protocols that numberings need, implemented by the registry's `Loglets`."""
 
     def joins_neighbours(self, protocol: str) -> bool: ...
 
@@ -34,7 +34,7 @@ class Protocols(Protocol):
 class Numbering(Protocol):
     """The numbers that a subscription counts."""
 
-    crosses: bool  # continues in the next run: numbers are positions of the log
+    crosses: bool  # whether it continues in the next run: numbers are positions of the log
 
     def first(self, header: Header) -> int: ...
 
@@ -42,13 +42,13 @@ class Numbering(Protocol):
         """Return the first number kept (1 if unknown) and the last one committed."""
 
     def run(self, log: pb.Log, number: int) -> Run:
-        """Return the run that holds the number, without the segments before it."""
+        """Return the run that contains a number, without the segments before it."""
 
     def describe(self, number: int) -> str: ...
 
 
 class ByPosition:
-    """The whole log, in its total order."""
+    """Counts positions: the whole log, in its total order."""
 
     crosses = True
 
@@ -69,7 +69,7 @@ class ByPosition:
         last = joined[-1].end if joined[-1].HasField("end") else None
         loglets = {segment.loglet_id for segment in joined}
         if joins and last is None:
-            # Include the streams of the next segment, which is not listed yet.
+            # Include the streams of the next segment, which is not listed as a segment yet.
             listed = {segment.loglet_id for segment in log.segments}
             loglets |= {stream.loglet_id for stream in log.streams} - listed
         streams = [s for s in log.streams if s.loglet_id in loglets and s.protocol == protocol]
@@ -80,7 +80,7 @@ class ByPosition:
 
 
 class InStream:
-    """One stream, in its own order."""
+    """Counts LLSNs: one stream, in its own order."""
 
     crosses = False
 

@@ -1,4 +1,4 @@
-"""The parts of a subscription: each follows one run of a log in the way of its protocol.
+"""The parts of a subscription. Each follows one run of a log, using its protocol.
 
 A part has one consumer, which gets an error only after everything that arrived before it.
 """
@@ -15,7 +15,7 @@ from loomlog.errors import LoomError, Trimmed
 
 
 class Part(Pieces[Stored], Protocol):
-    """The pieces of one run, in ascending order. Numbers that are skipped have no entry."""
+    """The pieces of one run, in ascending order. Numbers that it skips have no entry."""
 
     @property
     def last(self) -> int:
@@ -26,7 +26,8 @@ class Part(Pieces[Stored], Protocol):
 
 
 class FollowedPart(ABC):
-    """Follows the numbers from `start` to `stop` inclusive, or to the end of the run."""
+    """Base class of parts: follows the numbers from `start` to `stop` inclusive, or to the end of
+    the run."""
 
     def __init__(self, start: int, stop: int | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,15 +64,15 @@ class FollowedPart(ABC):
         self._notify()
 
     def fail(self, error: Exception) -> None:
-        """End with any error, even an unexpected one: a consumer must never wait on a task that
-        has already failed."""
+        """End with an error, even an unexpected one: a consumer must never wait for a task that has
+        failed."""
         if self._failure is None and not self._closed:
             self._failure = error
         self._notify()
 
     @abstractmethod
     async def _wait(self) -> None:
-        """Wait until something may have changed; investigate if nothing does."""
+        """Wait until something may have changed; investigate if nothing changes for long."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -84,7 +85,7 @@ class FollowedPart(ABC):
         return last if self._stop is None else min(last, self._stop)
 
     async def _doze(self, until_s: float | None = None) -> None:
-        """Wait until notified, at most until `until_s`."""
+        """Wait until `_notify` is called, or until `until_s`."""
         self._waiter = self._loop.create_future()
         timer = None if until_s is None else self._loop.call_at(until_s, self._notify)
         try:

@@ -1,4 +1,4 @@
-"""Pieces: records of a log as they are stored, gaps between them, and both as users see them."""
+"""Pieces of a log: consecutive records as they are stored or as users see them, and gaps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """Consecutive records: `rows` records of a batch after the first `skip`."""
+    """Consecutive records of a batch: `rows` of them after the first `skip`."""
 
     batch: Batch
     skip: int
@@ -48,12 +48,12 @@ class Piece(NamedTuple):
         return self.batch.chosen(indices + self.skip if self.skip else indices)
 
     def to_arrow(self) -> Any:
-        found = self.batch.to_arrow(self.skip)
-        return found if found.num_rows == self.rows else found.slice(0, self.rows)
+        rows = self.batch.to_arrow(self.skip)
+        return rows if rows.num_rows == self.rows else rows.slice(0, self.rows)
 
 
 class Referred(NamedTuple):
-    """Consecutive rows named by a reference: `rows` of them after the first `skip`."""
+    """Consecutive rows of a reference: `rows` of them after the first `skip`."""
 
     header: Header
     reference: Reference
@@ -62,15 +62,15 @@ class Referred(NamedTuple):
 
 
 Single: TypeAlias = Entry | Referred | Piece
-"""What is at a position: an entry, a reference to it, or a piece of one row on which a cell
-decides."""
+"""The content of one position: an entry, a reference to it, or one row of a transaction, which may
+not be committed."""
 
 Stored: TypeAlias = Piece | Referred | Gap
 """A piece of a log as it is stored. Gaps are delivered only on request."""
 
 
 class Rows(Protocol):
-    """Consecutive records from the log or its archive."""
+    """Consecutive records, from the log or its archive."""
 
     @property
     def rows(self) -> int: ...
@@ -83,14 +83,14 @@ class Rows(Protocol):
     def to_arrow(self) -> Any: ...
 
     def positions_and_keys(self) -> tuple[Any, Any]:
-        """Return the positions (a range or a numpy array), and the keys (Arrow) or None."""
+        """Return the positions (a range or a numpy array) and the keys (an Arrow array or None)."""
 
     def chosen(self, indices: Any) -> Iterable[Entry]:
-        """Return the entries at these indices, a numpy array; they may be made one by one."""
+        """Return the entries at these indices (a numpy array), perhaps creating them lazily."""
 
 
 Shown: TypeAlias = Rows | Gap
-"""A piece as users see it, without references."""
+"""A piece as users see it: without references."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -99,7 +99,7 @@ class Pieces(Protocol[T_co]):
     """A sequence of pieces, for one consumer at a time."""
 
     async def next(self) -> T_co | None:
-        """Return the next piece, waiting until it is written; None at the end."""
+        """Wait until the next piece is written and return it; return None at the end."""
 
     def next_ready(self) -> T_co | None:
         """Return the next piece if it has arrived, else None."""
@@ -108,7 +108,7 @@ class Pieces(Protocol[T_co]):
 
 
 def decode(content: Buffer, header: Header, skip: int, rows: int) -> Piece | Referred:
-    """Decode a part of a stored batch with this header."""
+    """Return the given records of a stored batch that has this header."""
     from loomlog.columns.reader import decode as decode_columns
 
     if header.flags == FLAG_REFERENCE:
@@ -117,14 +117,14 @@ def decode(content: Buffer, header: Header, skip: int, rows: int) -> Piece | Ref
 
 
 def decode_one(content: Buffer, header: Header, index: int) -> Single:
-    """Decode the record at an index of a stored batch."""
+    """Return the record at an index of a stored batch."""
     piece = decode(content, header, index, 1)
     if isinstance(piece, Referred) or header.transaction:
         return piece
     return piece.batch.entry(index)
 
 
-_ENTRIES_PER_TURN: Final = 2048  # then a reader yields to the event loop even if more are ready
+_ENTRIES_PER_TURN: Final = 2048  # after this, yield to the event loop even if more are ready
 
 
 def entries(subscription: Pieces[Shown]) -> AsyncGenerator[Any, None]:
@@ -155,6 +155,8 @@ async def _unpacked(
 
 
 class _BareRows(NamedTuple):
+    """Rows without keys, values and headers."""
+
     of: Rows
 
     @property

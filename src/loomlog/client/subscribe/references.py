@@ -1,13 +1,13 @@
 """Replaces references by the rows that they name.
 
-Readers see only rows: each with its own position, stream and LLSN in the log, and with value, key
-and time from the staging log. A reference may name more rows than fit into memory, so they are
-read as they are consumed, a batch at a time.
+Readers see only rows, each with its position, stream and LLSN in the log, and with value, key and
+timestamp from the staging log. A reference may name more rows than fit into memory, so they are
+read a batch at a time, as they are consumed.
 
-Each stream of the staging log has a cursor: a subscription that continues from one reference to
-the next, since rows are mostly published in the order in which they were staged.
+Each stream of the staging log has a cursor: a subscription that continues from one reference to the
+next, since rows are mostly published in the order in which they were staged.
 
-Rows that the staging log has lost are lost in the log that is read, at exactly their positions.
+If the staging log has lost rows, exactly their positions are lost in the log that is read.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from loomlog.errors import Corrupt, DataLoss, NotFound, Trimmed
 from loomlog.references import LLSN_MAX, Range
 from loomlog.types import Gap, Glsn, Llsn, StreamId
 
-SKIP_ROWS_MAX: Final = 64 * 1024  # rows that are cheaper to skip than to open another cursor
-CURSORS_MAX: Final = 8  # each has its read-ahead in memory
+SKIP_ROWS_MAX: Final = 64 * 1024  # skipping up to this is cheaper than opening another cursor
+CURSORS_MAX: Final = 8  # each holds its read-ahead in memory
 
 _GONE = (Trimmed, NotFound, DataLoss)
 
 
 OpenStaged: TypeAlias = Callable[[str, StreamId, Llsn], Pieces[Stored]]
-"""Follows a stream of a staging log from an LLSN on, with gaps."""
+"""Opens a stream of a staging log at an LLSN, with gaps."""
 
 
 class _Position(NamedTuple):
-    """The position of a reference's next row in the log that is read."""
+    """The place of the next row of a reference, in the log that is read."""
 
     position: Glsn
     stream: StreamId
@@ -43,7 +43,7 @@ class _Position(NamedTuple):
 
 
 class WithoutReferences:
-    """Pieces with references replaced by rows, for one consumer at a time."""
+    """Pieces in which references are replaced by rows, for one consumer at a time."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class WithoutReferences:
         self._gaps = gaps
         self._cursors: dict[tuple[str, StreamId], _Cursor] = {}  # least recently used first
         self._staging = ""
-        self._ranges: deque[Range] = deque()  # of the reference that is being expanded
+        self._ranges: deque[Range] = deque()  # remaining ranges of the current reference
         self._at = _Position(0, 0, 0)
 
     async def next(self) -> Piece | Gap | None:
@@ -112,27 +112,26 @@ class WithoutReferences:
             cursor = self._cursors.get((self._staging, wanted.stream))
             if cursor is None or not cursor.reaches(wanted.first):
                 return None
-            found = cursor.take(wanted)
-            if found is None:
-                return None
-            return self._placed(found)
+            staged = cursor.take(wanted)
+            return None if staged is None else self._placed(staged)
         return None
 
-    def _placed(self, found: Piece) -> Piece:
-        batch = found.batch.placed(found.skip, found.rows, **self._at._asdict())
-        self._continue_behind(found.rows)
-        return Piece(batch, 0, found.rows)
+    def _placed(self, staged: Piece) -> Piece:
+        """Return staged rows with their positions in the log that is read."""
+        batch = staged.batch.placed(staged.skip, staged.rows, **self._at._asdict())
+        self._advance(staged.rows)
+        return Piece(batch, 0, staged.rows)
 
-    def _continue_behind(self, rows: int) -> None:
-        """Continue behind these rows of the first range."""
+    def _advance(self, rows: int) -> None:
+        """Continue after the next `rows` rows, which are in the first range."""
         wanted = self._ranges.popleft()
         self._at = self._at.after(rows)
         if rows < wanted.rows:
             self._ranges.appendleft(Range(wanted.stream, wanted.first + rows, wanted.rows - rows))
 
     async def _fetch(self, wanted: Range) -> int:
-        """Wait until a cursor holds the first of the wanted rows. Return how many of them are gone,
-        from the first one on; 0: it is there."""
+        """Wait until a cursor has the first wanted row, and return 0. If that row is gone, return
+        how many rows are gone from there."""
         cursor = self._cursors.pop((self._staging, wanted.stream), None)
         try:
             if cursor is not None and cursor.reaches(wanted.first):
@@ -161,8 +160,8 @@ class WithoutReferences:
         return _Cursor(pieces, wanted.first)
 
     async def _count_trimmed(self, wanted: Range) -> int:
-        """Return how many of the wanted rows are trimmed, of which the first one is."""
-        trimmed, kept = 1, wanted.rows  # at least, at most
+        """Return how many of the wanted rows are trimmed, given that the first one is."""
+        trimmed, kept = 1, wanted.rows  # lower and upper bound of the result
         while trimmed < kept:
             rows = (trimmed + kept) // 2
             rest = Range(wanted.stream, wanted.first + rows, wanted.rows - rows)
@@ -177,8 +176,8 @@ class WithoutReferences:
         return kept
 
     async def _pass(self, gone: int) -> Gap:
-        """Continue behind rows that are gone. Raise Trimmed if the reference was trimmed with them,
-        and DataLoss unless gaps are wanted."""
+        """Continue after rows that are gone, and return them as a gap. Raise Trimmed if the
+        reference was trimmed as well, and DataLoss unless gaps are wanted."""
         first, (stream, llsn, _) = self._at.position, self._ranges[0]
         last = first + gone - 1
         if await self._head() > first:
@@ -192,35 +191,35 @@ class WithoutReferences:
                 f"{self._staging!r} (stream {stream}, LLSN {llsn} to {llsn + gone - 1}) that are "
                 f"gone: continue at {last + 1}, or ask for gaps, too (gaps=True, --gaps)"
             )
-        self._continue_behind(gone)
+        self._advance(gone)
         return Gap(first, last, "dataloss")
 
 
 class _Cursor:
-    """Follows one stream of a staging log; its LLSNs may have gaps.
+    """Follows one stream of a staging log, whose LLSNs may have gaps.
 
-    Invariant: what is held begins at `_begin` and ends before `_end`; of what is before it and was
-    not taken, nothing is left."""
+    Invariant: the held piece has the LLSNs from `_begin` to before `_end`; rows before `_begin`
+    that were not taken are gone."""
 
     def __init__(self, pieces: Pieces[Stored], first: Llsn) -> None:
         self._pieces = pieces
-        self._next = first  # all before it was taken
+        self._next = first  # the LLSN after the last row taken
         self._begin = first
         self._end = first
         self._held: Piece | None = None
 
     def reaches(self, llsn: Llsn) -> bool:
-        """Return whether it is cheaper to skip to `llsn` than to open another cursor there."""
+        """Return whether skipping to `llsn` is cheaper than opening another cursor there."""
         return self._next <= llsn <= self._next + SKIP_ROWS_MAX
 
     async def fetch(self, wanted: Range) -> int:
-        """Wait until the first wanted row is held. Return how many are gone instead."""
+        """Wait for the first wanted row. Return how many rows are gone, or 0 if it has arrived."""
         while self._end <= wanted.first:
             self._hold(await self._pieces.next())
         return max(0, min(self._begin, wanted.end) - wanted.first)
 
     def take(self, wanted: Range) -> Piece | None:
-        """Return the first wanted rows if they have arrived."""
+        """Return the first of the wanted rows if they have arrived."""
         while self._end <= wanted.first:
             if (piece := self._pieces.next_ready()) is None:
                 return None
@@ -234,7 +233,7 @@ class _Cursor:
         return Piece(held.batch, held.skip + offset, rows)
 
     def _hold(self, piece: Stored | None) -> None:
-        if piece is None:  # nothing more comes
+        if piece is None:  # the stream has ended
             self._begin = self._end = LLSN_MAX + 1
             self._held = None
         elif isinstance(piece, Gap):
@@ -251,7 +250,7 @@ class _Cursor:
 
 
 class OneReference:
-    """A sequence of one reference."""
+    """A sequence that consists of one reference."""
 
     def __init__(self, piece: Referred) -> None:
         self._piece: Referred | None = piece

@@ -1,7 +1,7 @@
 """Follows a log as one sequence across segments of different protocols.
 
 A log is read one run (numbering.py) at a time, each by a part (part.py) that its loglet opens. A
-part ends at the end of its run that the metadata repository has recorded.
+part ends where the metadata repository has recorded the end of the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class OpenSubscriptions:
-    """The active subscriptions of one client."""
+    """The open subscriptions of one client."""
 
     def __init__(self) -> None:
         self._open: dict[Subscription, None] = {}
@@ -66,7 +66,7 @@ class Subscription:
         self._closed = False
 
     async def next(self) -> Stored | None:
-        """Return the next records, waiting until they are written; None after `stop`."""
+        """Wait until the next records are written and return them; return None after `stop`."""
         if not self._next:
             await self._begin()
         while not self._at_end():

@@ -1,7 +1,8 @@
 """Reads a log and its archive as one sequence: positions below the log's head come from Parquet.
 
-The archive is opened only when a reader meets a trimmed position. The reader then reads it up to
-the current head and continues with the log; after another trim it may return to the archive.
+The archive is opened only when a reader encounters a trimmed position. The archive is then read up
+to the current head, and reading continues in the log; after another trim it may return to the
+archive.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
 
 FromLog: TypeAlias = Callable[[Glsn], Pieces[Shown]]
-"""Opens the log itself, from a position on."""
+"""Opens the log itself at a position."""
 
 
 class TrimmedPart(NamedTuple):
-    """Rows from the archive; there may be gaps between them."""
+    """Rows from the archive, perhaps with gaps between them."""
 
     batches: Iterator[Any]
-    last: Glsn  # rows are at this position or below
+    last: Glsn  # no row has a position above this
 
 
 class ArchivedLog:
@@ -46,11 +47,11 @@ class ArchivedLog:
         self._archive: Archive | None = None
 
     async def info(self) -> ArchiveInfo | None:
-        """Return the archive's current description; None if the log has none."""
+        """Return the current description of the archive, or None if the log has none."""
         return await self._info_of((await self._log.fetch()).log_id)
 
     async def earliest(self) -> Glsn:
-        """Return the first position that can be read, from the archive or the log."""
+        """Return the first position that can be read, from the log or its archive."""
         log = await self._log.fetch()
         head = max(log.head, 1)
         info = await self._info_of(log.log_id) if head > 1 else None
@@ -61,7 +62,7 @@ class ArchivedLog:
         return (await self._loglets.fetch_with_tail()).tail + 1
 
     async def trimmed_part(self, first: Glsn, stop: Glsn | None) -> TrimmedPart | None:
-        """Return the archived rows from `first` to the head or to `stop`; None if `first` is not
+        """Return the archived rows from `first` to the head or to `stop`, or None if `first` is not
         archived or not trimmed."""
         log = await self._log.fetch()
         archive = await self._covering(first, log.log_id) if first < log.head else None
@@ -82,22 +83,23 @@ class ArchivedLog:
         return min(max(position, info.first), log.head)
 
     async def refresh(self) -> bool:
-        """Reload the archive's description; return whether it changed."""
+        """Reload the description of the archive; return whether it has changed."""
         return await self._refresh((await self._log.fetch()).log_id)
 
     async def end_of_file(self, position: Glsn, otherwise: Glsn) -> Glsn:
-        """Return the last position of the file that has `position`, if that is known."""
+        """Return the last position of the file that contains `position`, or `otherwise` if that is
+        not known."""
         archive = self._archive
         try:
             file = None if archive is None else await asyncio.to_thread(archive.file, position)
-        except LoomError:  # the manifest is gone, too
+        except LoomError:  # the manifest is gone as well
             file = None
         return otherwise if file is None else file.last
 
     async def _covering(self, position: Glsn, log_id: LogId) -> Archive | None:
-        """Return the archive if it has that position."""
-        known = None if self._archive is None else self._archive.info
-        if known is None or known.log_id != log_id or not known.covers(position):
+        """Return the archive if it contains `position`."""
+        info = None if self._archive is None else self._archive.info
+        if info is None or info.log_id != log_id or not info.covers(position):
             await self._refresh(log_id)
         archive = self._archive
         return archive if archive is not None and archive.info.covers(position) else None
@@ -112,13 +114,14 @@ class ArchivedLog:
         return info != before
 
     async def _info_of(self, log_id: LogId) -> ArchiveInfo | None:
-        found = await self._register.get()
-        info = None if found is None else record.decode(found.value, self._log.name)
+        current = await self._register.get()
+        info = None if current is None else record.decode(current.value, self._log.name)
         # Ignore the archive of a deleted log of the same name.
         return info if info is not None and info.log_id == log_id else None
 
     async def read(self, position: Glsn) -> Entry | None:
-        """Return the entry at a trimmed position; None if it is not archived."""
+        """Return the entry at a trimmed position, or None if the position is not archived. Raise
+        NotFound if it is an archived gap."""
         while (part := await self.trimmed_part(position, position)) is not None:
             try:
                 batch = await asyncio.to_thread(next, part.batches, None)
@@ -169,7 +172,7 @@ class Archived(NamedTuple):
 
 
 class _ArchivedPieces:
-    """Archived rows, read in a thread, one batch ahead."""
+    """Archived rows, which a thread reads one batch ahead."""
 
     def __init__(self, part: TrimmedPart) -> None:
         self.end = part.last + 1
@@ -199,7 +202,8 @@ class _ArchivedPieces:
 
 
 class WithArchive:
-    """A log's records from `start` to `stop`, wherever they are. For one consumer at a time."""
+    """The records of a log from `start` to `stop`, from the log or its archive, for one consumer at
+    a time."""
 
     def __init__(
         self,
@@ -211,9 +215,9 @@ class WithArchive:
         gaps: bool,
         passes_lost_files: bool,
     ) -> None:
-        """`from_log` also ends at `stop`. Positions that are trimmed and not archived are a gap
-        with `gaps`; else they raise Trimmed. So are those of files that are lost, if the reader
-        passes them; else they raise DataLoss or Corrupt."""
+        """`from_log` ends at `stop`, too. With `gaps`, positions that are trimmed and not archived
+        are gaps; otherwise they raise Trimmed. With `passes_lost_files`, positions in missing or
+        damaged files are gaps; otherwise they raise DataLoss or Corrupt."""
         self._gaps = gaps
         self._passes_lost_files = passes_lost_files
         self._archived = archived
@@ -233,20 +237,20 @@ class WithArchive:
                 gap = await self._trimmed() if self._gaps else None
                 if gap is not None:
                     return self._passed(gap)
-                source = await self._turn_to_archive(error)
+                source = await self._switch_to_archive(error)
             except (DataLoss, Corrupt) as error:
                 if not isinstance(source, _ArchivedPieces):
                     raise
                 if not await self._archived.refresh():
                     return self._passed(await self._lost(source.end - 1, error))
-                source = await self._turn_to_archive(error)  # a file was replaced
+                source = await self._switch_to_archive(error)  # a file was replaced
             else:
                 if piece is not None:
                     return self._passed(piece)
                 if isinstance(source, _ArchivedPieces):
                     self._next = source.end
                     if not self._at_end():
-                        source = self._turn_to_log()
+                        source = self._switch_to_log()
                         continue
                 return None
 
@@ -271,24 +275,24 @@ class WithArchive:
             self._next = await self._archived.latest()
         else:
             self._next = int(self._start)
-        return self._turn_to_log()
+        return self._switch_to_log()
 
-    def _turn_to_log(self) -> Pieces[Shown]:
-        return self._turn_to(self._from_log(self._next))
+    def _switch_to_log(self) -> Pieces[Shown]:
+        return self._switch_to(self._from_log(self._next))
 
     async def _trimmed(self) -> Gap | None:
-        """Return the gap of trimmed and not archived positions here; None if there is none."""
+        """Return the gap of positions here that are trimmed and not archived, or None."""
         kept_from = await self._archived.kept_from(self._next)
         if kept_from <= self._next:
             return None
         last = kept_from - 1 if self._stop is None else min(kept_from - 1, self._stop)
         gap = Gap(self._next, last, "trim")
-        self._turn_to(self._from_log(last + 1))
+        self._switch_to(self._from_log(last + 1))
         return gap
 
     async def _lost(self, last: Glsn, error: DataLoss | Corrupt) -> Gap:
-        """Return the gap of archived positions here, up to `last`, that cannot be read; raise what
-        says so unless gaps are wanted."""
+        """Return the gap of archived positions here, up to `last`, that cannot be read; raise the
+        error instead unless lost files are to be passed."""
         last = min(last, await self._archived.end_of_file(self._next, last))
         if not self._passes_lost_files:
             raise type(error)(
@@ -296,16 +300,16 @@ class WithArchive:
                 f"{error}; continue at {last + 1}, or ask for gaps, too (gaps=True, --gaps)"
             ) from error
         gap = Gap(self._next, last, "dataloss", exact=False)
-        self._turn_to(self._from_log(last + 1))
+        self._switch_to(self._from_log(last + 1))
         return gap
 
-    async def _turn_to_archive(self, error: LoomError) -> Pieces[Shown]:
+    async def _switch_to_archive(self, error: LoomError) -> Pieces[Shown]:
         part = await self._archived.trimmed_part(self._next, self._stop)
         if part is None:
             raise error
-        return self._turn_to(_ArchivedPieces(part))
+        return self._switch_to(_ArchivedPieces(part))
 
-    def _turn_to(self, source: Pieces[Shown]) -> Pieces[Shown]:
+    def _switch_to(self, source: Pieces[Shown]) -> Pieces[Shown]:
         self.close()
         self._source = source
         return source

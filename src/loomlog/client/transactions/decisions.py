@@ -1,4 +1,4 @@
-"""Finds out whether batches of transactions count, for readers."""
+"""Determines for readers whether the transactions of batches were committed."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from loomlog.errors import DataLoss, NotFound, Retryable
 from loomlog.types import Gap
 
 CACHED_MAX: Final = 10_000  # decisions that a client remembers
-_AHEAD_MAX: Final = 100  # pieces of a reader that waits for decisions
+_AHEAD_MAX: Final = 100  # pieces to read ahead while waiting for a decision
 _AHEAD_BYTES: Final = 4 * limits.MIB
 
 
 class Decisions:
-    """Reads the log of decisions. What was decided once never changes."""
+    """Reads the log of decisions. A decision never changes."""
 
     def __init__(self, loglets: Loglets, client: Client) -> None:
-        """A cell that stays empty for `hole_timeout_s` is filled: its transaction is void then."""
+        """A cell that stays empty for `hole_timeout_s` is filled, which voids its transaction."""
         self._loglets = loglets
         self._patience_s = client.settings.hole_timeout_s
         self._rng = client.rng
         self._subscriptions = client.subscriptions
-        self._known: dict[Cell, bool] = {}  # the oldest first
+        self._cached: dict[Cell, bool] = {}  # oldest first
 
-    def known(self, cell: Cell) -> bool | None:
-        """Return a decision that was read before."""
-        return self._known.get(cell)
+    def cached(self, cell: Cell) -> bool | None:
+        """Return a decision that was read before, or None."""
+        return self._cached.get(cell)
 
     async def is_committed(self, cell: Cell) -> bool:
-        """Return whether the batches of a cell count; wait for its writer, but not for long."""
-        known = self._known.get(cell)
-        return await self.settle(cell, self._patience_s) if known is None else known
+        """Return whether the transaction of a cell was committed; wait a moment for its writer."""
+        cached = self._cached.get(cell)
+        return await self.settle(cell, self._patience_s) if cached is None else cached
 
     async def await_committed(self, cell: Cell, is_wanted: Callable[[], bool]) -> bool:
-        """Return what `is_committed` does as soon as the log of decisions can be read; raise its
-        error if that is not wanted any more."""
+        """Like `is_committed`, but wait until the log of decisions can be read, for as long as
+        `is_wanted` returns True."""
         retries = Retries(self._rng)
         while True:
             try:
@@ -56,7 +56,8 @@ class Decisions:
                 await retries.pause()
 
     async def settle(self, cell: Cell, patience_s: float) -> bool:
-        """Return whether the batches of a cell count. DataLoss: nobody can tell any more."""
+        """Return whether the transaction of a cell was committed, filling the cell if it stays
+        empty for `patience_s`. Raise DataLoss if the decision is lost."""
         loglet = self._loglets.of(protocol_names.DECISIONS)
         try:
             committed = await loglet.settle(fixed_of(cell), cell.transaction, patience_s)
@@ -70,9 +71,9 @@ class Decisions:
             raise DataLoss(
                 f"the decision on their transaction, in {DECISIONS_LOG}, is gone: {error}"
             ) from error
-        self._known[cell] = committed
-        if len(self._known) > CACHED_MAX:
-            del self._known[next(iter(self._known))]
+        self._cached[cell] = committed
+        if len(self._cached) > CACHED_MAX:
+            del self._cached[next(iter(self._cached))]
         return committed
 
 
@@ -87,9 +88,9 @@ def fixed_of(cell: Cell) -> Fixed:
 
 
 class OnlyCommitted:
-    """Pieces without those of transactions that are void, for one consumer at a time.
+    """Filters out the pieces of transactions that were not committed, for one consumer at a time.
 
-    While a decision is awaited, those on the next pieces are asked for, too."""
+    While it waits for one decision, it also requests those for the next pieces."""
 
     def __init__(
         self, pieces: Pieces[Stored], log: str, decisions: Decisions, *, gaps: bool
@@ -98,9 +99,9 @@ class OnlyCommitted:
         self._log = log
         self._decisions = decisions
         self._gaps = gaps
-        self._held: deque[Stored] = deque()  # not shown yet; the first awaits a decision
+        self._held: deque[Stored] = deque()  # not delivered yet; the first waits for a decision
         self._held_bytes = 0
-        self._asked: dict[Cell, asyncio.Task[bool]] = {}
+        self._requested: dict[Cell, asyncio.Task[bool]] = {}
         self._closed = False
 
     async def next(self) -> Stored | None:
@@ -110,7 +111,7 @@ class OnlyCommitted:
                 if piece is None or _cell(piece) is None:
                     return piece
                 self._hold(piece)
-            piece = self._held[0]  # it stays there if this is cancelled
+            piece = self._held[0]  # remains there if this is cancelled
             cell = _cell(piece)
             try:
                 shown = self._shown(piece, cell is None or await self._decided(cell))
@@ -123,11 +124,11 @@ class OnlyCommitted:
     def next_ready(self) -> Stored | None:
         while (piece := self._held[0] if self._held else self._pieces.next_ready()) is not None:
             cell = _cell(piece)
-            committed = True if cell is None else self._decisions.known(cell)
+            committed = True if cell is None else self._decisions.cached(cell)
             if committed is None:
                 if not self._held:
                     self._hold(piece)
-                self._ask_ahead()
+                self._request_ahead()
                 return None
             self._release()
             if (shown := self._shown(piece, committed)) is not None:
@@ -143,30 +144,31 @@ class OnlyCommitted:
             piece = self._held.popleft()
             self._held_bytes -= 0 if isinstance(piece, Gap) else piece.header.size
 
-    def _ask_ahead(self) -> None:
+    def _request_ahead(self) -> None:
         while len(self._held) < _AHEAD_MAX and self._held_bytes < _AHEAD_BYTES:
             if (piece := self._pieces.next_ready()) is None:
                 break
             self._hold(piece)
-        self._asked = {cell: task for cell, task in self._asked.items() if not task.done()}
+        self._requested = {cell: task for cell, task in self._requested.items() if not task.done()}
         for cell in filter(None, map(_cell, self._held)):
-            if self._decisions.known(cell) is None and cell not in self._asked:
-                self._ask(cell)
+            if self._decisions.cached(cell) is None and cell not in self._requested:
+                self._request(cell)
 
-    def _ask(self, cell: Cell) -> None:
-        task = self._asked[cell] = asyncio.create_task(
+    def _request(self, cell: Cell) -> None:
+        task = self._requested[cell] = asyncio.create_task(
             self._decisions.await_committed(cell, lambda: not self._closed)
         )
-        task.add_done_callback(lambda _: task.cancelled() or task.exception())  # if nobody waits
+        # Mark an error as retrieved, in case nothing awaits the task.
+        task.add_done_callback(lambda _: task.cancelled() or task.exception())
 
     async def _decided(self, cell: Cell) -> bool:
-        if (known := self._decisions.known(cell)) is not None:
-            return known
-        self._ask_ahead()
-        return await asyncio.shield(self._asked[cell])
+        if (cached := self._decisions.cached(cell)) is not None:
+            return cached
+        self._request_ahead()
+        return await asyncio.shield(self._requested[cell])
 
     def _lost(self, piece: Stored, error: DataLoss) -> Gap:
-        lost = _positions(piece, "dataloss")
+        lost = _as_gap(piece, "dataloss")
         if self._gaps:
             return lost
         raise DataLoss(
@@ -177,18 +179,18 @@ class OnlyCommitted:
     def _shown(self, piece: Stored, committed: bool) -> Stored | None:
         if committed:
             return piece
-        return _positions(piece, "hole") if self._gaps else None
+        return _as_gap(piece, "hole") if self._gaps else None
 
     def close(self) -> None:
         self._closed = True
-        awaited = _cell(self._held[0]) if self._held else None  # maybe by the consumer
-        for cell, task in self._asked.items():
+        awaited = _cell(self._held[0]) if self._held else None  # perhaps by the consumer
+        for cell, task in self._requested.items():
             if cell != awaited:
                 task.cancel()
         self._pieces.close()
 
 
-def _positions(piece: Stored, kind: str) -> Gap:
+def _as_gap(piece: Stored, kind: str) -> Gap:
     assert isinstance(piece, Piece)
     return Gap(piece.last_position - piece.rows + 1, piece.last_position, kind)
 

@@ -1,4 +1,4 @@
-"""Transaction: collects entries for several logs and appends them together."""
+"""The public class Transaction: collects entries for several logs and appends them together."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from loomlog import batch as batches
 from loomlog import limits, protocol_names
 from loomlog.batch import Cell
 from loomlog.client.append import errors
 from loomlog.client.append.appender import positions
+from loomlog.client.append.encoders import encoded_headers
 from loomlog.client.append.options import AppendOptions, as_record
 from loomlog.client.arguments import check_name, timestamp_us
 from loomlog.client.transactions.decisions import cell_of, fixed_of
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     from loomlog.client.context import Client
     from loomlog.client.log_parts import LogParts
 
-Placed = dict[str, Position]  # the first position in each log
+Placed = dict[str, Position]  # the position of the first entry in each log
+_PAUSE_S: Final = 0.05
+_GIVE_UP_S: Final = 1.0
 
 
 class _Part:
@@ -71,10 +74,11 @@ class _Part:
 
 
 class Transaction:
-    """Entries for several logs that become visible together, when the block ends:
-    `async with cluster.transaction() as t: t.append("orders", a); t.append("audit", b)`.
+    """Entries for several logs that become visible together, as returned by `Cluster.transaction`.
 
-    If the block raises an exception, nothing is appended."""
+    An async context manager: it commits at the end of the block, as in
+    `async with cluster.transaction() as t: t.append("orders", a); t.append("audit", b)`. If the
+    block raises an exception, nothing is appended."""
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class Transaction:
         decisions_log: Callable[[], Awaitable[LogParts]],
         timeout_s: float,
     ) -> None:
-        """`decisions_log` returns the log of decisions, and creates it if there is none."""
+        """`decisions_log` returns the log of decisions, which it creates if necessary."""
         self._client = client
         self._parts_of = parts_of
         self._open_decisions = decisions_log
@@ -115,17 +119,19 @@ class Transaction:
         headers: Mapping[str, bytes] | None = None,
         timestamp: datetime | float | None = None,
     ) -> None:
-        """Add an entry. The entries for one log get consecutive positions, in this order."""
-        from loomlog.columns.headers import encode_headers
-
+        """Add an entry for the log named `log`. The entries for one log get consecutive positions,
+        in the order of the calls. The other arguments are those of `Log.append`."""
         if self._ended:
             raise InvalidArgument("this transaction has ended: begin another one")
         if len(self._parts) == limits.TRANSACTION_LOGS_MAX and log not in self._parts:
             raise InvalidArgument(f"a transaction has at most {limits.TRANSACTION_LOGS_MAX} logs")
         if log == DECISIONS_LOG:
-            raise InvalidArgument(f"{DECISIONS_LOG} has the decisions on transactions, no others")
+            raise InvalidArgument(
+                f"log {DECISIONS_LOG} is reserved for the decisions on transactions: append to "
+                "another log"
+            )
         record = as_record(log, value, key)
-        encoded = encode_headers(headers)
+        encoded = encoded_headers(headers)
         time_us = None if timestamp is None else timestamp_us(timestamp)
         part = self._parts.setdefault(check_name("a log's name", log), _Part())
         part.values.append(record[0])
@@ -134,8 +140,10 @@ class Transaction:
         part.timestamps_us.append(time_us)
 
     async def commit(self) -> None:
-        """Append everything. Unavailable and other errors: nothing is visible, nor will be.
-        AppendUnknown: all is visible, or nothing."""
+        """Append all entries; called at the end of the `async with` block.
+
+        Raise AppendUnknown if it is not known whether all entries are visible or none. After any
+        other error, none is visible and none will be."""
         if self._ended:
             raise InvalidArgument("this transaction has ended: begin another one")
         self._ended = True
@@ -202,7 +210,7 @@ class _Writer:
             async with asyncio.timeout(self._left_s):
                 try:
                     return await self._reserved()
-                except NotFound:  # the log of decisions is gone: make another one
+                except NotFound:  # the log of decisions was deleted: create another one
                     self._log.cached.last_known = None
                     self._log = await self._open_decisions()
                     return await self._reserved()
@@ -214,7 +222,7 @@ class _Writer:
 
     @property
     def _hindrance(self) -> str:
-        """Return what is known of why decisions wait."""
+        """Return, for a message, why the log of decisions is not available, as far as known."""
         log = self._log.cached.last_known
         reasons = (stream.condition for stream in log.streams) if log is not None else ()
         return "".join(f": log {DECISIONS_LOG} {reason}" for reason in reasons if reason)
@@ -230,7 +238,7 @@ class _Writer:
                 try:
                     return cell_of(await loglet.reserve(stream, log.tail, 1), transaction)
                 except Sealed:
-                    pass  # it is being switched
+                    pass  # the log is being switched
             elif is_new:
                 wanted = protocol_names.DECISIONS
                 raise InvalidArgument(
@@ -281,7 +289,7 @@ class _Writer:
             raise
 
     async def _give_up(self, cell: Cell) -> None:
-        """Fill the cell, which only spares readers the wait: nobody else writes it."""
+        """Fill the cell, so that readers need not wait for it. Only this writer would write it."""
         try:
             async with asyncio.timeout(_GIVE_UP_S):
                 await self._log.decisions.settle(cell, 0.0)
@@ -292,7 +300,7 @@ class _Writer:
         from loomlog.columns.writer import encode
 
         batch = encode(
-            [b""],  # all readers of transactions can read it: it names no log
+            [b""],  # names no log, since all readers of transactions can read it
             timestamps_us=self._client.producer.now_us(),
             producer_id=cell.transaction,
             sequence=1,
@@ -303,7 +311,7 @@ class _Writer:
                 loglet = self._log.loglets.of(fixed.protocol)
                 if await loglet.append_fixed(fixed, batch, _nothing_to_confirm):
                     return True
-                # What is there instead decides. If it is trimmed or lost, nobody knows.
+                # What was written there instead decides; if it is trimmed or lost, nobody knows.
                 return await self._log.decisions.settle(cell, 0.0)
         except (LoomError, TimeoutError) as error:
             raise AppendUnknown(
@@ -318,15 +326,11 @@ def _stream_of(log: pb.Log, segment: pb.Segment) -> StreamId:
 
 
 async def _nothing_to_confirm() -> None:
-    """No other process writes the cell."""
+    """Confirm nothing, since no other process writes the cell."""
 
 
 def _as_certain(error: BaseException) -> BaseException:
-    """Return the error of a part. Its outcome may be unknown, but it does not count for certain."""
+    """Return the error of a part. Even if its outcome is unknown, it certainly does not count."""
     if not isinstance(error, AppendUnknown):
         return error
     return Unavailable(f"nothing was appended: a part of the transaction failed: {error}")
-
-
-_PAUSE_S = 0.05
-_GIVE_UP_S = 1.0

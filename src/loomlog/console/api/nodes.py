@@ -9,7 +9,7 @@ from typing import Any, Final
 from loomlog.client.arguments import DURATION_UNITS, ago
 from loomlog.client.cluster import Cluster
 from loomlog.client.diagnosis import addresses_of, ask, diagnose
-from loomlog.client.operator import Change
+from loomlog.client.operator_results import Change
 from loomlog.console.entries import parse_moment
 from loomlog.console.route import (
     FLAG,

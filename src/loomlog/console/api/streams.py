@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from loomlog.client.cluster import Cluster
-from loomlog.client.operator import Change
+from loomlog.client.operator_results import Change
 from loomlog.console.api.records import LOG
 from loomlog.console.route import (
     FLAG,
