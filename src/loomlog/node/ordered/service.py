@@ -195,8 +195,7 @@ class OrderedService(NodeProtocol):
 
     async def _recover(self, driver: ReplicaDriver) -> None:
         """Recover a replica from the stored data, now that the disk works again. If a sync failed,
-        give a peer time to fill it first. If the disks of all replicas failed, none does, and all
-        acknowledged entries were synced before."""
+        a peer may fill it first; if none does, all acknowledged entries were synced before."""
         if driver.should_be_filled:
             await asyncio.sleep(limits.FILLED_S)
         async with driver.sealing:
