@@ -2,11 +2,11 @@
 costs appends.
 
     python tests/bench/measure_rebuild.py [MEGABYTES] [MB/S] [--rounds 1] [--entry-bytes 100000]
-        [--protocol copyset] [--json]
+        [--single] [--protocol copyset] [--json]
 
-Without a rate there is no limit. Another log, of any protocol, gets an append of 1 KiB every few
-milliseconds: its latency before the loss is compared with that during the rebuild. In each round
-another node loses its disk.
+Without a rate there is no limit. With --single each entry is a record of its own. Another log, of
+any protocol, gets an append of 1 KiB every few milliseconds: its latency before the loss is
+compared with that during the rebuild. In each round another node loses its disk.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class Rig:
 async def measure(directory: Path, arguments: argparse.Namespace) -> list[Round]:
     plan = ClusterPlan(directory, nodes=NODES, rebuild_rate_mb_s=arguments.rate)
     async with running(plan) as servers, await connect(servers.address) as cluster:
-        await fill(cluster, arguments.megabytes, arguments.entry_bytes)
+        settings = {"append_batch_bytes": arguments.entry_bytes} if arguments.single else {}
+        async with await connect(servers.address, **settings) as filling:
+            await fill(filling, arguments.megabytes, arguments.entry_bytes)
         appender = Appender(await cluster.create_log("orders", arguments.protocol))
         appending = asyncio.create_task(appender.run())
         rig, rounds = Rig(servers, cluster, appender), []
@@ -159,6 +161,7 @@ def main() -> None:
     parser.add_argument("rate", type=float, nargs="?", default=0.0, metavar="MB/S")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--entry-bytes", type=int, default=100_000)
+    parser.add_argument("--single", action="store_true")
     parser.add_argument("--protocol", choices=(ORDERED, CHAINED, COPYSET), default=COPYSET)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

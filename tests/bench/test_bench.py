@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from loomlog.cli.bench import charts, comparison, measurements
+from loomlog.cli.bench import charts, comparison, measurements, steadiness
 from loomlog.cli.bench.machine import fdatasync_ms
 from loomlog.cli.bench.measurements import Result, Slice, TimeWindow, percentile_ms
 from loomlog.cli.bench.reports import result_fields
@@ -335,3 +336,23 @@ def test_a_cluster_with_tls_is_compared_with_one_without(tmp_path: Path) -> None
     report = json.loads(done.stdout)
     assert len(report["results"]) == len(report["against"]) == len(report["ratios"]) > 0
     assert bench("--secure").returncode == 2
+
+
+def test_steadiness_is_measured(tmp_path: Path) -> None:
+    done = private("steady", "--protocol", "copyset", "--data", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["appends_per_s"] > 0
+    assert report["failed"] == 0
+    assert 0 < report["p50_ms"] <= report["p999_ms"] <= report["longest_ms"] * 1.02
+    assert len(report["periods"]) == steadiness.PERIODS
+    assert set(report["periods"][-1]["rss_mb"]) == {"client", "vmr-1", "vsn-1", "vsn-2", "vsn-3"}
+
+
+def test_percentiles_of_many_latencies_need_little_memory() -> None:
+    latencies = steadiness.Latencies()
+    assert latencies.percentile_ms(0.5) is None
+    latencies.add(array("d", [n / 1000 for n in range(1, 1001)]))
+    assert latencies.percentile_ms(0.5) == pytest.approx(500, rel=0.02)
+    assert latencies.percentile_ms(0.999) == pytest.approx(999, rel=0.02)
+    assert latencies.longest_s == 1.0

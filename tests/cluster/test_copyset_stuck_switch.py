@@ -107,4 +107,4 @@ async def test_the_command_line_shows_what_is_known(
         await asyncio.to_thread(log_commands.describe, "events", local.address, as_json=True)
         shown = capsys.readouterr()
         assert words in shown.out
-        assert "may end further on" in shown.err
+        assert "tail may be higher" in shown.err

@@ -292,7 +292,7 @@ def called(rig: PipelineRig, *words: str) -> subprocess.CompletedProcess[str]:
         (["pause", "nobody"], 1, "there is no pipeline"),
         (["dead-letters", "list", "nobody"], 1, "there is no pipeline"),
         (["reset", "nobody", "--to", "noon", "--yes"], 2, "give earliest, latest or a position"),
-        (["backfill", "x.py", "--version", "2", "--from", "1"], 2, "has its extent already"),
+        (["backfill", "x.py", "--version", "2", "--from", "1"], 2, "already has a range"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(

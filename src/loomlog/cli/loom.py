@@ -49,7 +49,7 @@ def loom(
         typer.Option(
             metavar="ADDR",
             show_default=f"${CLUSTER_VARIABLE}, or {CLUSTER}",
-            help="The metadata repository of the cluster, for any command.",
+            help="Address of the cluster's metadata repository; precedes any command.",
         ),
     ] = None,
     context_name: Annotated[
@@ -57,8 +57,8 @@ def loom(
         typer.Option(
             "--context",
             metavar="NAME",
-            show_default=f"${contexts.VARIABLE}, or as `loom context use` says",
-            help="The cluster of this name.",
+            show_default=f"${contexts.VARIABLE}, or the one of `loom context use`",
+            help="Use the cluster of this context.",
         ),
     ] = None,
     show_version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
@@ -68,7 +68,7 @@ def loom(
             envvar="LOOM_TOKEN_FILE",
             metavar="FILE",
             show_default="LOOM_TOKEN",
-            help="Present the token in this file.",
+            help="Authenticate with the token in this file.",
         ),
     ] = None,
     tls: Annotated[
@@ -77,7 +77,7 @@ def loom(
             envvar=VARIABLE,
             metavar="DIR|FILE",
             show_default="plain TCP",
-            help="Connect with TLS, with a certificate that `loom certs` made.",
+            help="Connect with TLS, using a certificate from `loom certs`.",
         ),
     ] = "",
 ) -> None:
@@ -99,7 +99,7 @@ def loom(
 
 
 def _use(name: str | None) -> None:
-    """Make a context the default of the command's own options. One that is not asked for by name
+    """Make a context the default of the command's own options. One that was not chosen by name
     counts less than LOOM_CLUSTER."""
     if name is None and contexts.VARIABLE not in os.environ and CLUSTER_VARIABLE in os.environ:
         return
@@ -114,7 +114,7 @@ def _use(name: str | None) -> None:
 
 
 def _use_token(file: str | Path) -> None:
-    """Present the token in a file. It is never an argument: others can see those."""
+    """Use the token in a file. It is never an argument, because other users can see arguments."""
     from loomlog.client.settings import read_token
 
     os.environ["LOOM_TOKEN"] = read_token(file)

@@ -58,8 +58,8 @@ def vmr() -> None:
 
 @command(app, variables="LOOM_VMR")
 def start(
-    cluster_id: Annotated[str, typer.Option(help="The cluster that it serves.")],
-    data: Annotated[str, typer.Option(metavar="DIR", help="Where metadata lives.")],
+    cluster_id: Annotated[str, typer.Option(help="Id of the cluster.")],
+    data: Annotated[str, typer.Option(metavar="DIR", help="Directory of the metadata.")],
     listen: Listen = "127.0.0.1:7400",
     advertise: Advertise = None,
     http: Annotated[
@@ -67,16 +67,20 @@ def start(
         typer.Option(metavar="ADDR|none", help="Address of /healthz, /readyz, /status, /metrics."),
     ] = "127.0.0.1:7480",
     store: Annotated[
-        StoreKind, typer.Option(help="Of one vmr alone (sqlite), or shared by several (etcd).")
+        StoreKind, typer.Option(help="Metadata store: sqlite for a single vmr, etcd for several.")
     ] = StoreKind.SQLITE,
-    member_id: Annotated[int, typer.Option(min=1, metavar="N", help="Which of --peers it is.")] = 1,
+    member_id: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of this vmr in --peers.")
+    ] = 1,
     peers: Peers = "",
     etcd: Etcd = "",
     *,
     access: EtcdAccess,
     leader_timeout: Annotated[
         float,
-        typer.Option(min=0.1, metavar="S", help="Longest silence before another one takes over."),
+        typer.Option(
+            min=0.1, metavar="S", help="Longest silence of a leader before another vmr takes over."
+        ),
     ] = limits.LEADER_SILENCE_S,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
@@ -85,7 +89,7 @@ def start(
     sync_rate: SyncRate = 0.0,
     retention_interval: Annotated[
         float,
-        typer.Option(min=0.01, metavar="S", help="How often to look for entries to be trimmed."),
+        typer.Option(min=0.01, metavar="S", help="How often retention runs."),
     ] = limits.RETENTION_INTERVAL_S,
     server: ServerOptions,
 ) -> None:
@@ -131,7 +135,7 @@ def _certificate(server: ServerOptions, member_id: int) -> str:
 
 
 def _serve(repository: MetadataRepository, name: str, members: list[str], tls: str) -> None:
-    """Serve until a signal. What is audited goes to the leader, which may be this server."""
+    """Serve until a signal. Audit entries are sent to the leader, which may be this server."""
     audited = Audited(
         repository,
         name,
@@ -148,7 +152,7 @@ def _serve(repository: MetadataRepository, name: str, members: list[str], tls: s
 
 def _check(store: StoreKind, etcd: str, peers: str) -> None:
     if store is StoreKind.ETCD and not (etcd and peers):
-        raise failures.UsageError("--store etcd needs --etcd and --peers, too")
+        raise failures.UsageError("--store etcd also needs --etcd and --peers")
     if store is StoreKind.SQLITE and (etcd or peers):
         raise failures.UsageError("--etcd and --peers are for --store etcd: give that, too")
 

@@ -34,15 +34,15 @@ Location = Annotated[
     typer.Option(
         metavar="NAME",
         show_default="one of its own",
-        help="What fails together with it, e.g. rack=a: replicas are spread over locations.",
+        help="Failure domain of the node, e.g. rack=a; replicas are spread over locations.",
     ),
 ]
 Sync = Annotated[
     SyncMode,
     typer.Option(
-        help="When data is forced to disk. always: before it counts as written. "
-        "interval: every 0.2 s, none: when the kernel decides; power loss may take the newest. "
-        "Chained and copyset logs: always."
+        help="When data is forced to disk. always: before it counts as written; "
+        "interval: every 0.2 s; none: when the kernel decides. With the last two, a power loss "
+        "may lose the newest entries. Chained and copyset logs are always synced."
     ),
 ]
 VolumeLimits = Annotated[
@@ -50,8 +50,8 @@ VolumeLimits = Annotated[
     typer.Option(
         metavar="DIR=SIZE",
         show_default="none",
-        help="Most that this node may store on a volume: DIR=100G, or DIR=80% of its file "
-        "system. Shortly before, it takes no appends. Repeatable.",
+        help="Limit for the data of this node on a volume: DIR=100G, or DIR=80% of its file "
+        "system. Shortly before the limit, the volume accepts no appends. Repeatable.",
     ),
 ]
 ScrubRate = Annotated[
@@ -59,8 +59,8 @@ ScrubRate = Annotated[
     typer.Option(
         min=0,
         metavar="MB/s",
-        help="How fast it reads all that it stores, again and again, to find and repair "
-        "damage; 0: not at all.",
+        help="Rate at which stored data is read in the background, to find and repair "
+        "damage; 0: never.",
     ),
 ]
 
@@ -72,15 +72,17 @@ def vsn() -> None:
 
 @command(app, variables="LOOM_VSN")
 def start(
-    cluster_id: Annotated[str, typer.Option(help="The cluster that this node belongs to.")],
+    cluster_id: Annotated[str, typer.Option(help="Id of the cluster.")],
     storage_node_id: Annotated[
-        int, typer.Option(min=1, max=limits.NODE_ID_MAX, help="This node's number in it.")
+        int, typer.Option(min=1, max=limits.NODE_ID_MAX, help="Number of this node in the cluster.")
     ],
     volumes: Annotated[
         list[str],
-        typer.Option(metavar="DIR", help="Where data lives: an existing directory. Repeatable."),
+        typer.Option(metavar="DIR", help="Directory for data; must exist. Repeatable."),
     ],
-    mr: Annotated[str, typer.Option(metavar="ADDR[,ADDR]", help="The metadata repository (vmr).")],
+    mr: Annotated[
+        str, typer.Option(metavar="ADDR[,ADDR]", help="Address of the metadata repository (vmr).")
+    ],
     listen: Listen,
     advertise: Advertise = None,
     location: Location = "",
@@ -92,7 +94,7 @@ def start(
         typer.Option(metavar="ADDR|none", help="Address of /healthz, /readyz and /metrics."),
     ] = "none",
     error_if_exists: Annotated[
-        bool, typer.Option("--error-if-exists", help="Refuse to start on data that is there.")
+        bool, typer.Option("--error-if-exists", help="Refuse to start if there is data.")
     ] = False,
     *,
     server: ServerOptions,
@@ -147,8 +149,8 @@ def damaged(
     if not delete or not found:
         return
     question = (
-        f"Delete this for good ({len(found)} files and directories, {size(sum(found.values()))})? "
-        "If a log is not whole (`loom status`), it may be the last copy of entries."
+        f"Delete these {len(found)} files and directories ({size(sum(found.values()))})? "
+        "If a log has problems (`loom status`), it may be the last copy of entries."
     )
     confirm(lambda: question, yes=yes)
     for path in map(Path, found):

@@ -1,4 +1,4 @@
-"""`loom acl …`: who may do what."""
+"""`loom acl …`: permissions."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
 AUDIT_RETENTION: Final = "90d"
 
-app = typer.Typer(help="Who may do what: grants of verbs and roles for patterns of names.")
+app = typer.Typer(help="Permissions: grants of verbs and roles for patterns of names.")
 
 Subject = Annotated[
     str,
-    typer.Argument(
-        metavar="WHO", help="Name of a client, anonymous, '*' for everybody, or role:NAME."
-    ),
+    typer.Argument(metavar="WHO", help="Name of a client, anonymous, '*' for all, or role:NAME."),
 ]
 What = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help=f"A verb, a role ({', '.join(ROLES)}), one of yours, role:NAME, or VERB:NAMES.",
+        help=f"A verb, VERB:NAMES, a role ({', '.join(ROLES)}), or a custom role:NAME.",
     ),
 ]
 Pattern = Annotated[
-    str, typer.Argument(metavar="NAMES", help="Of logs, registers or pipelines, as orders.*")
+    str,
+    typer.Argument(
+        metavar="NAMES", help="Pattern of logs, registers or pipelines, such as orders.*"
+    ),
 ]
 
 
@@ -55,7 +56,7 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     else:
         print("no grants: only certificates of operators, and tokens, have permissions")
     if not access.rules.enforced:
-        print("nothing is enforced: everybody may do everything until `loom acl enable`")
+        print("permissions are not enforced: everything is allowed until `loom acl enable`")
 
 
 @app.command()
@@ -66,15 +67,14 @@ def grant(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Grant a verb or a role; it counts at once. What is granted to role:NAME, all have to whom
-    role:NAME is granted."""
+    """Grant a verb or a role. Grants to role:NAME apply to all subjects of that role."""
     what, names = _parts(what, names)
     with connected_sync(cluster) as client:
         access = client.grant(Grant(who, what, names))
     text = f"{who} may {what}:{names}"
     if is_role(what):
         has = any(each.subject == what for each in access.rules.grants)
-        text = f"{who} has {what}" + ("" if has else f"; nothing is granted to {what} yet")
+        text = f"{who} has {what}" + ("" if has else f"; {what} has no grants yet")
     say(_fields(access), f"{text}{_behind(access)}", as_json=as_json)
 
 
@@ -86,7 +86,7 @@ def revoke(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Take a grant away, as `loom acl list` shows it."""
+    """Remove a grant, as shown by `loom acl list`."""
     what, names = _parts(what, names)
     with connected_sync(cluster) as client:
         access = client.revoke(Grant(who, what, names))
@@ -98,22 +98,24 @@ def revoke(
 def remove(
     who: Subject, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """Take all grants of a subject away; if it is a role, also from all who have it."""
-    changes.confirm_at_terminal(f"Take all grants of {who} away?", yes=yes)
+    """Remove all grants of a subject; if it is a role, also its assignments."""
+    changes.confirm_at_terminal(f"Remove all grants of {who}?", yes=yes)
     with connected_sync(cluster) as client:
         access = client.remove_subject(who)
-    say(_fields(access), f"{who} has no grants any more{_behind(access)}", as_json=as_json)
+    say(_fields(access), f"{who} no longer has any grants{_behind(access)}", as_json=as_json)
 
 
 @app.command()
 def check(
     who: Subject,
     verb: Annotated[Verb, typer.Argument(metavar="VERB", help="What they would do.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="With which log or the like.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the log, register or pipeline.")
+    ] = "",
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Say whether grants allow a request; exit code 1 if they do not."""
+    """Check whether grants allow a request; exit code 1 if they do not."""
     with connected_sync(cluster) as client:
         access = client.access()
     by = access.rules.reasons(who, verb, name)
@@ -128,8 +130,8 @@ def check(
 
 @app.command()
 def enable(yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """Enforce the grants: deny what is not granted, and note it in the audit log."""
-    changes.confirm_at_terminal("Deny from now on what is not granted?", yes=yes)
+    """Enforce permissions: deny everything that is not granted, and record it in the audit log."""
+    changes.confirm_at_terminal("Deny everything that is not granted from now on?", yes=yes)
     with connected_sync(cluster) as client:
         _make_audit_log(client)
         access = client.enforce_access(True)
@@ -138,15 +140,15 @@ def enable(yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False) 
 
 @app.command()
 def disable(yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """Allow everything to everybody again; grants and tokens stay."""
-    changes.confirm_at_terminal("Allow everything to everybody who connects?", yes=yes)
+    """Stop enforcing permissions; grants and tokens stay."""
+    changes.confirm_at_terminal("Allow everything to all who can connect?", yes=yes)
     with connected_sync(cluster) as client:
         access = client.enforce_access(False)
-    say(_fields(access), f"nothing is enforced{_behind(access)}", as_json=as_json)
+    say(_fields(access), f"permissions are not enforced{_behind(access)}", as_json=as_json)
 
 
 def _parts(what: str, names: str) -> tuple[str, str]:
-    """Return verb and names of append:orders.*, which is how tokens and denials write it."""
+    """Split append:orders.*, the form in tokens and denials, into verb and names."""
     verb, colon, pattern = what.partition(":")
     if not colon or is_role(what):
         return what, names

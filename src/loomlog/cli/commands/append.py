@@ -1,6 +1,6 @@
 """`loom append`: every line of the input becomes an entry, in the order of the lines.
 
-One batch is under way at a time, because only an awaited append is before the next one.
+One batch is in flight at a time, because only an awaited append is ordered before the next one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Advance = Callable[[int, int], None]  # by lines and bytes
 
 @dataclass(slots=True)
 class Tally:
-    """Counts what was acknowledged so far."""
+    """Counts acknowledged entries."""
 
     lines: int = 0
     first: int = 0
@@ -71,7 +71,7 @@ async def append(
             metavar="FILE",
             parser=_existing_file,
             show_default="standard input",
-            help="Where the lines are; - is standard input.",
+            help="File with the lines; - is standard input.",
         ),
     ] = None,
     form: Annotated[
@@ -79,14 +79,14 @@ async def append(
         typer.Option(
             "--format",
             metavar="|".join(FORMATS),
-            help="What a line is: the value as text or base64, or a JSON object with value, key, "
+            help="Format of a line: the value as text or base64, or a JSON object with value, key, "
             "timestamp and headers, as `loom tail --json` prints it.",
         ),
     ] = "text",
     key_separator: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", show_default="no keys", help="Lines are KEY, this text, VALUE."
+            metavar="TEXT", show_default="no keys", help="Text between key and value of a line."
         ),
     ] = None,
     header: Annotated[
@@ -94,18 +94,18 @@ async def append(
         typer.Option(
             metavar="NAME=VALUE",
             show_default=False,
-            help="A header of every entry; may be repeated.",
+            help="Header of every entry. Repeatable.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="At most this many lines at once.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, help="Lines per batch, at most.")] = 1000,
     expected_tail: Annotated[
         int | None,
         typer.Option(
             min=0,
             metavar="POSITION",
             show_default="any",
-            help="Append only directly behind this position (0: to an empty log): fail, and append "
-            "nothing more, if there is another entry.",
+            help="Append only if no entry follows this position (0: an empty log); otherwise fail "
+            "and append nothing more.",
         ),
     ] = None,
     cluster: Cluster = CLUSTER,
@@ -117,7 +117,7 @@ async def append(
     if key_separator == "":
         raise typer.BadParameter("must not be empty", param_hint="--key-separator")
     if key_separator is not None and form == "json":
-        raise UsageError("--key-separator: JSON lines have their keys in them")
+        raise UsageError("--key-separator cannot be used with JSON lines, which contain their keys")
     parse = parser(form, None if key_separator is None else os.fsencode(key_separator))
     headers = parse_headers(header or ())
     if headers:
@@ -141,7 +141,7 @@ async def append(
 
 
 def _with_headers(parse: Parse, headers: Mapping[str, bytes]) -> Parse:
-    """Return a parser that adds headers; those of a line count more."""
+    """Return a parser that adds headers; those of a line take precedence."""
 
     def parse_line(line: bytes, number: int) -> Record:
         record = parse(line, number)
@@ -177,7 +177,7 @@ async def _append_lines(
 
 @dataclass(slots=True)
 class Appender:
-    """Appends batch after batch, behind the expected tail and each other if one is given."""
+    """Appends batch after batch; with an expected tail, each directly after the previous one."""
 
     log: Log
     tally: Tally
@@ -191,7 +191,7 @@ class Appender:
 
 
 def batches(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
-    """Cut into batches of a good size; order is kept."""
+    """Split into batches of a suitable size, in order."""
     batch: list[bytes] = []
     batch_bytes = 0
     for line in lines:
@@ -209,12 +209,12 @@ def batches(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
 
 
 async def lines_as_they_come(fd: int) -> AsyncIterator[list[bytes]]:
-    """Yield lists of whole lines, without line ends: all that one read of the descriptor gave.
+    """Yield lists of complete lines, without line ends: those from one read of the descriptor.
 
-    A last line without an end counts as a line. Few lines come at a time from a person or a
-    slow program, many from a file, so a list is a natural batch.
+    A last line without a line end counts as a line. A terminal or a slow program produces few lines
+    at a time, a file many, so a list is a natural batch.
     """
-    rest: list[bytes] = []  # pieces of a line whose end has not come yet
+    rest: list[bytes] = []  # pieces of an incomplete line
     async for chunk in _chunks(fd):
         first, *others = chunk.split(b"\n")
         rest.append(first)

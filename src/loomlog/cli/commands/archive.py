@@ -1,4 +1,4 @@
-"""`loom archive …`: run the job that makes an archive, and look at what it made."""
+"""`loom archive …`: run the archive job, and inspect archives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(
         typer.Option(
             metavar="DIR|URI",
             show_default="where it is already",
-            help="Where the archive is made; every reader must reach it under the same name.",
+            help="Directory or URI of the archive; must be the same for all readers.",
         ),
     ] = None,
     until: Annotated[
@@ -55,14 +55,16 @@ def run(
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only what is older, by the writers' clocks: 12h, 7d."),
+        typer.Option(
+            metavar="TIME", help="Archive only older entries, by the writers' clocks: 12h, 7d."
+        ),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="All but the last N entries.")
+        int | None, typer.Option(min=0, metavar="N", help="Archive all but the last N entries.")
     ] = None,
     trim: Annotated[
         bool,
-        typer.Option("--trim", help="Then check every file against the log, and trim the log."),
+        typer.Option("--trim", help="Then trim the log, after checking every file against it."),
     ] = False,
     rows_per_file: Annotated[
         int, typer.Option(min=1, metavar="N", help="Entries in one file, at most.")
@@ -71,7 +73,7 @@ def run(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Archive a log; an interrupted run is completed by the next one."""
+    """Archive a log. The next run completes an interrupted one."""
     from loomlog.spark import archive_job
 
     if sum(given is not None for given in (until, older_than, keep)) > 1:
@@ -105,7 +107,7 @@ def status(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Show where archives are and how far they reach."""
+    """Show archives: location and range."""
     from loomlog.archive import record
 
     with connected_sync(cluster) as client:
@@ -151,7 +153,7 @@ def verify(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Read every file of the archive, and compare it with the log as far as that goes back."""
+    """Read every file of the archive, and compare it with the log as far as the log goes back."""
     from loomlog.spark import archive_job
 
     with connected_sync(cluster) as client, reported() as report, _tasks(spark_master) as on:
@@ -160,7 +162,7 @@ def verify(
     if as_json:
         print_json([{"file": c.file.name, "problem": c.problem} for c in checked])
     elif not problems:
-        print(f"the archive of {log} is whole; files: {len(checked)}")
+        print(f"the archive of {log} is complete; files: {len(checked)}")
     if problems:
         raise Corrupt("; ".join(problems))
 
@@ -169,15 +171,16 @@ def verify(
 def forget(
     log: LogName, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """End a log's archive: its files stay, but are no longer read as part of the log."""
+    """Detach a log's archive: its files stay, but are no longer read as part of the log."""
     from loomlog.spark import archive_job
 
     changes.confirm(
-        lambda: f"Forget the archive of {log}? What is only there is lost to readers.", yes=yes
+        lambda: f"Forget the archive of {log}? Entries that are only there become unreadable.",
+        yes=yes,
     )
     with connected_sync(cluster) as client:
         location = archive_job.forget(client, log).location
-    text = f"{log} has no archive any more; its files are still at {location}"
+    text = f"{log} no longer has an archive; its files are still at {location}"
     say({"log": log, "location": location}, text, as_json=as_json)
 
 
@@ -185,13 +188,15 @@ def forget(
 def restore(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="DIR|URI", help="A directory of backups, or the archive of one log."
-        ),
+        typer.Argument(metavar="DIR|URI", help="Directory of backups, or archive of one log."),
     ],
     logs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LOG]…", help="Of a backup: only these logs.", show_default=False),
+        typer.Argument(
+            metavar="[LOG]…",
+            help="Restore only this log of a backup. Repeatable.",
+            show_default=False,
+        ),
     ] = None,
     name: Annotated[
         str,
@@ -202,7 +207,7 @@ def restore(
         typer.Option(
             metavar="DIR|URI",
             show_default="in the log",
-            help="Keep the entries in an archive there, which every reader must reach.",
+            help="Restore entries as an archive in this directory, reachable by all readers.",
         ),
     ] = None,
     made: Made = "",
@@ -212,9 +217,9 @@ def restore(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Make logs again from a backup or an archive: entries get the positions that they had.
+    """Restore logs from a backup or an archive, with the positions of their entries.
 
-    A whole backup is restored with its registers and permissions."""
+    A complete backup also has registers and permissions."""
     from loomlog.archive.location import Location, uri_of
     from loomlog.client.backup import record, restore
 
@@ -228,7 +233,9 @@ def restore(
         named = name or directory.uri.rpartition("/")[2].rpartition("-")[0]
         wanted = [restore.archived_source(directory, named, record.LogSettings.default())]
     if name and len(wanted) != 1:
-        raise UsageError(f"--as names one log, and {len(wanted)} would be restored: name that one")
+        raise UsageError(
+            f"--as renames one log, but {len(wanted)} would be restored: name the log to restore"
+        )
     wanted = [s.adapted(name, replicas) for s in wanted]
     with connected_sync(cluster) as client, reported() as report:
         restored = restore.restore_logs(client, wanted, archive=archive, report=report)
@@ -278,14 +285,14 @@ def _print_outcome(outcome: ArchiveOutcome) -> None:
     )
     if outcome.files_checked:
         print(
-            f"{outcome.files_checked} files are as the log is; the log now begins at "
+            f"{outcome.files_checked} files agree with the log, which now begins at "
             f"{outcome.head:,}"
         )
 
 
 @contextmanager
 def _tasks(master: str) -> Iterator[RunTasks]:
-    """Run tasks on Spark, which is started with the first ones and ends with the command."""
+    """Run tasks on Spark, which starts with the first tasks and stops with the command."""
     from loomlog.spark.archive_tasks import tasks_on
 
     sessions: list[SparkSession] = []

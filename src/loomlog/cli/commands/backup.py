@@ -1,4 +1,4 @@
-"""`loom backup …`: back up a cluster while it runs. `loom archive restore` puts a backup back."""
+"""`loom backup …`: back up a running cluster. `loom archive restore` restores a backup."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
     from loomlog.client.backup.backup import Report
     from loomlog.client.backup.record import Backup
 
-app = typer.Typer(help="Back up a cluster while it runs; `loom archive restore` puts it back.")
+app = typer.Typer(help="Back up a running cluster; `loom archive restore` restores it.")
 
-Directory = Annotated[
-    str, typer.Argument(metavar="DIR|URI", help="The directory of the backups of a cluster.")
-]
+Directory = Annotated[str, typer.Argument(metavar="DIR|URI", help="Directory of the backups.")]
 Made = Annotated[
     str,
     typer.Option(
         "--made",
         metavar="TIME",
         show_default="the newest",
-        help="The backup of this time, as `loom backup list` shows it.",
+        help="Time of the backup, as shown by `loom backup list`.",
     ),
 ]
 
@@ -38,7 +36,9 @@ def run(
     directory: Directory,
     logs: Annotated[
         list[str] | None,
-        typer.Option("--log", metavar="LOG", show_default="all", help="Only this log; repeat it."),
+        typer.Option(
+            "--log", metavar="LOG", show_default="all", help="Back up only this log. Repeatable."
+        ),
     ] = None,
     rows_per_file: Annotated[
         int, typer.Option(min=1, metavar="N", help="Entries in one file, at most.")
@@ -46,7 +46,7 @@ def run(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Back up logs, registers and permissions. Only entries that are not there yet are written."""
+    """Back up logs, registers and permissions, incrementally."""
     from loomlog.client.backup import backup
 
     with connected_sync(cluster) as client, reported() as report:
@@ -100,7 +100,7 @@ def verify(directory: Directory, made: Made = "", as_json: Json = False) -> None
     if as_json:
         print_json({"made": chosen.made, "files": files})
     else:
-        print(f"the backup of {chosen.made} is whole; files: {files}")
+        print(f"the backup of {chosen.made} is complete; files: {files}")
 
 
 def summary(backup: Backup) -> dict[str, Any]:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from loomlog.cli.bench.reports import BenchReport
     from loomlog.cli.bench.run import BenchSettings
 
-app = typer.Typer(help="Measure a cluster: without a command, appends, reads and subscriptions.")
+app = typer.Typer(help="Benchmarks: without a command, of appends, reads and subscriptions.")
 
 
 class Measurement(NamedTuple):
-    """A measurement; it announces this many scenarios on its way."""
+    """A measurement that announces this many scenarios."""
 
     scenarios: int
     measure: Callable[[Progress], Coroutine[Any, Any, BenchReport]]
@@ -46,7 +46,7 @@ Protocol = Annotated[str, typer.Option(help="Of a fresh log.")]
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """Options of measurements that need a cluster of their own."""
+    """Options of measurements that need a private cluster."""
 
     sync: Sync = None
     data: Data = None
@@ -68,7 +68,7 @@ class Where:
 
     up: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Measure a private cluster of N nodes instead."),
+        typer.Option(min=1, metavar="N", help="Measure a private cluster of N nodes."),
     ] = None
     sync: Sync = None
     data: Data = None
@@ -76,7 +76,7 @@ class Where:
         bool,
         typer.Option(
             "--secure",
-            help="With --up: a private cluster with TLS, in turn with one without, and the ratios.",
+            help="With --up: alternate between clusters with and without TLS; show ratios.",
         ),
     ] = False
     cluster: Cluster = CLUSTER
@@ -106,7 +106,7 @@ class Load:
     ] = None
     sizes: Annotated[str, typer.Option(metavar="N,N", help="Bytes of a record.")] = "128,1024"
     batch: Annotated[
-        str, typer.Option(metavar="N,N", help="Records of an append_many; 1: many append().")
+        str, typer.Option(metavar="N,N", help="Records per append_many(); 1: concurrent append().")
     ] = "1,500"
     seconds: Seconds = 5.0
     concurrency: Annotated[int, typer.Option(min=1, help="Callers of append().")] = 1024
@@ -115,7 +115,7 @@ class Load:
         str | None,
         typer.Option(
             metavar="PROTOCOL",
-            help="Measure a second fresh log of this protocol in turn, and the ratios to it.",
+            help="Alternate with a second fresh log of this protocol, and show ratios.",
         ),
     ] = None
     streams: Annotated[int, typer.Option(min=1, help="Of a fresh log.")] = 1
@@ -131,8 +131,8 @@ class Load:
             raise typer.BadParameter("not with --against", param_hint="--secure")
         sizes, batches = _numbers(self.sizes, "--sizes"), _numbers(self.batch, "--batch")
         if max(sizes) * max(batches) > BATCH_BYTES_MAX:
-            most = f"{max(batches):,} records of {max(sizes):,} bytes are more than the"
-            words = f"{most} {BATCH_BYTES_MAX:,} bytes of a batch: choose a smaller --batch or size"
+            most = f"{max(batches):,} records of {max(sizes):,} bytes exceed the"
+            words = f"{most} limit of {BATCH_BYTES_MAX:,} bytes: choose a smaller --batch or size"
             raise typer.BadParameter(words, param_hint="--sizes")
         return BenchSettings(
             log=self.log,
@@ -170,14 +170,14 @@ ALL = ("append", "read", "subscribe")
 
 @default_command(app)
 def bench(invocation: typer.Context, where: Where, load: Load, output: Output) -> None:
-    """Measure appends, reads, subscriptions, latency and idle cost, or what a command names."""
+    """Measure appends, reads, subscriptions, latency and idle cost, or run one benchmark."""
     named = invocation.invoked_subcommand
     if named is None:
         _bench(ALL, where, load, output)
         return
     given = [p for p in invocation.params if _is_given(invocation, p)]
     if given:
-        raise UsageError(f"options belong behind the command: loom bench {named} …")
+        raise UsageError(f"put options after the command: loom bench {named} …")
 
 
 def _is_given(invocation: typer.Context, parameter: str) -> bool:
@@ -199,7 +199,7 @@ def read(where: Where, load: Load, output: Output) -> None:
 
 @command(app)
 def subscribe(where: Where, load: Load, output: Output) -> None:
-    """Measure subscriptions: of what is there, and of new entries."""
+    """Measure subscriptions, to existing and to new entries."""
     _bench(("subscribe",), where, load, output)
 
 
@@ -232,17 +232,18 @@ def compare(
     before: Annotated[Path, typer.Argument(metavar="BEFORE.json", exists=True, dir_okay=False)],
     after: Annotated[Path, typer.Argument(metavar="AFTER.json", exists=True, dir_okay=False)],
     noise: Annotated[
-        float, typer.Option(min=0, metavar="PERCENT", help="Differences up to this are noise.")
+        float,
+        typer.Option(min=0, metavar="PERCENT", help="Share of differences that count as noise."),
     ] = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Compare two saved reports: ratios, and what is better or worse beyond noise."""
+    """Compare two saved reports: ratios, and differences that exceed the noise."""
     from loomlog.cli.bench import comparison
 
     _print(comparison.compare(before, after, noise / 100), as_json=as_json)
 
 
-# ---- something else, on private clusters
+# ---- other measurements, on private clusters
 
 
 @command(app)
@@ -250,10 +251,10 @@ def failover(
     private: Private,
     protocol: Protocol = "ordered",
     fill_megabytes: Annotated[
-        float, typer.Option(min=0, metavar="N", help="Stored before the kill.")
+        float, typer.Option(min=0, metavar="N", help="MB stored before the kill.")
     ] = 400.0,
 ) -> None:
-    """Measure what a client feels of kill -9 of a node. Private cluster."""
+    """Measure the stall of appends when a node is killed. Private cluster."""
     from loomlog.cli.bench import failover
 
     target = private.target()
@@ -268,8 +269,7 @@ def takeover(
         int, typer.Option(min=1, metavar="N", help="Log streams of a commit round.")
     ] = 10_000,
 ) -> None:
-    """Measure one metadata repository against three, and the loss of their leader. Private
-    clusters."""
+    """Measure one metadata repository against three, and leader failures. Private clusters."""
     from loomlog.cli.bench import takeovers
 
     measure = partial(takeovers.measure, private.target(), private.seconds, round_streams)
@@ -288,6 +288,24 @@ def switch(
     private.run(switches.SCENARIOS, measure)
 
 
+@command(app)
+def steady(
+    private: Private,
+    protocol: Protocol = "ordered",
+    size: Annotated[int, typer.Option(min=1, metavar="N", help="Bytes of a record.")] = 128,
+    share: Annotated[
+        float, typer.Option(min=0.01, max=1.0, metavar="SHARE", help="Of the peak.")
+    ] = 0.7,
+) -> None:
+    """Measure how steady appends are close to the peak, beside retention, scrubs and readers: the
+    tail of their latency, stalls, and memory over time. Private cluster."""
+    from loomlog.cli.bench import steadiness
+
+    target = private.target()
+    measure = partial(steadiness.measure, target, protocol, size, share, private.seconds)
+    private.run(steadiness.SCENARIOS, measure)
+
+
 @command(app, "many-logs")
 def many_logs(
     logs: Annotated[int, typer.Argument(min=1, metavar="N", help="How many.")],
@@ -296,7 +314,7 @@ def many_logs(
     protocol: Protocol = "ordered",
     replicas: Replicas = 3,
 ) -> None:
-    """Measure N logs that get an append a second each. Private cluster."""
+    """Measure N logs with one append per second each. Private cluster."""
     from loomlog.cli.bench import many_logs
 
     target = private.target(up)
@@ -318,16 +336,14 @@ def spark(
 
 @command(app)
 def start(
-    gigabytes: Annotated[
-        float, typer.Argument(min=0.001, metavar="GB", help="What the node stores.")
-    ],
+    gigabytes: Annotated[float, typer.Argument(min=0.001, metavar="GB", help="Data on the node.")],
     private: Private,
     protocol: Protocol = "ordered",
     small: Annotated[
-        bool, typer.Option("--small", help="In blocks of one record of 1 KiB each.")
+        bool, typer.Option("--small", help="Store blocks of one record of 1 KiB each.")
     ] = False,
 ) -> None:
-    """Measure how long a storage node that stores GB gigabytes takes to start. Private cluster."""
+    """Measure how long a storage node with GB gigabytes takes to start. Private cluster."""
     from loomlog.cli.bench import start
 
     private.run(
@@ -352,5 +368,5 @@ def _print(report: BenchReport, *, as_json: bool) -> None:
 def _numbers(text: str, option: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"{text!r} is no list like 128,1024", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a list such as 128,1024", param_hint=option)
     return tuple(int(part) for part in parts)

@@ -19,25 +19,31 @@ from loomlog.net.credentials import REVOKED
 if TYPE_CHECKING:
     from loomlog.net.certificates import Certificate
 
-app = typer.Typer(help="Certificates: who may be a server of the cluster, and who a client.")
+app = typer.Typer(help="Certificates of servers and clients.")
 
 CERTS: Final = Path("certs")
 _NOTICE_DAYS: Final = 30.0
 
 Directory = Annotated[
     Path,
-    typer.Option("--dir", envvar="LOOM_CERTS", metavar="DIR", help="Where the authority is."),
+    typer.Option(
+        "--dir", envvar="LOOM_CERTS", metavar="DIR", help="Directory of the certificate authority."
+    ),
 ]
 Hosts = Annotated[
     list[str],
     typer.Option(
-        "--host", metavar="HOST", help="A name or IP address that others use for it. Repeatable."
+        "--host",
+        metavar="HOST",
+        help="Host name or IP address that others use for the server. Repeatable.",
     ),
 ]
-Days = Annotated[float, typer.Option(metavar="N", help="How long it is valid.")]
+Days = Annotated[float, typer.Option(metavar="N", help="Validity of the certificate.")]
 File = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="Such as certs/node-3.pem, or a name in the directory."),
+    typer.Argument(
+        metavar="FILE", help="File such as certs/node-3.pem, or its name in the directory."
+    ),
 ]
 Number = Annotated[int, typer.Argument(metavar="N", min=1, max=limits.NODE_ID_MAX)]
 
@@ -45,18 +51,18 @@ Number = Annotated[int, typer.Argument(metavar="N", min=1, max=limits.NODE_ID_MA
 @app.command("init")
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", envvar="LOOM_CERTS")] = CERTS,
-    cluster_id: Annotated[str, typer.Option(help="The cluster that it signs for.")] = "local",
+    cluster_id: Annotated[str, typer.Option(help="Id of the cluster.")] = "local",
     days: Days = 3650,
     as_json: Json = False,
 ) -> None:
-    """Make the authority of a cluster, which signs all its certificates."""
+    """Create the certificate authority of a cluster."""
     from loomlog.net.certificates import AUTHORITY_KEY, create_authority
 
     file = create_authority(directory, cluster_id, days)
     key = directory / AUTHORITY_KEY
     say(
         {"cluster_id": cluster_id, "file": str(file), "key": str(key)},
-        f"{file} is what everybody trusts; keep {key} secret, servers do not need it",
+        f"distribute {file} to all servers and clients; keep {key} secret, servers do not need it",
         as_json=as_json,
     )
 
@@ -69,7 +75,7 @@ def node(
     days: Days = 365,
     as_json: Json = False,
 ) -> None:
-    """Make the certificate of a storage node."""
+    """Create the certificate of a storage node."""
     _create(directory, "node", number=number, hosts=host, days=days, as_json=as_json)
 
 
@@ -81,7 +87,7 @@ def metadata(
     days: Days = 365,
     as_json: Json = False,
 ) -> None:
-    """Make the certificate of a metadata repository."""
+    """Create the certificate of a metadata repository."""
     _create(directory, "metadata", number=number, hosts=host, days=days, as_json=as_json)
 
 
@@ -89,13 +95,16 @@ def metadata(
 def client(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     operator: Annotated[
-        bool, typer.Option("--operator", help="Somebody who may do everything.")
+        bool,
+        typer.Option(
+            "--operator", help="Create an operator's certificate, which has all permissions."
+        ),
     ] = False,
     directory: Directory = CERTS,
     days: Days = 365,
     as_json: Json = False,
 ) -> None:
-    """Make the certificate of a user or a program."""
+    """Create the certificate of a user or a program."""
     kind: Kind = "operator" if operator else "client"
     _create(directory, kind, name=name, days=days, as_json=as_json)
 
@@ -157,9 +166,9 @@ def renew(
     days: Days = 365,
     as_json: Json = False,
 ) -> None:
-    """Make new keys and certificates for the same holders and hosts.
+    """Create new keys and certificates for the same holders and hosts.
 
-    The newest authority signs them. Servers use new files once they are there."""
+    The newest authority signs them. Servers use new files without a restart."""
     from loomlog.net.certificates import list_certificates, renew_certificate
 
     found = {
@@ -169,7 +178,7 @@ def renew(
     }
     names = [Path(file).name for file in files or found]
     if unknown := [name for name in names if name not in found]:
-        raise NotFound(f"{directory} has no {unknown[0]}: `loom certs list` shows what is there")
+        raise NotFound(f"{directory} has no {unknown[0]}: `loom certs list` shows the files")
     renewed = [str(renew_certificate(directory, found[name], days)) for name in names]
     say({"files": renewed}, f"renewed {', '.join(names) or 'nothing'}", as_json=as_json)
 
@@ -181,45 +190,45 @@ def revoke(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Refuse a certificate from now on.
+    """Revoke a certificate.
 
-    Give everybody the file `revoked`, which is beside ca.pem. Servers that get it close open
-    connections of its holder, too."""
+    Distribute the file `revoked`, next to ca.pem, to all servers. They then also close open
+    connections with that certificate."""
     from loomlog.net.certificates import read_certificate, revoke_certificate
 
     file = _found(file, directory)
     holder = read_certificate(file).principal
-    confirm(lambda: f"Refuse this certificate of {holder}?", yes=yes)
+    confirm(lambda: f"Revoke this certificate of {holder}?", yes=yes)
     revoke_certificate(directory, file)
-    text = f"servers that get {directory / REVOKED} refuse this certificate of {holder}"
+    text = f"servers with the new {directory / REVOKED} refuse this certificate of {holder}"
     say({"file": str(file), "holder": holder.uri}, text, as_json=as_json)
 
 
 @app.command("rotate")
 def rotate(directory: Directory = CERTS, days: Days = 3650, as_json: Json = False) -> None:
-    """Make a new authority; the old one stays trusted.
+    """Create a new authority; the old one stays trusted.
 
-    Give everybody the new ca.pem, run `loom certs renew`, give everybody the renewed certificates,
-    and run `loom certs retire`."""
+    Distribute the new ca.pem, run `loom certs renew`, distribute the renewed certificates, and run
+    `loom certs retire`."""
     from loomlog.net.certificates import rotate_authority
 
     file = rotate_authority(directory, days)
-    text = f"{file} trusts a new authority, too; when all have it: `loom certs renew`"
+    text = f"{file} now also has the new authority; distribute it, then run `loom certs renew`"
     say({"file": str(file)}, text, as_json=as_json)
 
 
 @app.command("retire")
 def retire(directory: Directory = CERTS, as_json: Json = False) -> None:
-    """Trust the newest authority only."""
+    """Trust only the newest authority."""
     from loomlog.net.certificates import retire_authorities
 
     count = retire_authorities(directory)
-    text = f"{count} older authorities are not trusted any more by those who get the new ca.pem"
+    text = f"servers and clients with the new ca.pem no longer trust {count} older authorities"
     say({"retired": count}, text, as_json=as_json)
 
 
 def _found(file: Path, directory: Path) -> Path:
-    """Return the path of a file that may be named as `loom certs list` does."""
+    """Return the path of a file, which may be named as in `loom certs list`."""
     listed = directory / file.name
     return listed if file == Path(file.name) and not file.exists() and listed.exists() else file
 

@@ -1,4 +1,4 @@
-"""`loom checkpoint …`: where readers are."""
+"""`loom checkpoint …`: readers' positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loomlog.errors import NotFound, Unavailable
 if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingLog
 
-app = typer.Typer(help="Where readers are: named positions that the cluster keeps.")
+app = typer.Typer(help="Readers' positions, stored by the cluster under a name.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the checkpoint.")]
 
@@ -38,7 +38,7 @@ def list_all(log: LogOrAll = None, cluster: Cluster = CLUSTER, as_json: Json = F
         return
     if not found:
         where = f"{log or 'the cluster'} has no checkpoints"
-        print(f"{where}: `loom tail {log or 'LOG'} --checkpoint NAME` makes one")
+        print(f"{where}: `loom tail {log or 'LOG'} --checkpoint NAME` creates one")
         return
     table = new_table("log", "checkpoint", "position", "behind", "changed")
     for each in found:
@@ -82,13 +82,13 @@ def set_to(
         typer.Argument(
             parser=read_position_or_0,
             metavar="POSITION",
-            help="The last one that the reader is done with, as 4200 or e3n17; 0: none.",
+            help="Last processed position, such as 4200 or e3n17; 0: none.",
         ),
     ],
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Move a checkpoint, forward or back, or make it."""
+    """Create a checkpoint, or move it forward or back."""
     with connected_sync(cluster) as client:
         client.log(log).checkpoint(name).set(position, back=True)
     fields = {"log": log, "name": name, "position": position}

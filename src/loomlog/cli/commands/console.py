@@ -34,13 +34,15 @@ def console(
         typer.Option(
             metavar="ADDR[,ADDR…]",
             show_default=False,
-            help="HTTP addresses of servers: the console shows latencies from their metrics.",
+            help="HTTP addresses of servers, to show latencies from their metrics.",
         ),
     ] = "",
     certificate: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", show_default="that of --tls", help="For HTTPS: a PEM file with its key."
+            metavar="FILE",
+            show_default="that of --tls",
+            help="Certificate for HTTPS: a PEM file with its key.",
         ),
     ] = None,
     *,
@@ -48,7 +50,7 @@ def console(
 ) -> None:
     """Serve the HTTP API and the web console of a cluster, until Ctrl-C.
 
-    Callers and visitors act with their own tokens, and without one as anonymous."""
+    Visitors and API callers use their own tokens; without one they are anonymous."""
     if not is_installed():
         raise LoomError("packages are missing: pip install 'loomlog[console]'")
     from loomlog.client.cluster import parse_addresses
@@ -58,7 +60,10 @@ def console(
     server.check_exposed(listen)
     if os.environ.get(VARIABLE) and not server.tls:
         raise UsageError(f"{VARIABLE} is set, but a console needs --tls with its own certificate")
-    for name in ("LOOM_TOKEN", "LOOM_TOKEN_FILE"):  # our rights are not those of callers
+    for name in (
+        "LOOM_TOKEN",
+        "LOOM_TOKEN_FILE",
+    ):  # callers must not get this process's permissions
         os.environ.pop(name, None)
     server.set_up("console")
     servers = parse_addresses(metrics) if metrics else []
@@ -74,10 +79,10 @@ def console(
 
 
 def _credentials(tls: str, certificate: Path | None) -> tuple[Path | None, Path | None]:
-    """Return the file of authorities of the cluster, and the certificate for HTTPS."""
+    """Return the file with the cluster's authorities, and the certificate for HTTPS."""
     if not tls:
         if certificate is not None:
-            raise UsageError("--certificate: give --tls, too, for the connections to the cluster")
+            raise UsageError("--certificate also needs --tls, for the connections to the cluster")
         return None, None
     place = Path(tls)
     if place.is_dir():

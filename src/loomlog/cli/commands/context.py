@@ -27,7 +27,7 @@ def list_all(as_json: Json = False) -> None:
         print_json({"current": contexts.current, "contexts": found})
         return
     if not contexts.by_name:
-        print("no contexts yet: make one with `loom context set NAME ADDR`")
+        print("no contexts yet: create one with `loom context set NAME ADDR`")
         return
     table = new_table("", "context", "cluster", "tls", "token file")
     for name, each in sorted(contexts.by_name.items()):
@@ -40,7 +40,7 @@ def list_all(as_json: Json = False) -> None:
 def set_to(
     name: Name,
     cluster: Annotated[
-        str, typer.Argument(metavar="ADDR[,ADDR…]", help="The metadata repositories.")
+        str, typer.Argument(metavar="ADDR[,ADDR…]", help="Addresses of the metadata repositories.")
     ],
     tls: Annotated[
         Path | None,
@@ -48,7 +48,7 @@ def set_to(
             metavar="DIR|FILE",
             exists=True,
             show_default="plain TCP",
-            help="Certificate that `loom certs` made.",
+            help="Certificate from `loom certs`.",
         ),
     ] = None,
     token_file: Annotated[
@@ -59,7 +59,7 @@ def set_to(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make or change a context. The first one is used at once."""
+    """Create or change a context. Commands use the first one at once."""
     for address in cluster.split(","):
         split_address(address)
     contexts = Contexts.load()
@@ -74,17 +74,17 @@ def set_to(
 
 @app.command()
 def use(name: Name, as_json: Json = False) -> None:
-    """Let commands use this cluster unless they are given another."""
+    """Make this cluster the default of commands."""
     contexts = Contexts.load()
     found = contexts.get(name)
     contexts.current = name
     contexts.save()
-    say({"current": name}, f"commands use {name} now: {found.cluster}", as_json=as_json)
+    say({"current": name}, f"commands now use {name}: {found.cluster}", as_json=as_json)
 
 
 @app.command()
 def delete(name: Name, as_json: Json = False) -> None:
-    """Forget a context; its cluster is not touched."""
+    """Delete a context, not its cluster."""
     contexts = Contexts.load()
     contexts.get(name)
     del contexts.by_name[name]

@@ -16,7 +16,7 @@ _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 async def doctor(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
     """Check servers, disks, clocks, versions and metadata, and say what to fix.
 
-    Servers are asked from this machine, at the addresses that they advertise. Ends with 1 if there
+    Checks run from this machine, at the servers' advertised addresses. The exit code is 1 if there
     is a problem."""
     from loomlog.client.diagnosis import PROBLEM, addresses_of, ask, diagnose
 

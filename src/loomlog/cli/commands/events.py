@@ -1,4 +1,4 @@
-"""`loom events`: what happened in the cluster, and what happens now."""
+"""`loom events`: the cluster's timeline, past and current."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loomlog.errors import Retryable
 if TYPE_CHECKING:
     from loomlog.wire.events import EventInfo
 
-LAST: Final = 20  # events, unless --since says from when
+LAST: Final = 20  # events, without --since
 LOOK_S: Final = 1.0
 
 
@@ -25,7 +25,7 @@ async def events(
     since: Annotated[
         Any,
         typer.Option(
-            parser=parse_moment, metavar="TIME", help="From this time on: 1h (ago), 2026-11-16."
+            parser=parse_moment, metavar="TIME", help="Begin at this time: 1h (ago), 2026-11-16."
         ),
     ] = None,
     count: Annotated[
@@ -38,7 +38,7 @@ async def events(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Show what happened: nodes, epochs, seals, switches, conditions, operators' actions."""
+    """Show the timeline: nodes, epochs, seals, switches, conditions, operators' actions."""
     async with connected(cluster) as client:
         found = await client.events(since)
         last = found[-1].id if found else 0
@@ -50,7 +50,7 @@ async def events(
             try:
                 found = await client.events(since, after=last)
             except Retryable:
-                continue  # nobody leads: there will be an event about that
+                continue  # no leader: there will be an event about that
             last = found[-1].id if found else last
             _show(found, as_json=as_json)
         if not found and not as_json:

@@ -1,4 +1,4 @@
-"""`loom group …`: consumer groups, and how far they are."""
+"""`loom group …`: consumer groups and their progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def list_all(log: LogOrAll = None, cluster: Cluster = CLUSTER, as_json: Json = F
         print_json([{"log": name, **_fields(info)} for name, info in groups])
         return
     if not groups:
-        print(f"{log or 'the cluster'} has no groups: `loom tail LOG --group NAME` makes one")
+        print(f"{log or 'the cluster'} has no groups: `loom tail LOG --group NAME` creates one")
         return
     table = new_table("log", "group", "members", "shards", "position", "behind")
     for name, info in groups:
@@ -80,8 +80,8 @@ def reset(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Let a group without members begin somewhere else."""
-    changes.confirm(lambda: f"Let group {name} of {log} begin at {start}?", yes=yes)
+    """Move a group without members to another position."""
+    changes.confirm(lambda: f"Move group {name} of {log} to {start}?", yes=yes)
     with connected_sync(cluster) as client:
         info = client.log(log).group(name).reset(start)
     text = f"group {name} of {log} continues at {info.position + 1}"

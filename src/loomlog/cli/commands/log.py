@@ -1,4 +1,4 @@
-"""`loom log …`: what the cluster holds, and how to change it."""
+"""`loom log …`: logs and their settings."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ from loomlog.errors import Unavailable
 if TYPE_CHECKING:
     from loomlog import BlockingCluster, LogInfo
 
-app = typer.Typer(help="Make, list, describe, switch, check, trim and delete logs.")
+app = typer.Typer(help="Create, list, describe, switch, check, trim and delete logs.")
 
-STREAMS = typer.Option(min=1, help="More streams, more bandwidth; not of copyset.")
-REPLICAS = typer.Option(min=1, help="Nodes that hold each entry.")
+STREAMS = typer.Option(min=1, help="Number of streams: more give more bandwidth; not for copyset.")
+REPLICAS = typer.Option(min=1, help="Number of nodes that store each entry.")
 MIN_REPLICAS = typer.Option(
     min=1,
-    show_default="one less than --replicas, at least 2 of several",
-    help="Appends continue with this many while nodes are away.",
+    show_default="one less than --replicas, at least 2 if there are several",
+    help="Appends continue with this many replicas while nodes are away.",
 )
-COMPRESSION = typer.Option(help="none, lz4 or zstd; clients compress batches.")
-PROTOCOL = typer.Option(help="ordered, chained or copyset.")
+COMPRESSION = typer.Option(help="Compression of batches by clients: none, lz4 or zstd.")
+PROTOCOL = typer.Option(help="Protocol: ordered, chained or copyset.")
 
 
 @app.command()
@@ -72,7 +72,7 @@ def create(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Make a log."""
+    """Create a log."""
     with connected_sync(cluster) as client:
         made = client.create_log(
             log,
@@ -111,7 +111,7 @@ def list_all(
         shown, hidden = shown_logs(logs, all_logs=all_logs)
         console().print(*([log_table(shown)] if shown else []), *([hidden] if hidden else []))
     else:
-        print("no logs yet: make one with `loom log create NAME`")
+        print("no logs yet: create one with `loom log create NAME`")
 
 
 @app.command()
@@ -136,7 +136,7 @@ def _as_far_as_known(client: BlockingCluster, name: str) -> LogInfo:
     except Unavailable as error:
         for info in client.logs():
             if info.name == name:
-                print(f"it may end further on than is shown: {error}", file=sys.stderr)
+                print(f"its tail may be higher than shown: {error}", file=sys.stderr)
                 return replace(info, tail=None)
         raise
 
@@ -174,7 +174,7 @@ def set_retention(
         str | None,
         typer.Argument(
             metavar="[TIME|none]",
-            help="How long entries stay: 12h, 7d, or none.",
+            help="Age limit of entries: 12h, 7d, or none.",
             show_default=False,
         ),
     ] = None,
@@ -182,16 +182,16 @@ def set_retention(
         str | None,
         typer.Option(
             metavar="SIZE|none",
-            help="Keep the newest entries of this size: 500M, 10G, or none: all.",
+            help="Size limit: keep the newest 500M, 10G, or none.",
             show_default=False,
         ),
     ] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Change how long entries stay, and how much of them; none: forever, and all."""
+    """Change the retention of a log by age or size; none removes a limit."""
     if retention is None and retention_bytes is None:
-        raise UsageError("give a time, --retention-bytes, or both: nothing would change")
+        raise UsageError("nothing to change: give a time, --retention-bytes, or both")
     with connected_sync(cluster) as client:
         info = client.log(log).set_retention(
             _wanted(retention), retention_bytes=_wanted(retention_bytes)
@@ -219,13 +219,13 @@ def find_time(
         str,
         typer.Argument(
             metavar="TIME",
-            help="As 2026-11-16T03:00, in UTC unless it says so; or 1h (ago).",
+            help="Time such as 2026-11-16T03:00 (UTC by default), or 1h (ago).",
         ),
     ],
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Show the first position of a time, by the writers' clocks."""
+    """Show the first position at or after a time, by the writers' clocks."""
     wanted = parse_moment(moment)
     time = wanted.isoformat()
     with connected_sync(cluster) as client:
@@ -233,7 +233,7 @@ def find_time(
         exists = position <= client.log(log).tail()
     text = f"{time} begins in {log} at {position}"
     if not exists:
-        text = f"{log} has nothing from {time} on: it would begin at {position}"
+        text = f"{log} has no entries from {time} on; the next position is {position}"
     fields = {"log": log, "time": time, "position": position, "found": exists}
     say(fields, text, as_json=as_json)
 
@@ -246,7 +246,7 @@ def trim(
         typer.Argument(
             parser=read_position,
             metavar="POSITION",
-            help="The last one to drop, as 4200 or e3n17.",
+            help="Last position to delete, such as 4200 or e3n17.",
         ),
     ],
     yes: Yes = False,
@@ -276,6 +276,6 @@ def delete(
 
 @command(app)
 def scrub(log: LogName, how: Invocation) -> None:
-    """Check all that is stored of a log, on all nodes; repair what is corrupt or missing."""
+    """Check all stored data of a log on all nodes; repair corrupt or missing data."""
     with connected_sync(how.cluster) as client:
         follow_scrub(f"log {log!r}", partial(client.scrub_log, log), how)

@@ -1,8 +1,8 @@
-"""`loom maintenance`: restart all servers one after the other, within what the logs tolerate.
+"""`loom maintenance`: restart all servers one at a time, without failed appends.
 
 Storage nodes come first, then metadata repositories, the leader last. A server is restarted when
-every log has all its copies, so that at most one of them is missing at any time. Nothing is
-recorded: after an interruption the command begins again, and servers may be restarted twice.
+every log has all its copies, so that at most one of them is missing at any time. The command keeps
+no state: after an interruption it begins again, and servers may be restarted twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from loomlog.client.operator_results import NodesOutage
     from loomlog.types import NodeId
 
-HAND_OVER_S: Final = 10.0  # then it is restarted all the same: a sequencer that is gone is replaced
+HAND_OVER_S: Final = 10.0  # then it is restarted anyway: a sequencer that is gone is replaced
 NODE, REPOSITORY = "vsn", "vmr"
 
 
@@ -81,14 +81,16 @@ async def maintenance(
         str,
         typer.Option(
             metavar="COMMAND",
-            show_default="wait until somebody restarts it",
-            help="Restarts a server, e.g. 'systemctl restart {kind}@{id}'. {kind} is vsn or vmr, "
-            "{id} its number, {address} its address.",
+            show_default="wait until you restart it",
+            help="Command that restarts a server, e.g. 'systemctl restart {kind}@{id}'. {kind} is "
+            "vsn or vmr, {id} its number, {address} its address.",
         ),
     ] = "",
     nodes: Annotated[
         str,
-        typer.Option(metavar="N,N,…", show_default="all servers", help="Only these storage nodes."),
+        typer.Option(
+            metavar="N,N,…", show_default="all servers", help="Restart only these storage nodes."
+        ),
     ] = "",
     timeout: Annotated[
         float,
@@ -98,7 +100,7 @@ async def maintenance(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Restart all servers one after the other; appends pause at most, and never fail."""
+    """Restart all servers one at a time; appends may pause, but do not fail."""
     _check_command(restart_command)
     async with connected(cluster) as client:
         servers = servers_in_order(await client.status(), read_nodes(nodes))
@@ -151,7 +153,7 @@ async def _confirm(client: Client, servers: list[Server], *, yes: bool) -> None:
         some = ", ".join(list(pausing)[:3]) + (" …" if len(pausing) > 3 else "")
         question = (
             f"{len(pausing)} logs need every one of their nodes ({some}): their appends or reads "
-            "wait while one is restarted. Go on?"
+            "wait while one is restarted. Continue?"
         )
         await asyncio.to_thread(changes.confirm, lambda: question, yes=yes)
 
@@ -210,8 +212,8 @@ class _Restarts:
             raise LoomError(f"cannot run {words[0]}: {error.strerror}") from None
         if code := await process.wait():
             raise LoomError(
-                f"the command for {server.name} ended with code {code}: see whether it runs, and "
-                "begin again"
+                f"the command for {server.name} ended with code {code}: check whether it runs, and "
+                "run this command again"
             )
 
     async def _until_back(self, server: Server, began_s: float) -> None:
@@ -259,7 +261,7 @@ def _sequenced_by(status: ClusterStatus, node: NodeId) -> int:
 
 
 async def _until(look: Callable[[], Awaitable[WaitProgress]], limit_s: Callable[[], float]) -> None:
-    """Look until it is finished. A Timeout names the progress."""
+    """Poll until it is finished. A Timeout reports the progress."""
     began_s, text = _now_s(), "the metadata repository does not answer"
     with changes.bar() as show:
         while True:

@@ -1,4 +1,4 @@
-"""`loom metadata …`: the metadata repositories of a cluster, and its metadata as a file."""
+"""`loom metadata …`: the metadata repositories of a cluster; export and import of its metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from loomlog import ClusterStatus
     from loomlog.metadata.offline.transfer import Dump
 
-app = typer.Typer(help="Metadata repositories: list, add, remove; move and rescue metadata.")
+app = typer.Typer(help="Metadata repositories: list, add, remove; move and restore metadata.")
 
 Member = Annotated[
     int, typer.Argument(metavar="N", min=1, help="Number of the metadata repository.")
@@ -38,7 +38,7 @@ Member = Annotated[
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 
 
-# ---- a cluster that runs
+# ---- a running cluster
 
 
 @app.command("list")
@@ -56,11 +56,13 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
 @app.command()
 def add(
     member: Member,
-    address: Annotated[str, typer.Argument(metavar="ADDR", help="Where it runs already.")],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDR", help="Address at which it already runs.")
+    ],
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Make a vmr that runs one of the metadata repositories."""
+    """Add a running vmr to the metadata repositories."""
     with connected_sync(cluster) as client:
         changes.say(client.add_metadata(member, address), as_json=as_json)
 
@@ -85,7 +87,7 @@ def _remove_question(status: ClusterStatus, member: int) -> str | None:
     return f"With {left} metadata repositories left the cluster stops when one fails. Continue?"
 
 
-# ---- a cluster that is stopped
+# ---- a stopped cluster
 
 
 @command(app, "export")
@@ -95,7 +97,7 @@ async def export_metadata(
         list[str],
         typer.Option(
             metavar="DIR",
-            help="Of a vmr that is stopped; with --etcd those of a majority of all vmr.",
+            help="Directory of a stopped vmr; with --etcd, those of a majority of all vmr.",
         ),
     ],
     etcd: Etcd = "",
@@ -103,17 +105,18 @@ async def export_metadata(
     access: EtcdAccess,
     skip_damaged: Annotated[
         bool,
-        typer.Option("--skip-damaged", help="Leave out registers and leases that are damaged."),
+        typer.Option("--skip-damaged", help="Leave out damaged registers and leases."),
     ] = False,
     without_token_keys: Annotated[
         bool,
         typer.Option(
-            "--without-token-keys", help="Leave out the keys of tokens: none is valid then."
+            "--without-token-keys",
+            help="Leave out the keys that sign tokens, which invalidates all tokens.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write all metadata of a cluster into a file, which is a secret. Its vmr must be stopped."""
+    """Export all metadata of a cluster, including secrets, to a file. Its vmr must be stopped."""
     settings = access.settings(etcd) if etcd else None
     if file.exists():
         raise AlreadyExists(f"{file} exists: give another name")
@@ -126,7 +129,7 @@ async def export_metadata(
 
         dump = await embedded.export(data[0], skip_damaged=skip_damaged)
     else:
-        raise UsageError("one --data is exported; several belong to one --etcd, give it, too")
+        raise UsageError("several --data need --etcd; without it, give one --data")
     if without_token_keys:
         dump = dump.without_token_keys()
     _write(file, dump.encode())
@@ -138,7 +141,7 @@ async def export_metadata(
 async def import_metadata(
     file: File,
     data: Annotated[
-        str, typer.Option(metavar="DIR", show_default=False, help="For one vmr: a new directory.")
+        str, typer.Option(metavar="DIR", show_default=False, help="New directory, for one vmr.")
     ] = "",
     etcd: Etcd = "",
     peers: Peers = "",
@@ -146,7 +149,7 @@ async def import_metadata(
     access: EtcdAccess,
     as_json: Json = False,
 ) -> None:
-    """Make metadata from such a file: for one vmr (--data), or for several (--etcd, --peers)."""
+    """Import exported metadata, for one vmr (--data) or several (--etcd, --peers)."""
     if bool(data) == bool(etcd) or bool(peers) != bool(etcd):
         raise UsageError("give --data for one vmr, or --etcd and --peers for several")
     if data:
@@ -177,7 +180,7 @@ def _read(file: Path) -> Dump:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Write it whole and durably, or not at all. It holds secrets: only its owner may read it."""
+    """Write the file atomically and durably. It holds secrets, so only its owner may read it."""
     unfinished = file.with_name(f"{file.name}.part")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(fd, "wb") as opened:

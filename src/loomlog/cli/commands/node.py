@@ -1,4 +1,4 @@
-"""`loom node …`: the storage nodes of a cluster, and what an operator does with them."""
+"""`loom node …`: the storage nodes of a cluster, and operations on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ app = typer.Typer(help="List, drain, replace, remove and clean up storage nodes.
 
 
 OneVolume = Annotated[
-    str, typer.Option("--volume", metavar="DIR", help="Only this volume of the node.")
+    str,
+    typer.Option("--volume", metavar="DIR", help="Volume of the node; default: the whole node."),
 ]
 
 
@@ -54,12 +55,12 @@ def check(
         list[int] | None, typer.Argument(metavar="NODE...", min=1, help="Nodes to be stopped.")
     ] = None,
     location: Annotated[
-        str, typer.Option(metavar="NAME", help="All nodes of a location, e.g. rack=a.")
+        str, typer.Option(metavar="NAME", help="Check all nodes of a location, e.g. rack=a.")
     ] = "",
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Say what stopping nodes would cost; without any, what those cost that are away now.
+    """Show what stopping nodes would interrupt; without arguments, what absent nodes interrupt now.
 
     The exit code is 1 if appends or reads of a log would stop."""
     with connected_sync(cluster) as client:
@@ -74,7 +75,7 @@ def check(
 
 @command(app)
 def drain(node: Node, volume: OneVolume = "", yes: Yes = False, *, how: Invocation) -> None:
-    """Move everything away from a node, or from one of its volumes, and give it nothing new."""
+    """Move all data off a node or one of its volumes, and place no new data there."""
     with connected_sync(how.cluster) as client:
         if volume:
             change = client.drain_volume(node, volume)
@@ -113,13 +114,16 @@ def undrain(
 def remove(
     node: Node,
     force: Annotated[
-        bool, typer.Option("--force", help="Also a dead node that is not empty: it is lost.")
+        bool,
+        typer.Option(
+            "--force", help="Also remove a dead node that is not empty; its data is lost."
+        ),
     ] = False,
     yes: Yes = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Forget a node that is empty."""
+    """Remove an empty node from the cluster."""
     with connected_sync(cluster) as client:
         changes.confirm(lambda: _remove_question(client.status(), node, force=force), yes=yes)
         changes.say(client.remove_node(node, force), as_json=as_json)
@@ -133,7 +137,7 @@ def replace(
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Let an empty node, or volume, take the place of one whose data is lost."""
+    """Replace a node or volume whose data is lost by an empty one."""
     with connected_sync(cluster) as client:
         if volume:
             question = f"Give up volume {volume} of node {node}? It is refused from then on."
@@ -148,7 +152,7 @@ def replace(
 def cleanup(
     node: Node, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """Delete a node's data of streams that it is not, or no longer, a replica of."""
+    """Delete a node's data of streams of which it is not a replica."""
     with connected_sync(cluster) as client:
         changes.confirm(lambda: _cleanup_question(client.status(), node), yes=yes)
         changes.say(client.cleanup_node(node), as_json=as_json)
@@ -158,7 +162,7 @@ def cleanup(
 def mark_unrecoverable(
     node: Node, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """Give up the data of a node that is away: entries without another copy are lost."""
+    """Give up the data of an absent node: entries without another copy are lost."""
     with connected_sync(cluster) as client:
         changes.confirm(lambda: _unrecoverable_question(client.status(), node), yes=yes)
         changes.say(client.mark_unrecoverable(node), as_json=as_json)
@@ -166,7 +170,7 @@ def mark_unrecoverable(
 
 @app.command("rebuild-status")
 def rebuild_status(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """Show how far copies are rebuilt that nodes lost, or that are drained."""
+    """Show the progress of rebuilding copies of lost or drained nodes."""
     with connected_sync(cluster) as client:
         rebuilds = client.status().rebuilds
     if as_json:
@@ -177,7 +181,7 @@ def rebuild_status(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
         print("nothing is being rebuilt")
 
 
-# ---- what to ask before
+# ---- questions before a change
 
 
 def _drain_question(status: ClusterStatus, node: NodeId) -> str | None:
@@ -189,7 +193,7 @@ def _drain_question(status: ClusterStatus, node: NodeId) -> str | None:
         return None
     return (
         f"Node {node} holds streams with {widest} replicas and {others} other nodes could take "
-        "them: some stay where they are until there are more nodes. Drain it all the same?"
+        "them: some stay where they are until there are more nodes. Drain it anyway?"
     )
 
 
@@ -208,7 +212,7 @@ def _remove_question(status: ClusterStatus, node: NodeId, *, force: bool) -> str
 def _replace_question(status: ClusterStatus, node: NodeId) -> str:
     replicas = _node(status, node).replicas
     only = [str(s.id) for s in _streams_on(status, node) if len(s.replicas) == 1]
-    lost = f" It has the only replica of stream {', '.join(only)}: that is lost." if only else ""
+    lost = f" It has the only replica of stream {', '.join(only)}, which is lost." if only else ""
     return (
         f"Let a node with empty volumes take the number {node}? The {replicas} replicas that "
         f"node {node} has count as lost from then on, and its old volumes are refused.{lost}"
@@ -229,14 +233,14 @@ def _cleanup_question(status: ClusterStatus, node: NodeId) -> str | None:
     if not info.unknown_streams:
         return None
     streams = ", ".join(map(str, info.unknown_streams))
-    return f"Delete the data of stream {streams} on node {node} for good?"
+    return f"Delete the data of stream {streams} on node {node} permanently?"
 
 
 # ---- waiting
 
 
 def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
-    """Return how many replicas have moved away; one that is being copied counts in part."""
+    """Return the number of replicas that have moved away; partial copies count as fractions."""
     info, streams = _node(status, node), _streams_on(status, node)
     left = info.replicas
     sequenced = sum(stream.sequencer == node for stream in streams) if _others(status, node) else 0
@@ -255,7 +259,7 @@ def _emptied(status: ClusterStatus, node: NodeId, before: int) -> WaitProgress:
 def _volume_emptied(
     change: Change, status: ClusterStatus, node: NodeId, before: int
 ) -> WaitProgress:
-    """Return how many replicas have moved away; those that are being rebuilt count in part."""
+    """Return the number of replicas that have moved away; partial rebuilds count as fractions."""
     left = change.replicas_left
     if not left:
         return WaitProgress(True, 1.0, "empty: the node can be started without it")
@@ -269,7 +273,7 @@ def _volume_emptied(
 
 
 def _others(status: ClusterStatus, node: NodeId) -> int:
-    """Return how many other nodes could take what a node has."""
+    """Return how many other nodes could take the replicas of a node."""
     return sum(n.alive and not n.draining for n in status.nodes if n.id != node)
 
 
@@ -290,7 +294,7 @@ def _streams_on(status: ClusterStatus, node: NodeId) -> list[StreamInfo]:
 
 
 def _copies(status: ClusterStatus, stream: StreamInfo) -> int:
-    """Return how many nodes have each of its entries; the stream itself may lie on more."""
+    """Return how many nodes have each of its entries; the stream itself may be on more."""
     segments = (segment for log in status.logs for segment in log.segments)
     wanted = next(segment.replicas for segment in segments if segment.id == stream.segment)
     return min(wanted, len(stream.replicas))

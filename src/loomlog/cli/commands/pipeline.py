@@ -1,4 +1,4 @@
-"""`loom pipeline …`: run pipelines, look at them, and change what they do."""
+"""`loom pipeline …`: run, inspect and control pipelines."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ letters_app = typer.Typer(help="Records that pipelines could not process.")
 app.add_typer(letters_app, name="dead-letters")
 
 File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A definition: Python (.py) or SQL in TOML (.toml).")
+    Path,
+    typer.Argument(
+        metavar="FILE", help="Definition of the pipeline: Python (.py) or SQL in TOML (.toml)."
+    ),
 ]
 PipelineName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
 Which = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Which one, if FILE defines several.")
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the pipeline, if FILE defines several."),
 ]
 Site = Annotated[
     str | None,
@@ -48,7 +52,7 @@ Site = Annotated[
 ]
 MetricsFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Keep figures there, in the text format of Prometheus."),
+    typer.Option(metavar="FILE", help="File for metrics, in the text format of Prometheus."),
 ]
 
 
@@ -67,7 +71,7 @@ class RunOptions:
 def run(
     file: File,
     once: Annotated[
-        bool, typer.Option("--once", help="Only what is in the sources now, then end.")
+        bool, typer.Option("--once", help="Process the existing records, then stop.")
     ] = False,
     metrics_file: MetricsFile = None,
     *,
@@ -79,7 +83,7 @@ def run(
 
 @app.command("list")
 def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """List all pipelines that ever ran here."""
+    """List all pipelines of the cluster."""
     _show(cluster, None, None, as_json=as_json)
 
 
@@ -110,13 +114,16 @@ def resume(name: PipelineName, cluster: Cluster = CLUSTER, as_json: Json = False
 def reset(
     name: PipelineName,
     to: Annotated[
-        str, typer.Option(metavar="POSITION", help="earliest, latest or the first to process.")
+        str,
+        typer.Option(
+            metavar="POSITION", help="earliest, latest, or the first position to process."
+        ),
     ] = "earliest",
     same_output: Annotated[
         bool,
         typer.Option(
             "--same-output",
-            help="Keep writing to the current version of the output, not to a new one.",
+            help="Keep the current version of the output instead of starting a new one.",
         ),
     ] = False,
     yes: Yes = False,
@@ -126,7 +133,7 @@ def reset(
     """Restart at another position, without state."""
     from loomlog.spark.pipelines import store
 
-    changes.confirm(lambda: f"Reset {name} to {to}? Its state is given up.", yes=yes)
+    changes.confirm(lambda: f"Reset {name} to {to}? Its state is discarded.", yes=yes)
     if to not in ("earliest", "latest") and not (to.isascii() and to.isdigit() and int(to)):
         raise UsageError(f"--to {to}: give earliest, latest or a position from 1 on")
     with connected_sync(cluster) as client:
@@ -149,21 +156,21 @@ def backfill(
         int | None, typer.Option("--to", min=1, metavar="N", help="Last position.")
     ] = None,
     from_time: Annotated[
-        datetime | None, typer.Option(metavar="TIME", help="Only records at or after it (UTC).")
+        datetime | None, typer.Option(metavar="TIME", help="Only records from this time on (UTC).")
     ] = None,
     to_time: Annotated[
-        datetime | None, typer.Option(metavar="TIME", help="Only records before it (UTC).")
+        datetime | None, typer.Option(metavar="TIME", help="Only records before this time (UTC).")
     ] = None,
     version: Annotated[
         int | None,
-        typer.Option(min=2, metavar="N", help="Continue the backfill into this version."),
+        typer.Option(min=2, metavar="N", help="Continue the backfill of this version."),
     ] = None,
     *,
     how: RunOptions,
 ) -> None:
     """Process a part of the sources again, into a new version of the output."""
     if version is not None and any(v is not None for v in (first, last, from_time, to_time)):
-        raise typer.BadParameter("the backfill has its extent already", param_hint="--version")
+        raise typer.BadParameter("the backfill already has a range", param_hint="--version")
     pipeline = _load(file, how.name)
     from loomlog.spark.pipelines import rerun
 
@@ -180,7 +187,7 @@ def backfill(
 def list_letters(
     name: PipelineName,
     count_max: Annotated[
-        int, typer.Option("--max", "-n", min=1, metavar="N", help="The newest N of them.")
+        int, typer.Option("--max", "-n", min=1, metavar="N", help="Show the newest N.")
     ] = 100,
     log: Annotated[
         str | None,
@@ -267,7 +274,7 @@ def _run(
 
     output = show.RunOutput(pipeline.name, as_json=how.as_json)
     with connected_sync(how.cluster):
-        pass  # before Spark takes its time
+        pass  # before Spark starts, which takes long
     spark = start_spark(
         f"loom pipeline {pipeline.name}", how.spark_master, _settings(how, pipeline)
     )
@@ -295,7 +302,7 @@ def _settings(how: RunOptions, pipeline: Pipeline) -> dict[str, str]:
 
 @contextmanager
 def written_metrics(address: str, name: str, path: Path | None) -> Iterator[Callable[[], None]]:
-    """Yield what to call when the figures of a pipeline have changed. They are written once more
+    """Yield a function to call when the metrics of a pipeline have changed. They are also written
     at the end, when the pipeline no longer runs."""
     if path is None:
         yield lambda: None

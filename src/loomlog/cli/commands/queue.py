@@ -1,4 +1,4 @@
-"""`loom queue …`: work queues, and how far they are."""
+"""`loom queue …`: work queues and their progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_all(log: LogOrAll = None, cluster: Cluster = CLUSTER, as_json: Json = F
         print_json([{"log": name, **asdict(info)} for name, info in queues])
         return
     if not queues:
-        print(f"{log or 'the cluster'} has no queues: programs make them with `log.queue(NAME)`")
+        print(f"{log or 'the cluster'} has no queues: programs create them with `log.queue(NAME)`")
         return
     table = new_table("log", "queue", "members", "position", "behind", "taken", "waiting again")
     for name, info in queues:
@@ -40,7 +40,7 @@ def list_all(log: LogOrAll = None, cluster: Cluster = CLUSTER, as_json: Json = F
 
 @app.command()
 def describe(log: LogName, name: Name, cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
-    """Show how far a queue is, its jobs and its members."""
+    """Show the progress, jobs and members of a queue."""
     with connected_sync(cluster) as client:
         info = client.log(log).queue(name).describe()
     behind = "an unknown number of" if info.behind is None else f"{info.behind:,}"
@@ -58,8 +58,8 @@ def describe(log: LogName, name: Name, cluster: Cluster = CLUSTER, as_json: Json
 def delete(
     log: LogName, name: Name, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """Delete a queue without members, with what it knows of jobs."""
-    changes.confirm(lambda: f"Delete queue {name} of {log} and what it knows?", yes=yes)
+    """Delete a queue without members, including the state of its jobs."""
+    changes.confirm(lambda: f"Delete queue {name} of {log} and the state of its jobs?", yes=yes)
     with connected_sync(cluster) as client:
         client.log(log).queue(name).delete()
     say({"deleted": name, "log": log}, f"deleted queue {name} of {log}", as_json=as_json)

@@ -1,4 +1,4 @@
-"""`loom rebalance`: spread the load evenly over the nodes, also over new ones."""
+"""`loom rebalance`: spread the load evenly over all nodes, including new ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def rebalance(
 
 
 class _Work:
-    """Carries out a plan, a few moves at a time. Those that have begun continue without it."""
+    """Carries out a plan, a few moves at a time. Moves that have begun continue without it."""
 
     def __init__(self, client: Client, plan: RebalancePlan) -> None:
         self._client = client
@@ -77,7 +77,7 @@ class _Work:
                 if timeout_s is not None and loop.time() - began_s >= timeout_s:
                     raise Timeout(
                         f"still under way after {seconds(timeout_s)}: {self._progress().text}; "
-                        "moves that have begun continue, and `loom rebalance` plans the rest anew"
+                        "moves that have begun continue, and `loom rebalance` plans the rest again"
                     )
                 await asyncio.sleep(changes.LOOK_EVERY_S)
         return loop.time() - began_s
@@ -98,7 +98,7 @@ class _Work:
                 await self._client.move_stream(move.stream, move.from_node, move.to_node, move.part)
             except (Busy, Retryable):  # another replica of it is moved first
                 self._waiting.append(move)
-            except LoomError as error:  # it is not as it was when this was planned
+            except LoomError as error:  # it has changed since the plan was made
                 self.skipped.append(f"stream {move.stream} of {move.log}: {error}")
             else:
                 self._moving.append(move)
@@ -125,7 +125,7 @@ class _Work:
 
 def _print_plan(plan: RebalancePlan) -> None:
     if not plan.moves and not plan.renewals:
-        more = f"the node with the most has {_percent(plan.imbalance_before)} more than the average"
+        more = f"the busiest node has {_percent(plan.imbalance_before)} more than the average"
         print(f"the load is even enough: {more}")
         return
     loads = new_table("node", "replicas", "after", "stored", "after")

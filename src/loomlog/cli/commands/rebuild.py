@@ -1,4 +1,4 @@
-"""`loom metadata rebuild` and `loom metadata catch-up`: metadata from the storage nodes.
+"""`loom metadata rebuild` and `loom metadata catch-up`: restore metadata from the storage nodes.
 
 `rebuild` restores positions when every round log is lost; `catch-up` brings metadata that was
 restored from a copy up to date.
@@ -43,16 +43,16 @@ class How:
     data: Annotated[
         str,
         typer.Option(
-            metavar="DIR", show_default=False, help="Of the vmr to be restored, if it is alone."
+            metavar="DIR", show_default=False, help="Directory of the vmr, if there is only one."
         ),
     ] = ""
     listen: Annotated[
-        str, typer.Option(metavar="ADDR", help="Where the vmr was: nodes come there.")
+        str, typer.Option(metavar="ADDR", help="Address of the vmr, at which nodes register.")
     ] = CLUSTER
     without: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="NODE", min=1, help="A storage node that is lost for good; repeatable."
+            metavar="NODE", min=1, help="Storage node that is permanently lost. Repeatable."
         ),
     ] = None
     timeout: Annotated[
@@ -81,21 +81,21 @@ async def catch_up(
         typer.Option(
             metavar="SEGMENT",
             min=1,
-            help="A segment of a log that was created after the copy was made; repeatable.",
+            help="Segment of a log that was created after the copy was made. Repeatable.",
         ),
     ] = None,
     deleted: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LOG",
-            help="A log that was deleted after the copy was made; repeatable.",
+            help="Log that was deleted after the copy was made. Repeatable.",
         ),
     ] = None,
 ) -> None:
     """Bring metadata that was restored from a copy up to date with the storage nodes.
 
-    Nothing is deleted or guessed: it prints what is lost, and changes nothing unless all that it
-    restores is certain. Its vmr must be stopped.
+    Nothing is deleted or guessed: the command reports what is lost, and changes nothing unless
+    everything that it restores is certain. The vmr must be stopped.
     """
     from loomlog.metadata.leader import membership
     from loomlog.metadata.registry import REBUILD
@@ -125,9 +125,10 @@ async def catch_up(
 
 
 async def rebuild(how: How, access: EtcdAccess) -> None:
-    """Last resort, all round logs are lost: restore positions from the storage nodes.
+    """Restore positions from the storage nodes after all round logs were lost.
 
-    Nothing is guessed: it prints what cannot be known, and changes nothing unless all is certain.
+    Nothing is guessed: the command reports what is uncertain, and changes nothing unless everything
+    is certain.
     """
     from loomlog.metadata.data_directory import has_rounds, rounds_in
     from loomlog.metadata.registry import REBUILD
@@ -136,7 +137,7 @@ async def rebuild(how: How, access: EtcdAccess) -> None:
     async with _stopped(how, access) as (store, write_rounds):
         if how.data and has_rounds(RealFiles(), how.data):
             raise AlreadyExists(
-                f"{rounds_in(how.data)} is not empty: a round log that can be read is "
+                f"{rounds_in(how.data)} is not empty: a readable round log is "
                 "better than a rebuilt one; if it cannot, move it away"
             )
         async with REBUILD.listening(store, how.listen) as rebuild:
@@ -156,7 +157,8 @@ async def rebuild(how: How, access: EtcdAccess) -> None:
 
 @asynccontextmanager
 async def _stopped(how: How, access: EtcdAccess) -> AsyncIterator[tuple[MovableStore, WriteRounds]]:
-    """Open the metadata of vmr that do not run; yield the store, and what replaces the rounds."""
+    """Open the metadata of stopped vmr; yield the store, and a function that replaces the
+    rounds."""
     if bool(how.data) == bool(how.etcd):
         raise UsageError("give --data for one vmr, or --etcd for several")
     if how.data:
@@ -190,7 +192,9 @@ def _say_plan(plan: CatchUpPlan, how: How, start: str = "") -> None:
 
 
 def _uncertain() -> LoomError:
-    return LoomError("not everything is certain, so nothing was changed: see what is missing")
+    return LoomError(
+        "not everything is certain, so nothing was changed: see the output for what is missing"
+    )
 
 
 def _say_waiting(address: str, missing: list[NodeId]) -> None:
@@ -229,7 +233,7 @@ def _lines(findings: Findings) -> Iterator[str]:
     for node, streams in findings.absent.items():
         yield (
             f"node {node} did not come, and stream {_names(streams)} is there: start its vsn; "
-            f"if it is lost for good, see what is certain --without {node}"
+            f"if it is permanently lost, try --without {node}"
         )
     for log in findings.logs:
         if not log.doubts:

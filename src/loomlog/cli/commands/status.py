@@ -31,22 +31,22 @@ async def status(
     seconds: Annotated[
         float | None,
         typer.Argument(
-            min=0.1, metavar="SECONDS", show_default="2", help="With --watch: how often."
+            min=0.1, metavar="SECONDS", show_default="2", help="Interval of --watch, in seconds."
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again and again, with entries per second.")
+        bool, typer.Option("--watch", "-w", help="Update continuously, with entries per second.")
     ] = False,
     log: Annotated[
         str | None, typer.Option(metavar="LOG", show_default="all", help="Show this log only.")
     ] = None,
     all_logs: Annotated[
-        bool, typer.Option("--all", help="Also show internal logs, and streams that are well.")
+        bool, typer.Option("--all", help="Also show internal logs and healthy streams.")
     ] = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Show what is wrong, nodes and logs."""
+    """Show problems, nodes and logs."""
     if not watch and seconds is not None:
         raise typer.BadParameter("only with --watch", param_hint="SECONDS")
     view = _View(log, all_logs=all_logs, watches=watch)
@@ -62,7 +62,7 @@ async def status(
 
 
 class _View:
-    """Selects what to show of a status."""
+    """Selects the parts of a status to show."""
 
     def __init__(self, log: str | None, *, all_logs: bool, watches: bool) -> None:
         self._log = log
@@ -70,7 +70,7 @@ class _View:
         self._rates = Rates() if watches else None
 
     def filtered(self, status: ClusterStatus) -> ClusterStatus:
-        """Return the status with the wanted logs alone."""
+        """Return the status with only the selected logs."""
         if self._log is None:
             return status
         logs = tuple(log for log in status.logs if log.name == self._log)

@@ -1,4 +1,4 @@
-"""`loom stream …`: the log streams of a cluster, and what an operator does with them."""
+"""`loom stream …`: the log streams of a cluster, and operations on them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def list_all(
     elif logs:
         console().print(stream_table(logs))
     else:
-        print("no streams yet: make a log with `loom log create NAME`")
+        print("no streams yet: create a log with `loom log create NAME`")
 
 
 @command(app)
 def seal(stream: Stream, how: Invocation) -> None:
-    """Let a stream take no more appends until it is unsealed; it stays readable."""
+    """Stop appends to a stream until it is unsealed; it stays readable."""
     with connected_sync(how.cluster) as client:
         change = client.seal_stream(stream)
         changes.say_and_wait(change, how, _until(client, stream, _is_sealed))
@@ -69,7 +69,7 @@ def seal(stream: Stream, how: Invocation) -> None:
 
 @command(app)
 def unseal(stream: Stream, how: Invocation) -> None:
-    """Let a stream run again."""
+    """Resume appends to a stream."""
     with connected_sync(how.cluster) as client:
         change = client.unseal_stream(stream)
         changes.say_and_wait(change, how, _until(client, stream, _is_running))
@@ -94,13 +94,13 @@ def add(
         typer.Option(
             metavar="N,N,…",
             show_default="the best nodes",
-            help="Where its replicas are, the primary first.",
+            help="Nodes of its replicas, the primary first.",
         ),
     ] = "",
     *,
     how: Invocation,
 ) -> None:
-    """Give a log one more stream; the log does not stop."""
+    """Add a stream to a log while it is in use."""
     with connected_sync(how.cluster) as client:
         change = client.add_stream(log, read_nodes(nodes))
         runs = None if change.stream is None else _until(client, change.stream, _is_running)
@@ -111,8 +111,8 @@ def add(
 def remove(
     stream: Stream, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
 ) -> None:
-    """Let a stream take no more appends, and remove it when all its entries are trimmed."""
-    question = f"Remove stream {stream}? It takes no more appends; what it has stays readable."
+    """Stop appends to a stream, and remove it when all its entries are trimmed."""
+    question = f"Remove stream {stream}? It takes no more appends; its entries stay readable."
     changes.confirm(lambda: question, yes=yes)
     with connected_sync(cluster) as client:
         changes.say(client.remove_stream(stream), as_json=as_json)
@@ -128,9 +128,7 @@ def move(
         int | None,
         typer.Option("--to", min=1, metavar="NODE", show_default="the best node", help="Where to."),
     ] = None,
-    part: Annotated[
-        int, typer.Option(min=0, help="Of a stream that has several, such as chains: which one.")
-    ] = 0,
+    part: Annotated[int, typer.Option(min=0, help="Number of the chain, in a chained log.")] = 0,
     *,
     how: Invocation,
 ) -> None:
@@ -145,13 +143,15 @@ def move(
 @app.command()
 def unregister(
     stream: Stream,
-    node: Annotated[int, typer.Option(min=1, metavar="NODE", help="Whose replica leaves.")],
+    node: Annotated[
+        int, typer.Option(min=1, metavar="NODE", help="Node whose replica leaves the stream.")
+    ],
     yes: Yes = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Take a replica out of a stream; its data stays on the node's disk."""
-    question = f"Take the replica on node {node} out of stream {stream}? It then has one less."
+    """Remove a replica from a stream; its data stays on the node's disk."""
+    question = f"Remove the replica on node {node} from stream {stream}? It then has one less."
     changes.confirm(lambda: question, yes=yes)
     with connected_sync(cluster) as client:
         changes.say(client.unregister_replica(stream, node), as_json=as_json)
@@ -166,7 +166,7 @@ def add_replica(
     *,
     how: Invocation,
 ) -> None:
-    """Give a stream one more replica."""
+    """Add a replica to a stream."""
     with connected_sync(how.cluster) as client:
         before = _stream(client, stream)
         change = client.add_replica(stream, node)
@@ -181,7 +181,7 @@ def primary(
     *,
     how: Invocation,
 ) -> None:
-    """Choose which replica of a stream takes its appends."""
+    """Choose the primary of a stream, which takes its appends."""
     with connected_sync(how.cluster) as client:
         before = _stream(client, stream)
         change = client.set_primary(stream, node)
@@ -193,15 +193,15 @@ def primary(
 def sync(
     stream: Stream,
     from_node: Annotated[
-        int, typer.Option("--from", min=1, metavar="NODE", help="The replica to copy from.")
+        int, typer.Option("--from", min=1, metavar="NODE", help="Node of the replica to copy from.")
     ],
     to_node: Annotated[
-        int, typer.Option("--to", min=1, metavar="NODE", help="The replica to be filled.")
+        int, typer.Option("--to", min=1, metavar="NODE", help="Node of the replica to fill.")
     ],
     *,
     how: Invocation,
 ) -> None:
-    """Fill a replica that lacks entries from another one of your choice."""
+    """Fill a replica that lacks entries from another replica."""
     with connected_sync(how.cluster) as client:
         change = client.sync_replica(stream, from_node, to_node)
 
@@ -216,7 +216,7 @@ def sync(
 
 @command(app)
 def scrub(stream: Stream, how: Invocation) -> None:
-    """Check all that is stored of a stream; what is corrupt is repaired from other replicas."""
+    """Check all stored data of a stream; repair corrupt data from other replicas."""
     with connected_sync(how.cluster) as client:
         follow_scrub(f"stream {stream}", partial(client.scrub_stream, stream), how)
 

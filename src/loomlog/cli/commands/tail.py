@@ -1,4 +1,4 @@
-"""`loom tail`: the last entries of a log, in order, one a line."""
+"""`loom tail`: the last entries of a log, in order, one per line."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     import loomlog
     from loomlog.types import Entry, Gap, Glsn
 
-LAST: Final = 10  # entries, unless --count says how many
+LAST: Final = 10  # entries, without --count
 SAVE_S: Final = 1.0  # how often a checkpoint is saved
-NOTICE_S: Final = 3.0  # without an entry, until stderr says what is waited for
+NOTICE_S: Final = 3.0  # without an entry, until stderr shows the reason
 SILENCE_S: Final = limits.REQUEST_TIMEOUT_S  # without an entry, until the command fails
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The options that say which entries are printed."""
+    """Options that select the entries."""
 
     start: Annotated[
         Any,
@@ -50,22 +50,22 @@ class Range:
             parser=read_start,
             metavar="WHERE",
             show_default="the last ten",
-            help="First position, as 4200 or e3n17; a time, as 2026-11-16T03:00; or earliest, or "
+            help="First position (4200 or e3n17), a time (2026-11-16T03:00), earliest, or "
             "latest for new entries only.",
         ),
     ] = None
     since: Annotated[
         Any,
         typer.Option(
-            parser=parse_moment, metavar="TIME", help="From this time on: 1h (ago), 2026-11-16."
+            parser=parse_moment, metavar="TIME", help="Begin at this time: 1h (ago), 2026-11-16."
         ),
     ] = None
     checkpoint: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Continue after this checkpoint, and move it on. After a crash the last lines may "
-            "come again; none is missed.",
+            help="Continue after this checkpoint, and advance it. After a crash the last lines may "
+            "be repeated; none is missed.",
         ),
     ] = None
     group: Annotated[
@@ -90,18 +90,18 @@ class Range:
     ] = None
 
     def has_start(self) -> bool:
-        """Return whether the caller says where to begin; otherwise the last entries are meant."""
+        """Return whether a start was given; otherwise the last entries are printed."""
         starts = [given for given in (self.start, self.since, self.checkpoint) if given is not None]
         if len(starts) > 1:
             raise UsageError("give one of --from, --since and --checkpoint")
         if self.group is not None and self.checkpoint is not None:
-            raise UsageError("give one of --group and --checkpoint: both keep positions")
+            raise UsageError("give one of --group and --checkpoint: both store positions")
         return bool(starts)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The options that say how an entry is printed."""
+    """Options for the output format."""
 
     positions: Annotated[
         bool, typer.Option("--positions", "-p", help="Begin each line with the position.")
@@ -112,12 +112,12 @@ class Look:
             "--format",
             metavar="TEXT",
             show_default="key, tab, value",
-            help="Each line, as '{position} {time} {key} {value} {stream}'.",
+            help="Format of a line, such as '{position} {time} {key} {value} {stream}'.",
         ),
     ] = None
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write keys and values as they are, nothing escaped.")
-    ] = False
+    raw: Annotated[bool, typer.Option("--raw", help="Write keys and values without escapes.")] = (
+        False
+    )
 
     def show(self, *, as_json: bool) -> Show:
         """Return the function that turns an entry into a line."""
@@ -135,20 +135,20 @@ async def tail(
     wanted: Range,
     look: Look,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue with new entries, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Follow new entries until Ctrl-C.")
     ] = False,
     gaps: Annotated[
         bool,
         typer.Option(
             "--gaps",
-            help="Report positions without an entry, too (on stderr, or as JSON), and continue "
-            "after entries that were lost.",
+            help="Also report positions without an entry (on stderr, or as JSON), and continue "
+            "after lost entries.",
         ),
     ] = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Print the last entries of a log in order, one a line; or all of it, with --from earliest."""
+    """Print the last entries of a log in order, one per line; all of them with --from earliest."""
     from loomlog.types import Gap
 
     has_start = wanted.has_start()
@@ -170,7 +170,7 @@ async def tail(
                 first = await _first_of_last(source, wanted.count, last)
             silence.position = first - 1
             if isinstance(wanted.start, int) and last is not None and first > last:
-                print(f"{log} ends at {last}: nothing is at {first} or after", file=sys.stderr)
+                print(f"{log} ends at {last}: there is nothing from {first} on", file=sys.stderr)
             count_max = wanted.count if has_start else None
             found = _found(source, first, None if follow else last, count_max, gaps=gaps)
             async with saver.on(), aclosing(found) as entries:
@@ -187,7 +187,7 @@ async def tail(
 
 
 async def _tail_group(log: loomlog.Log, wanted: Range, show: Show) -> None:
-    """Print the entries of this member's shards, at most as many as wanted, until Ctrl-C."""
+    """Print the entries of this member's shards, up to the limit or until Ctrl-C."""
     start = wanted.since or wanted.start or "earliest"
     assert wanted.group is not None
     left = wanted.count
@@ -208,7 +208,7 @@ async def _first_of_last(log: loomlog.Log, count: int | None, last: Glsn) -> Gls
 
 
 async def _last(client: loomlog.Cluster, name: str) -> tuple[Glsn, LoomError | None]:
-    """Return the last position, or the last one that is known and why there may be more."""
+    """Return the last position, or the last known one and the reason why there may be more."""
     try:
         return await client.log(name).tail(), None
     except Unavailable as error:
@@ -229,7 +229,7 @@ async def _first(
 
 
 class Silence:
-    """Says on stderr what is waited for while no entry comes, and ends the command in time, unless
+    """While no entry arrives, prints the reason on stderr; ends the command after a while, unless
     it follows the log. `position` is the last one that was shown."""
 
     def __init__(self, log: loomlog.Log, *, follow: bool) -> None:
@@ -285,8 +285,8 @@ class Silence:
 
 
 class _CheckpointSaver:
-    """A checkpoint, if there is one, that follows what was shown. It moves on when that has left
-    this process, so that nothing is missed: what was shown just before a crash is shown again."""
+    """Advances a checkpoint, if there is one, once the output was flushed. So no entry is missed:
+    entries shown just before a crash are shown again."""
 
     def __init__(self, checkpoint: loomlog.Checkpoint | None) -> None:
         self._checkpoint = checkpoint
@@ -304,7 +304,7 @@ class _CheckpointSaver:
         return earliest if at is None else max(earliest, at + 1)
 
     def show(self, position: Glsn, *, at_once: bool) -> None:
-        """Note that the entry at `position` was written to the output."""
+        """Record that the entry at `position` was written to the output."""
         self._written = position
         if at_once:
             self._flush()
@@ -354,7 +354,7 @@ async def _found(
 
 
 def _print_gap(gap: Gap) -> None:
-    """Print to stderr: other programs may read the entries."""
+    """Print to stderr, because other programs may read the entries."""
     sys.stdout.flush()
     have = "has" if gap.first == gap.last else "have"
     print(f"{span(gap.first, gap.last)} {have} no entry: {gap.kind}", file=sys.stderr)

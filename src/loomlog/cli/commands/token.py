@@ -1,4 +1,4 @@
-"""`loom token …`: tokens that allow their holders something for a while."""
+"""`loom token …`: tokens, which give their holders permissions until they expire."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from loomlog.cli.console.command import connected_sync
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, Yes
 from loomlog.cli.console.output import console, new_table, plain, print_json, say
 
-app = typer.Typer(help="Tokens: whoever has one may do what it allows, until it expires.")
+app = typer.Typer(help="Tokens, which give their holders permissions until they expire.")
 
-SHOWN_CHARS = 12  # of an id: enough to tell tokens apart
+SHOWN_CHARS = 12  # of an id: enough to distinguish tokens
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of its holder, for people.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the holder.")],
     allow: Annotated[
         list[str],
-        typer.Option(metavar="VERB:NAMES", help="A permission, as append:orders.* Repeatable."),
+        typer.Option(metavar="VERB:NAMES", help="Permission, such as append:orders.* Repeatable."),
     ],
     expires: Annotated[str, typer.Option(metavar="TIME", help="How long it lives.")] = "90d",
     cluster: Cluster = CLUSTER,
@@ -56,13 +56,15 @@ def list_all(cluster: Cluster = CLUSTER, as_json: Json = False) -> None:
 
 @app.command()
 def revoke(
-    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="As `loom token list` shows.")],
+    ids: Annotated[
+        list[str], typer.Argument(metavar="ID…", help="Id, as shown by `loom token list`.")
+    ],
     yes: Yes = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Refuse tokens from now on, and all that their holders derived from them."""
-    changes.confirm_at_terminal(f"Revoke {', '.join(ids)} for good?", yes=yes)
+    """Revoke tokens, and all tokens derived from them."""
+    changes.confirm_at_terminal(f"Revoke {', '.join(ids)} permanently?", yes=yes)
     with connected_sync(cluster) as client:
         access = client.revoke_tokens(*ids)
     fields = {"revoked": ids, "behind": list(access.behind)}
@@ -73,16 +75,16 @@ def revoke(
 def rotate(
     drop: Annotated[
         list[int] | None,
-        typer.Option(metavar="KEY", help="Refuse all tokens of this old key. Repeatable."),
+        typer.Option(metavar="KEY", help="Invalidate all tokens of this old key. Repeatable."),
     ] = None,
     yes: Yes = False,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,
 ) -> None:
-    """Sign new tokens with a new key. Tokens of older keys are valid until those are dropped."""
+    """Sign new tokens with a new key. Older tokens stay valid until their key is dropped."""
     if drop:
         dropped = ", ".join(map(str, drop))
-        changes.confirm_at_terminal(f"Refuse all tokens of key {dropped} for good?", yes=yes)
+        changes.confirm_at_terminal(f"Invalidate all tokens of key {dropped} permanently?", yes=yes)
     with connected_sync(cluster) as client:
         access = client.rotate_token_key(drop=drop or ())
     fields = {"keys": access.keys, "behind": list(access.behind)}

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 Sync = Annotated[
     SyncMode,
     typer.Option(
-        help="When data is forced to disk: before an append counts as written (always), now and "
-        "then (interval), or when the kernel decides (none). Power loss may take the newest "
-        "entries with the last two."
+        help="When data is forced to disk: before an append counts as written (always), "
+        "every 0.2 s (interval), or when the kernel decides (none). With the last two, a "
+        "power loss may lose the newest entries."
     ),
 ]
 
@@ -51,20 +51,22 @@ async def up(
             help="Metadata repositories; 3 survive the loss of one, and need etcd.",
         ),
     ] = None,
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Where all data lives.")] = Path(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Directory of all data.")] = Path(
         "loom-data"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 7400,
     http_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, show_default="port + 80", help="For status and metrics."),
+        typer.Option(
+            min=0, max=65535, show_default="port + 80", help="Port for status and metrics."
+        ),
     ] = None,
     console: Annotated[
         bool | None,
         typer.Option(
             "--console/--no-console",
             show_default="if installed",
-            help="Start the HTTP API and the web console, too.",
+            help="Also start the HTTP API and the web console.",
         ),
     ] = None,
     console_port: Annotated[
@@ -75,25 +77,27 @@ async def up(
         typer.Option(
             min=0,
             show_default="each is in one of its own",
-            help="Spread the nodes over this many racks, in turn.",
+            help="Spread the nodes over this many racks.",
         ),
     ] = 0,
     secure: Annotated[
         bool,
-        typer.Option("--secure", help="Use TLS everywhere; certificates are made in DIR/certs."),
+        typer.Option(
+            "--secure", help="Use TLS for all connections; certificates are created in DIR/certs."
+        ),
     ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start processes again that die.")
-    ] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Restart processes that die.")] = False,
     sync: Sync = SyncMode.ALWAYS,
     heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
     replace_after: ReplaceAfter = None,
     rebuild_after: RebuildAfter = limits.REBUILD_AFTER_S,
     rebuild_rate: RebuildRate = limits.REBUILD_BYTES_PER_S / 1e6,
     sync_rate: SyncRate = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line when ready.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line when ready.")
+    ] = False,
 ) -> None:
-    """Run a whole cluster on this machine, until Ctrl-C."""
+    """Run a cluster on this machine until Ctrl-C."""
     from loomlog.cli.commands.console import is_installed
     from loomlog.cli.processes.local_metadata import metadata_found
     from loomlog.cli.processes.local_processes import (
@@ -127,12 +131,12 @@ async def up(
 
 
 def _beside(port: int, distance: int) -> int:
-    """Return a port at a distance from another; 0, which picks one, if that is not possible."""
+    """Return a port at a distance from another, or 0 (a free one) if that is impossible."""
     return port + distance if 0 < port <= 65535 - distance else 0
 
 
 async def _run(plan: ClusterPlan, *, restart: bool, as_json: bool) -> None:
-    """Start the cluster, say so, and stay; SIGINT and SIGTERM stop it."""
+    """Start the cluster, announce it, and run until SIGINT or SIGTERM."""
     from loomlog.cli.processes.local_processes import LocalProcesses
 
     os.umask(PRIVATE_UMASK)  # for logs, and what etcd makes

@@ -1,4 +1,4 @@
-"""Commands that change something: ask before, say what was done, wait until it is finished."""
+"""Commands that change something: confirmation, report, and waiting for the end."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LOOK_EVERY_S: Final = 0.2
 
 
 def confirm_at_terminal(question: str, *, yes: bool) -> None:
-    """Ask for confirmation on a terminal only, so that scripts need no flag."""
+    """Ask for confirmation only on a terminal, so that scripts need no flag."""
     if sys.stdin.isatty():
         confirm(lambda: question, yes=yes)
 
 
 def confirm(question: Callable[[], str | None], *, yes: bool) -> None:
-    """Return only if the change should be made. A question of None needs no answer; without
-    a terminal, `--yes` is required."""
+    """Return only if the change should be made. If the question is None, do not ask; without a
+    terminal, `--yes` is required."""
     if yes:
         return
     text = question()
@@ -61,7 +61,7 @@ Look = Callable[[], WaitProgress]
 
 
 def until_finished(look: Look, timeout_s: float | None) -> float:
-    """Wait until it is finished and return the seconds; a Timeout names the progress."""
+    """Wait until it is finished and return the seconds; a Timeout reports the progress."""
     started = time.monotonic()
     with bar() as show:
         while True:
@@ -122,15 +122,15 @@ def say(change: Change, *, as_json: bool, waited_s: float | None = None) -> None
 
 
 def say_begun(change: Change) -> None:
-    """Say what was done, flushed: a caller that waits wants to read it now."""
+    """Report the change, and flush: a caller that waits needs it now."""
     print(visible(change.done.encode()))
     if change.next:
         print(f"next: {visible(change.next.encode())}", flush=True)
 
 
 def say_and_wait(change: Change, how: Invocation, look: Look | None) -> None:
-    """Say what was done. With `--wait`, and something to look at, stay until it is finished. In
-    JSON it is one line."""
+    """Report the change. With `--wait`, if there is progress to watch, wait until it is finished.
+    In JSON the report is one line."""
     if look is None or not how.wait:
         say(change, as_json=how.as_json)
         return

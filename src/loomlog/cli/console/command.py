@@ -1,4 +1,5 @@
-"""The frame of a command: options from dataclasses, an event loop, a connection to the cluster."""
+"""The framework of commands: options from dataclasses, an event loop, a connection to the
+cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Work = TypeVar("Work", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options of commands that can wait until the cluster is done."""
+    """The options of commands that can wait for the cluster to finish."""
 
     wait: options.Wait = False
     timeout: options.WaitMax = None
@@ -38,10 +39,10 @@ class Invocation:
 def command(
     app: typer.Typer, name: str | None = None, *, variables: str = ""
 ) -> Callable[[Work], Work]:
-    """Register a function as a command; a coroutine function runs in an event loop of its own.
+    """Register a function as a command; a coroutine function runs in a new event loop.
 
-    A parameter whose type is a dataclass stands for the options that are its fields. With
-    `variables`, each option can also be given as an environment variable that begins with it.
+    A parameter whose type is a dataclass represents the options in its fields. With `variables`,
+    each option can also be given as an environment variable with that prefix.
     """
 
     def register(work: Work) -> Work:
@@ -85,7 +86,7 @@ def _with_plain_options(work: Callable[..., Any], variables: str) -> Callable[..
             run_async(result)
 
     run.__name__, run.__doc__ = work.__name__, work.__doc__
-    # What typer makes its options from.
+    # typer derives the options from this.
     run.__signature__ = Signature(list(flat.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: each.annotation for name, each in flat.items()}
     return run
@@ -151,7 +152,7 @@ def connected_sync(address: str) -> Iterator[BlockingCluster]:
 
 
 def unreachable(address: str, error: Exception) -> Unavailable:
-    """Return what to do about a cluster that cannot be reached."""
+    """Return advice for a cluster that cannot be reached."""
     if isinstance(error, Timeout):
         return Unavailable(
             f"{address} does not answer as a metadata repository: is it overloaded, or is this the "

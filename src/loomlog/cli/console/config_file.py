@@ -1,7 +1,8 @@
 """`--config FILE.toml` of servers: keys are the names of options.
 
-Keys at the top are for every server that reads the file, those in a table [vmr], [vsn] or [console]
-for that kind alone. The command line counts more than the environment, and that more than the file.
+Top-level keys are for every server that reads the file, those in a table [vmr], [vsn] or [console]
+only for that kind. The command line takes precedence over the environment, and the environment over
+the file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OWN: Final = "config"
 
 def load(context: typer.Context, file: Path | None) -> Path | None:
     """Make the values of the file the defaults of the other options. Called before those are
-    read."""
+    parsed."""
     if file is not None:
         options = {p.name or "": p for p in context.command.params if not getattr(p, "hidden", 0)}
         kind = next((word for word in context.command_path.split() if word in _TABLES), "")
@@ -43,7 +44,7 @@ Config = Annotated[
         exists=True,
         dir_okay=False,
         show_default="none",
-        help="Read options from this file, too: docs/configuration.md.",
+        help="Also read options from this file; see docs/configuration.md.",
     ),
 ]
 
@@ -63,7 +64,7 @@ def _values(file: Path, kind: str, options: Mapping[str, bool]) -> dict[str, Any
     for key, value in (content | tables.get(kind, {})).items():
         name = key.replace("-", "_")
         if key in content and name in _NOT_OF.get(kind, ()):
-            continue  # at the top for the other servers of the machine
+            continue  # at the top level, for the other servers of the machine
         if name not in options or name == _OWN:
             raise UsageError(f"{file}: there is no option {key!r}{_suggestion(name, options)}")
         found[name] = _checked(file, key, value, is_many=options[name])
@@ -76,7 +77,7 @@ def _suggestion(name: str, options: Mapping[str, bool]) -> str:
 
 
 def _checked(file: Path, key: str, value: Any, *, is_many: bool) -> Any:
-    """Return the value as an option takes it."""
+    """Return the value in the form that an option expects."""
     parts = value if isinstance(value, list) and is_many else [value]
     if not all(isinstance(part, str | int | float) for part in parts):
         wanted = "a list of texts" if is_many else "a text, a number, true or false"

@@ -1,4 +1,4 @@
-"""Named clusters: a file of the user with the address of each, and how to connect to it."""
+"""Named clusters: a file of the user with the address and connection settings of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Context:
 
 @dataclass(slots=True)
 class Contexts:
-    """All named clusters, and the one that commands use."""
+    """All named clusters, and the default of commands."""
 
     current: str = ""
     by_name: dict[str, Context] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Contexts:
             return cls()
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidArgument(
-                f"{file} is not what `loom context` writes: correct or remove it"
+                f"{file} is not a valid context file: correct or remove it"
             ) from None
 
     def save(self) -> None:
-        """Replace the file in one step."""
+        """Replace the file atomically."""
         file = contexts_file()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fields = {

@@ -1,4 +1,4 @@
-"""Shows an entry as one line: value, key and value, a template of the user's, or JSON."""
+"""Formats an entry as one line: value, key and value, a user's template, or JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def as_json(entry: Entry) -> bytes:
 
 
 def as_text(*, positions: bool, raw: bool) -> Show:
-    """Show the value, behind the position if `positions`, and behind the key if there is one."""
+    """Show the value, preceded by the position if `positions`, and by the key if there is one."""
 
     def show(entry: Entry) -> bytes:
         parts = [b"%d" % entry.position] if positions else []
@@ -56,7 +56,9 @@ def as_template(template: str, *, raw: bool) -> Show:
             raise ValueError  # every line would be the same
     except (ValueError, KeyError):
         known = ", ".join(f"{{{name}}}" for name in _FIELDS)
-        raise UsageError(f"--format: {template!r} is no template; its fields are {known}") from None
+        raise UsageError(
+            f"--format: {template!r} is not a template; the fields are {known}"
+        ) from None
 
     def show(entry: Entry) -> bytes:
         return b"".join(

@@ -1,4 +1,4 @@
-"""Reads entries as `loom append` takes them: one a line, as text, base64 or JSON."""
+"""Parses the input of `loom append`: one entry per line, as text, base64 or JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from loomlog.console.entries import Record, parse_record
 from loomlog.errors import InvalidArgument
 
 FORMATS: Final = ("text", "base64", "json")
-_SHOWN_FIELDS: Final = {"position", "stream", "llsn"}  # of `loom tail --json`; they get new values
+_SHOWN_FIELDS: Final = {
+    "position",
+    "stream",
+    "llsn",
+}  # of `loom tail --json`; new entries get new values
 
 Parse = Callable[[bytes, int], Record]  # a line and its number
 
 
 def parser(form: str, key_separator: bytes | None) -> Parse:
-    """Return the function that parses a line of this form."""
+    """Return the function that parses a line in this format."""
     parse = {"text": _text, "base64": _base64, "json": _json}[form]
     if key_separator is None:
         return parse

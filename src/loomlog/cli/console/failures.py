@@ -1,8 +1,8 @@
 """Ends failed commands with one line on stderr and an exit code, never a traceback; with --json
 the line is a JSON object.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A reader that goes away
-(`loom tail … | head`) is no failure.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A reader that closes the pipe (`loom
+tail … | head`) is not a failure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _outcome(app: typer.Typer, name: str) -> int:
     from typer.exceptions import Abort, TyperException
 
     try:
-        # What a command returns is not its exit code; raise typer.Exit for another than 0.
+        # A command's return value is not its exit code; raise typer.Exit for a code other than 0.
         code = app(prog_name=name, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except TyperException as error:
@@ -103,13 +103,13 @@ def _one_line(text: str) -> str:
 
 
 def _open_closed_descriptors() -> None:
-    """Point closed standard descriptors (`loom … >&-`) nowhere. Otherwise the next socket takes
-    their number, and what is printed goes there."""
+    """Open closed standard descriptors (`loom … >&-`) on the null device. Otherwise the next socket
+    would get their number, and output would go there."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
     sys.stdin = sys.stdin or os.fdopen(0)
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")

@@ -1,5 +1,5 @@
-"""Commands whose modules are imported when they are needed: a program with many runs one of them,
-and to import all takes longer than most of them take."""
+"""Commands whose modules are imported when needed, because importing all of them takes longer than
+most commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ HELP_NAMES: Final = ("-h", "--help")
 
 
 class LazyCommands(Mapping[str, Any]):
-    """The commands of a group by name. The module of one has a function of the same name, or an
+    """The commands of a group by name. A command's module has a function of the same name, or an
     `app` if it is a group itself. With VARIABLES, options can be given as environment variables
-    that begin with that."""
+    with that prefix."""
 
     def __init__(self, package: str, names: tuple[str, ...]) -> None:
         self._package = package
@@ -52,8 +52,8 @@ class LazyCommands(Mapping[str, Any]):
 
 
 def show_flags_without_types(command: Any) -> None:
-    """Let the help of a command, and of those below it, show options that take no value as such.
-    Typer would write `<bool>` behind them."""
+    """Show options without a value as flags in the help of a command and its subcommands. Typer
+    would write `<bool>` after them."""
     context = typer.Context(command, help_option_names=list(HELP_NAMES))
     for option in (*command.params, command.get_help_option(context)):
         if getattr(option, "is_flag", False) and option.metavar is None:

@@ -24,15 +24,17 @@ CLUSTER_VARIABLE: Final = "LOOM_CLUSTER"
 Cluster = Annotated[
     str,
     typer.Option(
-        envvar=CLUSTER_VARIABLE, metavar="ADDR", help="The metadata repository of the cluster."
+        envvar=CLUSTER_VARIABLE,
+        metavar="ADDR",
+        help="Address of the cluster's metadata repository.",
     ),
 ]
-SPARK_MASTER: Final = "local[*,4]"  # without the second number a task is not tried again
+SPARK_MASTER: Final = "local[*,4]"  # without the second number tasks are not retried
 
 SparkMaster = Annotated[
-    str, typer.Option(metavar="URL", help="Where Spark runs its tasks: local[N,4], spark://….")
+    str, typer.Option(metavar="URL", help="Spark master: local[N,4], spark://….")
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
 LogOrAll = Annotated[
     str | None, typer.Argument(metavar="LOG", help="Name of the log.", show_default="all logs")
@@ -40,7 +42,7 @@ LogOrAll = Annotated[
 Node = Annotated[int, typer.Argument(metavar="NODE", min=1, help="Number of the storage node.")]
 Stream = Annotated[int, typer.Argument(metavar="STREAM", min=1, help="Number of the log stream.")]
 Wait = Annotated[
-    bool, typer.Option("--wait", help="Stay until it is finished; Ctrl-C ends only the waiting.")
+    bool, typer.Option("--wait", help="Wait until it is finished; Ctrl-C ends only the waiting.")
 ]
 WaitMax = Annotated[
     float | None,
@@ -59,7 +61,7 @@ Nodeset = Annotated[
     typer.Option(
         min=1,
         show_default="up to 20",
-        help="Of copyset: number of nodes that hold the log.",
+        help="Number of nodes for a copyset log.",
     ),
 ]
 Retention = Annotated[
@@ -88,13 +90,15 @@ RebuildAfter = Annotated[
     typer.Option(
         min=0,
         metavar="S",
-        help="Seconds of silence until its copies of copyset logs are made elsewhere; at least as "
-        "many as --replace-after.",
+        help="Seconds of silence until its copies of copyset logs are rebuilt on other nodes; at "
+        "least --replace-after.",
     ),
 ]
 RebuildRate = Annotated[
     float,
-    typer.Option(min=0, metavar="MB/S", help="How much a node may send to do so; 0: no limit."),
+    typer.Option(
+        min=0, metavar="MB/S", help="Limit for the data that a node sends for this; 0: no limit."
+    ),
 ]
 ReplaceAfter = Annotated[
     float | None,
@@ -107,9 +111,7 @@ ReplaceAfter = Annotated[
 ]
 SyncRate = Annotated[
     float,
-    typer.Option(
-        min=0, metavar="MB/s", help="Most that one copy of a stream may use; 0: no limit."
-    ),
+    typer.Option(min=0, metavar="MB/s", help="Limit for copying one stream; 0: no limit."),
 ]
 
 
@@ -121,13 +123,13 @@ def read_nodes(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-# ---- positions, as people write them: like they are shown, or as programs do
+# ---- positions, as they are displayed or as plain numbers
 
 STARTS: Final = ("earliest", "latest")
 
 
 def parse_position(text: str, least: int) -> int:
-    """Parse 4200, 4,200 or, if it has an epoch, e3n17."""
+    """Parse 4200, 4,200 or, with an epoch, e3n17."""
     from loomlog.limits import POSITION_MAX
     from loomlog.wire import info
 
@@ -135,13 +137,13 @@ def parse_position(text: str, least: int) -> int:
     if position is None or not least <= position <= POSITION_MAX:
         raise typer.BadParameter(
             f"{text!r} is not a position: write a number from {least} on, "
-            "or e3n17 if positions of the log are shown so"
+            "or e3n17 if positions of the log are shown like this"
         )
     return position
 
 
 def read_start(text: str) -> int | str | datetime:
-    """Parse where a reader begins: a position, a time, or the name of one end of the log."""
+    """Parse the start of a reader: a position, a time, or the name of one end of the log."""
     if text in STARTS:
         return text
     try:
@@ -175,7 +177,7 @@ read_position = partial(parse_position, least=1)
 read_position_or_0 = partial(parse_position, least=0)
 
 
-# ---- etcd: where it is, and which user we are there
+# ---- etcd: address and user
 
 PASSWORD_VARIABLE: Final = "LOOM_ETCD_PASSWORD"
 
@@ -184,23 +186,26 @@ Etcd = Annotated[
     typer.Option(
         metavar="ADDR[,ADDR…]",
         show_default=False,
-        help="The etcd of several metadata repositories.",
+        help="Addresses of the etcd of several metadata repositories.",
     ),
 ]
 EtcdPrefix = Annotated[
-    str, typer.Option(metavar="TEXT", help="Of all keys in etcd: one for each cluster.")
+    str,
+    typer.Option(metavar="TEXT", help="Prefix of all keys in etcd, different for each cluster."),
 ]
 EtcdUser = Annotated[
     str,
     typer.Option(
-        metavar="NAME", show_default=False, help=f"In etcd; the password is in {PASSWORD_VARIABLE}."
+        metavar="NAME",
+        show_default=False,
+        help=f"User in etcd; the password is in {PASSWORD_VARIABLE}.",
     ),
 ]
 EtcdCa = Annotated[
-    str, typer.Option(metavar="FILE", show_default=False, help="CA of etcd: TLS is used.")
+    str, typer.Option(metavar="FILE", show_default=False, help="CA of etcd; enables TLS.")
 ]
 EtcdCert = Annotated[
-    str, typer.Option(metavar="FILE", show_default=False, help="Our certificate for etcd.")
+    str, typer.Option(metavar="FILE", show_default=False, help="Client certificate for etcd.")
 ]
 EtcdKey = Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Its key.")]
 Peers = Annotated[
@@ -215,7 +220,7 @@ Peers = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """The options of etcd: the prefix of our keys, and how to authenticate."""
+    """The options of etcd: the prefix of keys, and authentication."""
 
     etcd_prefix: EtcdPrefix = "loomlog"
     etcd_user: EtcdUser = ""
@@ -224,7 +229,7 @@ class EtcdAccess:
     etcd_key: EtcdKey = ""
 
     def settings(self, etcd: str) -> EtcdSettings:
-        """Return the settings, with the password from the environment: `ps` does not show that."""
+        """Return the settings, with the password from the environment, which `ps` does not show."""
         endpoints = tuple(filter(None, etcd.split(",")))
         for endpoint in endpoints:
             split_address(endpoint)
@@ -289,6 +294,6 @@ def parse_peers(text: str) -> dict[int, str]:
         if member < 1 or member in peers:
             raise UsageError(f"--peers: numbers begin at 1 and differ, {member} is wrong")
         if address in peers.values():
-            raise UsageError(f"--peers: each has an address of its own, {address} is there twice")
+            raise UsageError(f"--peers: addresses differ, {address} is there twice")
         peers[member] = address
     return peers

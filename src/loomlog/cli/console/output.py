@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         StreamInfo,
     )
 
-# A value is shown on one line and must not steer the terminal; tabs are harmless.
-STREAMS_SHOWN: Final = 10  # of which a node has data that it does not need
+# A value is shown on one line and must not control the terminal; tabs are harmless.
+STREAMS_SHOWN: Final = 10  # unneeded ones with data on a node
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code != 9}
 _VISIBLE |= {10: "\\n", 13: "\\r"}
 
@@ -62,7 +62,7 @@ def console() -> Console:
 
 
 def plain(text: str) -> str:
-    """Escape the text of a user for rich: brackets in it are no markup."""
+    """Escape a user's text for rich, so that its brackets are not markup."""
     from rich.markup import escape
 
     return escape(text)
@@ -81,7 +81,7 @@ def print_scrubs(scrubs: Sequence[ReplicaScrub]) -> None:
 
 
 def print_outage(outage: NodesOutage) -> None:
-    """Show what stopping nodes would cost."""
+    """Show what stopping nodes would interrupt."""
     stopped, away = (
         ", ".join(f"node {node}" for node in nodes) for nodes in (outage.nodes, outage.away)
     )
@@ -107,7 +107,7 @@ def print_outage(outage: NodesOutage) -> None:
 
 
 def print_stream(described: StreamDescription) -> None:
-    """Show a stream with all that is known of its replicas."""
+    """Show a stream and everything known about its replicas."""
     stream = described.stream
     entries = "" if stream.entries is None else f", {stream.entries:,} entries"
     print(
@@ -177,7 +177,7 @@ def _stay(info: LogInfo) -> str:
 
 
 def group_table(logs: Sequence[LogInfo]) -> Table:
-    """List the consumer groups, and how far the slowest shard of each is behind."""
+    """List the consumer groups with the lag of the slowest shard."""
     table = new_table("log", "group", "members", "shards", "behind")
     for info in logs:
         for group in info.groups:
@@ -253,7 +253,7 @@ def _epochs(stream: StreamInfo, epochs: EpochsInfo, end: int) -> tuple[str, ...]
 
 
 def _entries(info: LogInfo, stream: StreamInfo) -> str:
-    """Return the number of entries. Where LLSNs are positions, nobody counts entries, so return
+    """Return the number of entries. Where LLSNs are positions, entries are not counted, so return
     the last known position."""
     if stream.entries is not None:
         return f"{stream.entries:,}"
@@ -273,7 +273,8 @@ def _tail(info: LogInfo) -> str:
 
 
 def _position(info: LogInfo, position: int) -> str:
-    """Return a position as commands take it, with its epoch and offset if it has them."""
+    """Return a position in the form that commands accept, with its epoch and offset if it has
+    them."""
     made_of = info.epoch_and_offset(position)
     return f"{position:,} ({made_of})" if made_of else f"{position:,}"
 
@@ -285,7 +286,7 @@ def epoch_and_tail(info: LogInfo) -> tuple[int, int]:
 
 
 def condition(stream: StreamInfo) -> str:
-    """Return why it does not run, or what is in progress; empty when all is well."""
+    """Return why it does not run, or what is in progress; empty if neither."""
     if stream.joining is None or stream.chains:  # of chains it says how much is copied
         return stream.condition.removeprefix(f"{stream.state}: ")
     words = stream.condition or f"node {stream.joining} joins"

@@ -29,8 +29,8 @@ class RunOutput:
 
     @contextmanager
     def signs_of_life(self, first_s: float = FIRST_SIGN_S) -> Iterator[None]:
-        """Say, less and less often, that the first unit takes its time: Spark's first job starts
-        Python workers, and compiles."""
+        """Report, less and less often, that the first unit is still running: Spark's first job
+        starts Python workers, and compiles."""
         thread = threading.Thread(target=self._wait, args=(first_s,), daemon=True)
         thread.start()
         try:
@@ -43,7 +43,7 @@ class RunOutput:
         passed_s = 0.0
         while not self._has_news.wait(wait_s):
             passed_s += wait_s
-            self.said(f"no unit is committed after {passed_s:g} s; still at it")
+            self.said(f"no unit is committed after {passed_s:g} s; still running")
             wait_s *= 2
 
     def said(self, text: str) -> None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Scrub(Protocol):
-    """A request of the client: begin a scrub, or only tell how far it is."""
+    """A request of the client: begin a scrub, or only report its progress."""
 
     def __call__(self, *, tell_only: bool = False) -> Change: ...
 
 
 def follow_scrub(what: str, scrub: Scrub, how: Invocation) -> None:
-    """Begin a scrub and, if that is wanted, wait for its end. Raise DataLoss if something cannot
-    be checked or repaired."""
+    """Begin a scrub and optionally wait for its end. Raise DataLoss if something cannot be checked
+    or repaired."""
     change = scrub()
     if not how.wait:
         changes.say(change, as_json=how.as_json)

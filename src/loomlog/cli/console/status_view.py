@@ -33,12 +33,12 @@ _DEAD_LETTERS: Final = ".dead-letters"
 
 
 def is_internal(log: LogInfo) -> bool:
-    """Return whether a log is a part of something else that people asked for."""
+    """Return whether a log is an implementation detail of something else."""
     return bool(log.staging_for) or log.name.endswith(_DEAD_LETTERS) or log.name == AUDIT_LOG
 
 
 def shown_logs(logs: Sequence[LogInfo], *, all_logs: bool) -> tuple[list[LogInfo], str]:
-    """Return the logs to show, and a line about those that are left out."""
+    """Return the logs to show, and a line about the omitted ones."""
     shown = [log for log in logs if all_logs or not is_internal(log)]
     hidden = len(logs) - len(shown)
     words = "log: see it" if hidden == 1 else "logs: see them"
@@ -48,8 +48,7 @@ def shown_logs(logs: Sequence[LogInfo], *, all_logs: bool) -> tuple[list[LogInfo
 def status_view(
     status: ClusterStatus, *, all_logs: bool = False, rates: Mapping[str, float] | None = None
 ) -> RenderableType:
-    """Show the cluster. Of streams, only those that are not as they should be, or all of them.
-    `rates`: entries per second, by log."""
+    """Show the cluster, with unhealthy or all streams. `rates`: entries per second, by log."""
     from rich.console import Group
 
     logs, hidden = shown_logs(status.logs, all_logs=all_logs)
@@ -58,7 +57,7 @@ def status_view(
         parts.append(member_table(status))
     parts.append(node_table(status.nodes))
     if not status.logs:
-        parts.append("no logs yet: make one with `loom log create NAME`")
+        parts.append("no logs yet: create one with `loom log create NAME`")
     elif logs:
         parts.append(log_table(logs, rates))
     if any(log.groups for log in logs):
@@ -93,7 +92,7 @@ def _head(status: ClusterStatus) -> str:
 
 
 def _ill_streams(logs: Sequence[LogInfo]) -> list[RenderableType]:
-    """Show streams that are not as they should be, the first of them if they are many."""
+    """Show unhealthy streams, the first of them if there are many."""
     ill = [(log, stream) for log in logs for stream in log.streams if _needs_a_look(log, stream)]
     if not ill:
         return []
@@ -109,7 +108,7 @@ def _needs_a_look(log: LogInfo, stream: StreamInfo) -> bool:
 
 
 def health(conditions: Sequence[ConditionInfo]) -> list[RenderableType]:
-    """Return what is not as it should be, the most urgent first, or that all is well."""
+    """Return the conditions, the most urgent first, or that the cluster is healthy."""
     from rich.padding import Padding
 
     if not conditions:
@@ -128,7 +127,7 @@ def health(conditions: Sequence[ConditionInfo]) -> list[RenderableType]:
 
 
 class Rates:
-    """Entries per second of each log, from one status to the next."""
+    """Computes entries per second of each log, from one status to the next."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}

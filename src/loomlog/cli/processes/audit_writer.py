@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("loomlog.audit")
 
 _RETRY: Final = Backoff(0.5, 30.0)
-FLOOD_PAUSE_S: Final = 1.0  # between entries about those that were left out
-ATTEMPTS: Final = 5  # then the entries are only in the server's log
+FLOOD_PAUSE_S: Final = 1.0  # between entries about omitted ones
+ATTEMPTS: Final = 5  # then entries are only in the server's log
 
 
 class Audited:
@@ -64,10 +64,10 @@ class Audited:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._server.stop()
-        self._show(self._trail.take())  # nobody writes them any more
+        self._show(self._trail.take())  # they are no longer written
 
     async def _run(self) -> None:
-        await self._noted.wait()  # nobody connects before there is something to write
+        await self._noted.wait()  # connect only when there is something to write
         await asyncio.to_thread(import_module, "loomlog.columns")  # Arrow takes a while
         client = self._client()
         try:
@@ -84,7 +84,7 @@ class Audited:
     def _client(self) -> Cluster:
         from loomlog.client.cluster import Cluster
 
-        # Without TLS servers are known by how they greet.
+        # Without TLS, the greeting identifies servers.
         return Cluster(list(self._metadata()), ClientSettings(tls=self._tls), role="vsn")
 
     def _show(self, entries: Sequence[AuditEntry]) -> list[str]:
@@ -100,7 +100,7 @@ class Audited:
                 await client.log(AUDIT_LOG).append_many([line.encode() for line in lines])
                 return
             except NotFound:
-                return  # nobody made an audit log: permissions were never enforced
+                return  # there is no audit log: permissions were never enforced
             except LoomError as error:
                 log.debug("the audit log is not written yet: %s", error)
                 await asyncio.sleep(_RETRY.delay_s(attempt))
@@ -108,8 +108,8 @@ class Audited:
 
 
 def own_addresses(listening: str, tls: str) -> list[str]:
-    """Return where a server reaches itself. With TLS that is at a host of its certificate: the
-    address that it listens at may be that of all interfaces."""
+    """Return the addresses at which a server reaches itself. With TLS that is a host of its
+    certificate, because it may listen at the address of all interfaces."""
     if not tls:
         return [listening]
     from loomlog.net.certificates import read_certificate

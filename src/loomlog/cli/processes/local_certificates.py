@@ -12,7 +12,7 @@ from loomlog.net.credentials import AUTHORITIES
 
 _DIRECTORY: Final = "certs"
 _HOSTS: Final = (HOST, "localhost", "::1")
-_RENEWED_DAYS: Final = 30.0  # a certificate that expires sooner is renewed when all is started
+_RENEWED_DAYS: Final = 30.0  # a certificate that expires sooner is renewed at startup
 
 
 def is_secure(directory: Path) -> bool:
@@ -29,7 +29,7 @@ def metadata_file(directory: Path, number: int) -> Path:
 
 
 def make_certificates(directory: Path, cluster: str, metadata: int, nodes: int) -> None:
-    """Make what is missing, and renew what expires soon."""
+    """Create missing certificates, and renew those that expire soon."""
     from loomlog.net.certificates import (
         create_authority,
         create_certificate,

@@ -1,6 +1,6 @@
 """The metadata repositories of a cluster on this machine: one, or several that share a local etcd.
 
-Several know each other by address, so those are chosen once and stored next to the data:
+Several know each other by address, so the addresses are chosen once and stored next to the data, in
 `metadata.json` in the directory of the cluster.
 """
 
@@ -41,7 +41,7 @@ def metadata_found(directory: Path) -> int:
 
 
 def addresses_for(directory: Path, members: int, port: int) -> Addresses | None:
-    """Return where several should listen, as before if they ran before; None for a single one."""
+    """Return the addresses of several, the same as in earlier runs; None for a single one."""
     found = _read(directory)
     known = metadata_found(directory)
     if known and known != members:
@@ -61,7 +61,7 @@ def addresses_for(directory: Path, members: int, port: int) -> Addresses | None:
 
 
 def etcd_command(directory: Path, addresses: Addresses, tls: Path | None) -> list[str]:
-    """Return the command of an etcd that ends with its parent, as the other servers do. `tls`: the
+    """Return the command of an etcd that ends with its parent, like the other servers. `tls` is the
     file with its certificate."""
     scheme = "http" if tls is None else "https"
     client, peer = f"{scheme}://{addresses.etcd}", f"{scheme}://{addresses.etcd_peer}"

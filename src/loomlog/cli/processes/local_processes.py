@@ -1,9 +1,9 @@
 """A cluster of real server processes on this machine: what `loom up`, `loom bench --up` and the
 demo run.
 
-One directory holds all of it: `vmr-N/`, `vsn-N/` and `etcd-1/` are data, `logs/` is what they said.
-Children are restarted only if that is asked for: a test or an operator who kills one wants it dead.
-They stop when this process stops, also when it is killed.
+One directory holds everything: `vmr-N/`, `vsn-N/` and `etcd-1/` have data, `logs/` the output.
+Children are restarted only on request, because tests and operators kill them on purpose. They stop
+when this process stops, even if it is killed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ START_TIMEOUT_S: Final = 60.0  # a node with much data on a busy machine
 POLL_S: Final = 0.05  # while etcd starts
 STOP_TIMEOUT_S: Final = 15.0  # then it is killed
 RESTARTS: Final = Backoff(0.2, 30.0)  # of a child that dies again and again
-LASTS_S: Final = 60.0  # one that ran for longer is started again at once
+LASTS_S: Final = 60.0  # one that ran for longer is restarted at once
 HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
 CONSOLE_PORT_DISTANCE: Final = 90
 NODE_HTTP_DISTANCE: Final = 10  # the first node's is 7491: there are up to 5 vmr
@@ -68,14 +68,14 @@ class ClusterPlan:
     sync_rate_mb_s: float = 0.0  # 0: no limit
     rebuild_after_s: float = limits.REBUILD_AFTER_S
     rebuild_rate_mb_s: float = limits.REBUILD_BYTES_PER_S / 1e6  # 0: no limit
-    locations: int = 0  # of the nodes, in turn; 0: each is in one of its own
-    secure: bool = False  # TLS, with certificates in the directory; once so, always so
+    locations: int = 0  # of the nodes, in turn; 0: a separate one for each
+    secure: bool = False  # TLS, with certificates in the directory, also in all later runs
     console_port: int | None = None  # None: no console
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A server process that is ready, or has said what it waits for."""
+    """A server process that is ready, or has reported what it waits for."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -169,8 +169,8 @@ class LocalProcesses:
         return Child(ETCD, process, addresses.etcd, None, log_file)
 
     async def stop(self) -> None:
-        """Send SIGTERM to all, first to nodes, which report their end to the metadata repository;
-        kill what does not end in time."""
+        """Send SIGTERM to all, nodes first, because they report to the metadata repository that
+        they stop; kill those that do not end in time."""
         nodes = [child.process for child in self.children if child.name.startswith("vsn-")]
         for processes in (nodes, self._spawned):
             for process in reversed(processes):
@@ -193,8 +193,8 @@ class LocalProcesses:
     async def keep_running(
         self, died: Callable[[Child, int], None], started: Callable[[Child | LoomError], None]
     ) -> None:
-        """Start every child again that ends, and call `started` with it, or with why it did not
-        start; later and later if it does not last."""
+        """Restart every child that ends, and call `started` with it, or with the reason why it did
+        not start. Wait longer after each failure."""
 
         async def one(child: Child) -> None:
             failures = 0
@@ -257,8 +257,8 @@ class LocalProcesses:
         )
 
     def _keep_addresses(self, child: Child) -> None:
-        """Let a child that is started again use the ports that it had."""
-        arguments = self._arguments.get(child.name, [])  # those of etcd never change
+        """Let a restarted child use its previous ports."""
+        arguments = self._arguments.get(child.name, [])  # the ports of etcd never change
         for option, address in (("--listen", child.address), ("--http", child.http)):
             if address is not None and option in arguments:
                 arguments[arguments.index(option) + 1] = address
@@ -337,7 +337,7 @@ def _vsn_arguments(metadata: str, plan: ClusterPlan, number: int) -> list[str]:
 
 
 def _console_arguments(metadata: str, plan: ClusterPlan) -> list[str]:
-    """Return those of a console; for browsers, it is the same host as a metadata repository."""
+    """Return the arguments of a console, which uses the host of a metadata repository."""
     tls = ["--tls", str(metadata_file(plan.directory, 1))] if plan.secure else []
     return [
         *("loomlog.cli.loom", "console", "--cluster", metadata),
@@ -359,12 +359,12 @@ async def _spawn(
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             env=environment,
-            start_new_session=True,  # Ctrl-C in the terminal is for us; we stop them in order
+            start_new_session=True,  # Ctrl-C is for this process, which stops them in order
         )
 
 
 def _open_private(file: Path) -> int:
-    """Open a log file for its owner only, also one that was there before."""
+    """Open a log file, new or existing, with permissions for its owner only."""
     fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
     os.fchmod(fd, FILE_MODE)
     return fd
@@ -389,7 +389,7 @@ async def _ready_line(
 
 def _last_words(log_file: Path) -> str:
     lines = log_file.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it said nothing; its log is {log_file}"
+    return lines[-1] if lines else f"it printed nothing; its log is {log_file}"
 
 
 def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

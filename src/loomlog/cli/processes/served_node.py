@@ -1,4 +1,4 @@
-"""A storage node as a process serves it: started again when a volume works that failed before."""
+"""Runs a storage node in a process, and restarts it when a failed volume works again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ServedNode:
-    """Counts as started when the metadata repository knows the node."""
+    """Serves a storage node; it has started once the metadata repository has registered it."""
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
@@ -37,7 +37,9 @@ class ServedNode:
             await self.node.stop()
             raise
         loop = asyncio.get_running_loop()
-        self.failed: asyncio.Future[LoomError] = loop.create_future()  # why it cannot continue
+        self.failed: asyncio.Future[LoomError] = (
+            loop.create_future()
+        )  # the reason why it cannot continue
         self._watching = loop.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -73,7 +75,7 @@ class ServedNode:
             self.failed.set_result(error if isinstance(error, LoomError) else LoomError(str(error)))
 
     async def _start_again(self) -> None:
-        """Start with the same addresses, also if the system chose their ports."""
+        """Start with the same addresses, even if the system chose their ports."""
         old, settings = self.node, replace(self._settings, error_if_exists=False)
         if not split_address(settings.listen)[1]:
             settings = replace(settings, listen=old.listening)
@@ -95,4 +97,4 @@ def _directories(volume: str) -> list[Path]:
     try:
         return list(Path(volume).glob("cid=*"))
     except OSError:
-        return []  # the node says what is wrong with it
+        return []  # the node reports the problem

@@ -1,8 +1,8 @@
-"""A server process from start to end, the same for vsn and vmr.
+"""The life of a server process, common to vsn and vmr.
 
 Start, one JSON line on stdout when ready, serve until SIGTERM or SIGINT, stop cleanly; a second
-signal ends the process at once with exit code 1. What goes wrong at the start is raised, so that
-the command says it in one line. Log lines go to stderr: JSON for machines, text for people.
+signal ends the process at once with exit code 1. Errors during the start are raised, so that the
+command reports them in one line. Log lines go to stderr: JSON for programs, text for people.
 
 Run as a program, this becomes another program that ends when the parent does: for etcd.
 """
@@ -48,8 +48,8 @@ _PR_SET_PDEATHSIG: Final = 1
 # A worker thread that comes back from fdatasync should not wait 5 ms for the interpreter.
 SWITCH_INTERVAL_S: Final = 0.0005
 
-# Entries and secrets are for the user who runs the server, also in files that RocksDB, SQLite or
-# etcd make.
+# Entries and secrets are only for the user that runs the server, also in files of RocksDB, SQLite
+# and etcd.
 PRIVATE_UMASK: Final = 0o077
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -79,7 +79,7 @@ Listen = Annotated[
 ]
 Advertise = Annotated[
     str | None,
-    typer.Option(metavar="ADDR", show_default="listen", help="The address that others connect to."),
+    typer.Option(metavar="ADDR", show_default="listen", help="Address that others connect to."),
 ]
 LogFormat = Annotated[Format, typer.Option(help="On stderr.")]
 LogLevel = Annotated[Level, typer.Option()]
@@ -88,25 +88,25 @@ Tls = Annotated[
     typer.Option(
         metavar="DIR|FILE",
         show_default="plain TCP",
-        help="Speak TLS with the certificates that `loom certs` made.",
+        help="Use TLS, with certificates from `loom certs`.",
     ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow plain TCP on networks, where anybody can listen.")
+    bool, typer.Option("--insecure", help="Allow plain TCP on a network, without authentication.")
 ]
 IdentityLimit = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT=N",
         show_default="connections=1000 requests=10000 bytes=512M subscriptions=10000",
-        help="The most that one name (of a certificate or token) may use at a time. Repeatable.",
+        help="Limits per name of a certificate or token. Repeatable.",
     ),
 ]
 Tracing = Annotated[
     bool,
     typer.Option(
         "--tracing",
-        help="Send spans of OpenTelemetry, as the OTEL_… variables say. Needs the extra tracing.",
+        help="Send OpenTelemetry spans, configured by OTEL_… variables. Needs the extra tracing.",
     ),
 ]
 EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
@@ -114,7 +114,7 @@ EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of servers: where more options are, logging, TLS, and when to stop."""
+    """Options common to servers: configuration file, logging, TLS, and when to stop."""
 
     config: Config = None
     log_format: LogFormat = Format.JSON
@@ -126,7 +126,7 @@ class ServerOptions:
     end_with_parent: EndWithParent = False
 
     def check_exposed(self, *addresses: str) -> None:
-        """Raise an error if a network would see what is sent without TLS."""
+        """Raise an error if a server would use a network without TLS."""
         for address in addresses:
             if not (self.tls or self.insecure or is_loopback(address)):
                 raise UsageError(
@@ -143,18 +143,18 @@ class ServerOptions:
 
 
 def keep_private(files: Iterable[Path]) -> None:
-    """Take away from others what they may do with files and directories of a server, such as copies
-    from a backup. Raise InvalidArgument where that is not possible."""
+    """Remove other users' permissions for files and directories of a server, such as copies from a
+    backup. Raise InvalidArgument where that is impossible."""
     for file in files:
         try:
             mode = stat.S_IMODE(file.stat().st_mode)
         except OSError:
-            continue  # the server says what is wrong with its disk
+            continue  # the server reports what is wrong with its disk
         if not mode & PRIVATE_UMASK:
             continue
         try:
             file.chmod(mode & ~PRIVATE_UMASK)
-            log.warning("others could use %s, and cannot any more: it had mode %03o", file, mode)
+            log.warning("removed other users' permissions for %s: it had mode %03o", file, mode)
         except OSError as error:
             if error.errno == errno.EROFS:
                 continue  # as above
@@ -171,7 +171,7 @@ class RunnableServer(Protocol):
     """A server that a process runs."""
 
     async def start(self) -> None:
-        """Return once it serves; if it cannot, clean up and raise."""
+        """Return once the server serves; if it cannot, clean up and raise."""
 
     async def stop(self) -> None: ...
 
@@ -191,7 +191,7 @@ def serve(
 
 
 def _allow_many_files() -> None:
-    """Raise the limit of open files, often 1,024 by default; connections count too."""
+    """Raise the limit of open files, often 1,024 by default; connections count, too."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -216,7 +216,7 @@ async def _serve(
         return
     try:
         gc.collect()
-        gc.freeze()  # what a server starts with lives as long as the server
+        gc.freeze()  # objects from the start live as long as the server
         print(json.dumps({"ready": True, "pid": os.getpid(), **ready()}), flush=True)
         failure = failed()
         if await first(failure, stop_asked):
@@ -253,8 +253,8 @@ def on_stop_signals(asked: Callable[[], None]) -> None:
 
 
 async def first(work: asyncio.Future[Any], stop_asked: asyncio.Event) -> bool:
-    """Return True when the work is done, or raise what it raised; False if a stop was asked before:
-    then the work was cancelled and has ended."""
+    """Return True when the work is done, or raise its exception. Return False if a stop was
+    requested first; then the work was cancelled and has ended."""
     stop = asyncio.ensure_future(stop_asked.wait())
     await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

@@ -1,4 +1,4 @@
-"""Spark for commands that need it, without its pages of warnings."""
+"""Spark for commands, without its pages of warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress":
 
 
 def start_spark(app: str, master: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Start a session for one command; a LoomError says what is missing."""
+    """Start a session for one command; raise a LoomError that says what is missing."""
     from loomlog import spark
 
     config = QUIET | (LOOPBACK if master.startswith("local") else {}) | dict(settings or {})
@@ -51,7 +51,7 @@ def stop_spark(spark: SparkSession) -> None:
 
 @contextmanager
 def sign_of_life(what: str) -> Iterator[None]:
-    """Show on a terminal that something is under way, and for how long."""
+    """Show on a terminal that something is in progress, and for how long."""
     if not os.isatty(2):
         yield
         return

@@ -47,6 +47,7 @@ ANSWER_S: Final = 10.0  # for what has to reach a disk that others use, too
 PAUSE: Final = Backoff(0.1, 30.0)  # before another scan for what was left
 LOGS_AT_ONCE: Final = 4
 PORTION_BYTES: Final = 128 * KIB  # restored at once, if the rate is bounded
+PORTION_ASKS: Final = 16  # and this many requests, however small
 SCANS: Final = 2
 
 
@@ -253,7 +254,8 @@ def _portions(asks: Sequence[DonorAsk]) -> Iterator[Sequence[DonorAsk]]:
     """Divide questions into portions that send little each."""
     first, size = 0, 0
     for index, ask in enumerate(asks):
-        if size and size + _size(ask) > PORTION_BYTES:
+        is_full = size + _size(ask) > PORTION_BYTES or index - first == PORTION_ASKS
+        if index > first and is_full:
             yield asks[first:index]
             first, size = index, 0
         size += _size(ask)

@@ -164,10 +164,10 @@ def test_who_is_not_there_is_said_with_where_to_look(vmr: ScriptedVmr, loom: Loo
     [
         (["log", "delete", "events"], "Delete events and all its entries?"),
         (["node", "remove", "2"], "Forget node 2, which is alive and holds 1 replicas?"),
-        (["node", "cleanup", "2"], "Delete the data of stream 5, 6 on node 2 for good?"),
-        (["node", "drain", "2"], "Drain it all the same?"),
+        (["node", "cleanup", "2"], "Delete the data of stream 5, 6 on node 2 permanently?"),
+        (["node", "drain", "2"], "Drain it anyway?"),
         (["node", "replace", "2"], "Let a node with empty volumes take the number 2?"),
-        (["stream", "unregister", "7", "--node", "2"], "Take the replica on node 2 out of"),
+        (["stream", "unregister", "7", "--node", "2"], "Remove the replica on node 2 from"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -197,7 +197,7 @@ def test_who_replaces_a_node_is_told_which_streams_are_only_there(
 ) -> None:
     vmr.put_on(2)
     _, _, err = loom.run("node", "replace", "2")
-    assert "It has the only replica of stream 7: that is lost." in err
+    assert "It has the only replica of stream 7, which is lost." in err
 
 
 def test_a_drain_of_a_node_under_several_chains_counts_the_replicas_of_each(

@@ -50,8 +50,8 @@ async def test_it_says_what_is_missing_and_then_what_it_did(
         said = capsys.readouterr()
         assert "waiting for node" in said.err
         assert said.out.splitlines() == [
-            "node 2 did not come, and stream 1 is there: start its vsn; if it is lost for good, "
-            "see what is certain --without 2",
+            "node 2 did not come, and stream 1 is there: start its vsn; "
+            "if it is permanently lost, try --without 2",
             "log events: certain, its last position is 7",
         ]
         with pytest.raises(LoomError, match="nothing was changed"):

@@ -28,8 +28,8 @@ def test_a_first_unit_that_takes_its_time_is_no_silence() -> None:
     with output.signs_of_life(INSTANT_S):
         wait_until(lambda: len(output.lines) >= 2)
     assert output.lines[:2] == [
-        "no unit is committed after 0.001 s; still at it",
-        "no unit is committed after 0.003 s; still at it",
+        "no unit is committed after 0.001 s; still running",
+        "no unit is committed after 0.003 s; still running",
     ]
 
 

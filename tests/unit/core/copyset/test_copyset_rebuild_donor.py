@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from loomlog.core.copyset.messages import (
     Delivered,
@@ -71,7 +72,9 @@ class Others:
             is_damaged = self._damaged and ask.target == me and ask.request.batches
             record = RECORD if ask.request.batches else HEAD
             records = [] if is_damaged else [record]
-            return Delivered(records, ask.request.until + 1, 0, ask.request.until)
+            damaged = [(RECORD.first, RECORD.last)] if is_damaged else []
+            until = ask.request.until
+            return Delivered(records, until + 1, 0, until, damaged=damaged)
         self.sent.append(ask)
         return self._answers.get(ask.target, Stored())
 
@@ -189,3 +192,40 @@ def test_a_shard_that_left_the_nodeset_while_this_one_was_away_does_not_count() 
     last = others.sent[-1].request
     assert isinstance(last, Reassign)
     assert last.record.copyset == (ME, 4, 5)
+
+
+class OneLog:
+    """A shard with small records, all of which are due, and others that take everything."""
+
+    def __init__(self, count: int) -> None:
+        lsns = (lsn for lsn in range(make(1, 1), make(1, 99 * count)))
+        mine = (lsn for lsn in lsns if donor_of((ME, OTHER), lsn, ()) == ME)
+        self._records = [RECORD._replace(first=next(mine)) for _ in range(count)]
+        self.restored: set[int] = set()
+        self.reads = 0
+
+    def answer(self, ask: DonorAsk) -> DonorAnswer:
+        request = ask.request
+        if isinstance(request, Restore):
+            assert request.record.batch == RECORD.batch
+            self.restored.add(request.record.first)
+        if not isinstance(request, Read):
+            return Stored()
+        self.reads += 1
+        found = [r for r in self._records if request.first <= r.first <= request.until]
+        if not request.batches:
+            found = [record._replace(batch=b"") for record in found]
+        return Delivered(found, request.until + 1, 0, request.until)
+
+
+def test_many_small_records_that_are_due_cost_few_steps() -> None:
+    log = OneLog(1000)
+    steps, exchanges = scan(order(), STATE, 1, Scan()), 1
+    with suppress(StopIteration):
+        asks = next(steps)
+        while True:
+            asks = steps.send([log.answer(ask) for ask in asks])
+            exchanges += 1
+    assert len(log.restored) == 1000
+    assert log.reads == 1
+    assert exchanges <= 1 + 3 * 4  # store, name the new copyset, here too: 4 times for all

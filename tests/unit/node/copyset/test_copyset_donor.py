@@ -14,7 +14,7 @@ from loomlog.core.copyset.rebuild.donor import DonorAsk, Scan
 from loomlog.core.copyset.rebuild.events import RebuildState, Shard, Status
 from loomlog.core.copyset.record import Kind, Record, make
 from loomlog.core.requests import Ask
-from loomlog.node.copyset.donor import PORTION_BYTES, Donor, _Progress
+from loomlog.node.copyset.donor import PORTION_ASKS, PORTION_BYTES, Donor, _Progress
 from loomlog.node.workers import Throttle
 from loomlog.types import LogId, ShardId
 
@@ -92,20 +92,27 @@ class Target:
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_s", "at_once"), [(0, [6]), (1 << 40, [2, 2, 2])], ids=["unbounded", "bounded"]
+    ("bytes_per_s", "size", "count", "at_once"),
+    [
+        (0, PORTION_BYTES // 2, 6, [6]),
+        (1 << 40, PORTION_BYTES // 2, 6, [2, 2, 2]),
+        (1 << 40, 1, PORTION_ASKS + 1, [PORTION_ASKS, 1]),
+    ],
+    ids=["unbounded", "bounded", "bounded-small"],
 )
-async def test_a_bounded_donor_sends_little_at_once(bytes_per_s: int, at_once: list[int]) -> None:
+async def test_a_bounded_donor_sends_little_at_once(
+    bytes_per_s: int, size: int, count: int, at_once: list[int]
+) -> None:
     target: Any = Target()
     unused: Any = None
     donor = Donor(1, unused, unused, target, unused, unused)
     donor._throttle.bytes_per_s = bytes_per_s
-    batch = bytes(PORTION_BYTES // 2)
-    record = Record(make(1, 1), 1, Kind.DATA, 0, (1, 2), wave=1, lng=0, batch=batch)
+    record = Record(make(1, 1), 1, Kind.DATA, 0, (1, 2), wave=1, lng=0, batch=bytes(size))
     ask = Ask(2, Restore(1, record, EpochEnd(1, 0, 6, 2, 1), 1))
-    asks: list[DonorAsk] = [ask] * 6
+    asks: list[DonorAsk] = [ask] * count
     answering = asyncio.create_task(donor._answer(asks))
     assert [await target.answer() for _ in at_once] == at_once
-    assert await answering == [Stored()] * 6
+    assert await answering == [Stored()] * count
 
 
 async def test_a_bounded_donor_sends_something_of_one_log_at_a_time() -> None:

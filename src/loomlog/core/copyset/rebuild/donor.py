@@ -9,6 +9,9 @@ The first scan covers the records that are this donor's task. When all donors ha
 second covers every copy that still names a rebuilt shard: an interrupted change may have left
 copies that disagree on whose task it is. What could not be done is left for the next scan; the
 driver repeats it, and limits how fast it runs.
+
+While most records are due, a scan reads them with their batches, and restores many at once: each
+step waits for disks. Otherwise it reads heads, and the batches of the few that are due.
 """
 
 from __future__ import annotations
@@ -40,14 +43,15 @@ from loomlog.core.copyset.rebuild.restore import RestoreRequest
 from loomlog.core.copyset.record import Epoch, Kind, Lsn, Record, last_of, make
 from loomlog.core.requests import Ask, Lost, Outcome
 from loomlog.limits import MIB
-from loomlog.types import LogId, ShardId
+from loomlog.types import Buffer, LogId, ShardId
 
 DonorAsk: TypeAlias = Ask[ShardId, NodeRequest]
 DonorAnswer: TypeAlias = NodeAnswer | Lost
 Steps: TypeAlias = requests.Steps[Sequence[DonorAsk], Sequence[DonorAnswer], Outcome]
 
-SCAN_BYTES: Final = MIB  # of heads, in one answer
-TOGETHER: Final = 16  # records that are restored at once: their batches are in memory
+SCAN_BYTES: Final = MIB  # of heads, or of records, in one answer
+TOGETHER: Final = 256  # records that are restored at once, if their batches were scanned
+READ_TOGETHER: Final = 16  # the same, if each batch is read by itself, however large
 
 
 class RebuildOrder(NamedTuple):
@@ -73,10 +77,14 @@ class Scan:
 
 @dataclass
 class _Sent:
-    """The copies of a record that were sent."""
+    """The batch of a record, and the number of copies that were sent."""
 
+    batch: Buffer  # empty until it is read
     copies: int = 0
-    size_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.batch) * self.copies
 
 
 def scan(order: RebuildOrder, state: LogState, scans: int, result: Scan) -> Steps[None]:
@@ -110,21 +118,35 @@ class _Donor:
         self._state = state
         self._is_second = is_second
         self._result = result
+        self._are_most_due = not is_second  # of those seen last
 
     def scan_part(self, part: Part, first: Lsn) -> Steps[None]:
         last = last_of(part.last) - 1
         while first <= last:
-            answer = yield from self._read(self._order.me, first, last, batches=False)
+            answer = yield from self._scan(first, last)
             if answer is None or answer.next_lsn <= first:
                 self._result.left += 1  # later epochs are not released here yet
                 return
-            due = [head for head in answer.records if self._is_due(head, part.metadata)]
-            for index in range(0, len(due), TOGETHER):
-                some = due[index : index + TOGETHER]
-                yield from _together([self._restore(head, part.metadata) for head in some])
+            due = [record for record in answer.records if self._is_due(record, part.metadata)]
+            at_once = TOGETHER if self._are_most_due else READ_TOGETHER
+            for index in range(0, len(due), at_once):
+                some = due[index : index + at_once]
+                yield from _together([self._restore(record, part.metadata) for record in some])
                 if self._result.superseded:
                     return
+            self._are_most_due = len(due) * 2 > len(answer.records)
             first = answer.next_lsn
+
+    def _scan(self, first: Lsn, last: Lsn) -> Steps[Delivered | None]:
+        """Return records if most are due, otherwise heads."""
+        me = self._order.me
+        if self._are_most_due:
+            answer = yield from self._read(me, first, last, batches=True)
+            if answer is None or not answer.damaged:
+                return answer
+            last = answer.next_lsn - 1  # other shards have the batches that are damaged here
+            self._are_most_due = False
+        return (yield from self._read(me, first, last, batches=False))
 
     def _is_due(self, head: Record, metadata: EpochMetadata) -> bool:
         gone = gone_at(head.epoch, self._order.through)
@@ -134,15 +156,15 @@ class _Donor:
         donor = donor_of(head.copyset, head.first, absent)
         return self._is_second or donor == self._order.me
 
-    def _restore(self, head: Record, metadata: EpochMetadata) -> Steps[None]:
-        order, old = self._order, head.copyset
+    def _restore(self, record: Record, metadata: EpochMetadata) -> Steps[None]:
+        order, old = self._order, record.copyset
+        head, sent = record._replace(batch=b""), _Sent(record.batch)
         end = self._state.end_of(head.epoch)
         lost = gone_at(head.epoch, order.through).intersection(old)
         # One that left the nodeset was rebuilt while this shard was away. (If it joined just now,
         # the record gets a copy too many.)
         kept = set(metadata.shards).intersection(old) - lost
         avoided: set[ShardId] = set()
-        sent = _Sent()
         while end is not None:
             targets = choose_targets(old, kept, metadata, order.usable - avoided)
             if targets is None:
@@ -202,11 +224,12 @@ class _Donor:
     ) -> Steps[set[ShardId]]:
         if not targets:
             return set()
-        record = yield from self._load(head, kept)
-        if record is None:
-            return set(targets)
+        if head.kind is Kind.DATA and not sent.batch:
+            sent.batch = yield from self._load(head, kept)
+            if not sent.batch:
+                return set(targets)
         sent.copies += len(targets)
-        sent.size_bytes += len(record.batch) * len(targets)
+        record = head._replace(batch=sent.batch)
         restore = Restore(self._order.log, record, end, self._order.version)
         answers = yield from self._ask(targets, restore)
         return {shard for shard, answer in answers.items() if not isinstance(answer, Stored)}
@@ -230,17 +253,16 @@ class _Donor:
         self._result.superseded = max([self._result.superseded, *newer])
         return dict(zip(order, answers, strict=True))
 
-    def _load(self, head: Record, kept: Collection[ShardId]) -> Steps[Record | None]:
-        """Return the record with its batch: from here, or, if this copy is damaged, another."""
-        if head.kind is not Kind.DATA:
-            return head
+    def _load(self, head: Record, kept: Collection[ShardId]) -> Steps[Buffer]:
+        """Return the record's batch, from here, or, if this copy is damaged, another. It is empty
+        if none can be read."""
         me = self._order.me
         for shard in [me, *sorted(set(kept) - {me})]:
             answer = yield from self._read(shard, head.first, head.last, batches=True)
             for record in answer.records if answer else ():
                 if (record.first, record.count, record.kind) == (head.first, head.count, head.kind):
-                    return head._replace(batch=record.batch)
-        return None
+                    return record.batch
+        return b""
 
     def _read(
         self, shard: ShardId, first: Lsn, last: Lsn, *, batches: bool
