@@ -6,13 +6,11 @@ import asyncio
 import logging
 from typing import Final
 
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Interrupted
 from loomlog.core.chained.newcomer import create
-from loomlog.core.chained.reconfigure import (
-    Admission,
-)
 from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
 from loomlog.metadata.chained.epochs import Epochs
 
