@@ -85,14 +85,14 @@ async def test_nothing_is_told_by_itself_while_blocks_follow(
 
     monkeypatch.setattr(ChainRequests, "ask", noted)
     async with chained(streams=1) as (_, _, log):
-        untold = chains_of(log).untold
+        unreported = chains_of(log).unreported
         for _ in range(20):
             last = (await log.append(b"value")).position
             chains_of(log)._look_untold()  # as if half a second had passed
         assert notes == []
-        assert untold  # the last one
+        assert unreported  # the last one
         chains_of(log)._look_untold()
-        assert not untold.is_watched  # nothing runs any more
+        assert not unreported.is_watched  # nothing runs any more
         await until(lambda: not chains_of(log)._telling)
         assert [note.addresses for note in notes] == [(last,)] * 3
         assert last in set.intersection(*await known(log))
@@ -102,7 +102,7 @@ async def test_a_writer_tells_of_its_last_block_soon() -> None:
     async with chained() as (_, _, log):
         positions = [(await log.append(b"%d" % number)).position for number in range(3)]
         await until(lambda: known(log), lambda found: found == [{*positions}] * 3)
-        assert not chains_of(log).untold
+        assert not chains_of(log).unreported
 
 
 async def test_a_client_that_is_closed_tells_of_its_last_blocks(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from memory_tables import MemoryTable
 
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.append import Appended, append
 from loomlog.core.chained.chain import Block, Projection, Replica, Unheard, first_projection
 from loomlog.core.chained.messages import (
@@ -29,12 +30,7 @@ from loomlog.core.chained.messages import (
     Write,
 )
 from loomlog.core.chained.newcomer import Newcomer, create, pull
-from loomlog.core.chained.reconfigure import (
-    Admission,
-    Goal,
-    Reconfigured,
-    reconfigure,
-)
+from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
 from loomlog.core.chained.replica import decide
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.requests import Lost, Outcome, Service

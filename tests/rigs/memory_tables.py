@@ -10,7 +10,7 @@ from dataclasses import replace
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.replica import Change as ChainChange
 from loomlog.core.chained.replica import Gone as ChainGone
-from loomlog.core.chained.replica import Put, Standing, Tell
+from loomlog.core.chained.replica import Put, SetAcknowledged, Standing
 from loomlog.core.copyset.landmarks import Ages
 from loomlog.core.copyset.record import LSN_MAX, Lsn
 from loomlog.core.copyset.storage import Change as LogChange
@@ -101,7 +101,7 @@ class MemoryTable:
         match change:
             case Put(block):
                 self._replicas[replica].put(block)
-            case Tell(extent):
+            case SetAcknowledged(extent):
                 blocks = self._replicas[replica].by_last
                 told = blocks[extent.last]._replace(acknowledged=change.acknowledged)
                 blocks[extent.last] = told

@@ -16,7 +16,7 @@ from loomlog.client.append.carriers import Outcomes
 from loomlog.client.loglets.chained.carrier import ChainedAppend, ChainedCarrier
 from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.chained.requests import Answered, PendingRequest
-from loomlog.core.chained.append import Untold
+from loomlog.core.chained.append import UnreportedBlocks
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Answer, ChainedAsk, Refused, Renew, Write
 from loomlog.core.chained.read import decide_at
@@ -74,7 +74,7 @@ class ChainedWorld(DeliveryWorld):
         self.rig = Rig(nodes=REPLICAS)
         self.flights: list[Flight] = []
         self.renewals: list[Renewal] = []
-        self.untold = Untold(lambda: None)
+        self.unreported = UnreportedBlocks(lambda: None)
         self.written: dict[int, int] = {}  # the batch of a sequence number
         self.decided: dict[Glsn, int] = {}  # the batch at a position, even if it was trimmed
         self.known = self._newest()

@@ -15,6 +15,7 @@ from random import Random
 from chained_judge import ChainedJudge
 from memory_tables import MemoryTable
 
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.append import Appended, Overtaken, append, resolve
 from loomlog.core.chained.chain import Block, Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
@@ -37,14 +38,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.newcomer import create
 from loomlog.core.chained.read import decide_at, fill, find_end, find_tail, read, read_at
-from loomlog.core.chained.reconfigure import (
-    Admission,
-    Adopted,
-    Goal,
-    Reconfigured,
-    least_start,
-    reconfigure,
-)
+from loomlog.core.chained.reconfigure import Adopted, Goal, Reconfigured, least_start, reconfigure
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.core.chained.upkeep import NewEpoch

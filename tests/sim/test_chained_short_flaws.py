@@ -7,11 +7,9 @@ from chained_short_world import ShortWorld, StoppedWorld
 from violation import finds
 
 from loomlog.core.chained import upkeep
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.chain import Chain
-from loomlog.core.chained.reconfigure import (
-    Admission,
-    Goal,
-)
+from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.upkeep import ChainsStanding, NewEpoch, Nodes
 
 SEEDS = 200

@@ -10,7 +10,7 @@ from run_seeds import Choice, Outcome, run_seed
 from seed_chunks import chunks
 
 from loomlog.core.chained import comparison, reconfigure
-from loomlog.core.chained.append import Untold
+from loomlog.core.chained.append import UnreportedBlocks
 from loomlog.core.chained.lost_blocks import Side
 from loomlog.core.chained.messages import Steps
 from loomlog.core.copyset import log_state, procedures
@@ -154,7 +154,7 @@ def test_the_judge_notices_an_absent_node_of_a_chain_that_is_not_compared(
 def test_the_judge_notices_the_first_node_of_a_chain_that_was_told_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Untold, "add", lambda self, chain, *addresses: None)
+    monkeypatch.setattr(UnreportedBlocks, "add", lambda self, chain, *addresses: None)
     errors = (run_workload("absent-chained", seed).error or "" for seed in (18, 36, 42))
     assert any("was acknowledged, is not lost" in error for error in errors)
 

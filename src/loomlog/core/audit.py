@@ -1,9 +1,9 @@
-"""The audit trail of a server: what was denied and what operators did. Pure.
+"""The audit trail of a server: what it denied, and what operators did. Pure.
 
-It is bounded in memory and in rate. Denials and actions have budgets of their own, and so has every
-name: a flood of denied requests hides neither what others do, nor what their sender does besides.
-What does not fit is counted, and the count is an entry, too. Whoever writes the trail to the audit
-log takes its entries from here.
+It is bounded in memory and in rate. Denials and actions have separate budgets, and so has every
+name: a flood of denied requests hides neither what others do nor other actions of its sender.
+Entries that do not fit are counted, and the count becomes an entry. The writer of the audit log
+takes the entries from here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-ENTRIES_MAX: Final = 1000  # denials that wait to be written, and as many actions
-RATE_MAX: Final = 50  # denials of one name in a second, and as many actions
+ENTRIES_MAX: Final = 1000  # waiting to be written: this many denials, and this many actions
+RATE_MAX: Final = 50  # in a second, for one name: this many denials, and this many actions
 TEXT_CHARS_MAX: Final = 500
 
 
@@ -27,7 +27,7 @@ class AuditEntry:
     where: str  # the address of the peer
     what: str
     outcome: str
-    dropped: int = 0  # entries that did not fit, if it is about them
+    dropped: int = 0  # if this entry stands for entries that did not fit: how many
 
 
 class AuditTrail:
@@ -38,15 +38,15 @@ class AuditTrail:
         self._second = 0
         self._in_second: Counter[tuple[bool, str]] = Counter()  # noted, by kind and name
         self._waiting: Counter[bool] = Counter()  # entries, by kind: whether they are denials
-        self._left_out: Counter[bool] = Counter()  # since the last entry about that
-        self._left_out_s = 0.0  # when the last one was
+        self._left_out: Counter[bool] = Counter()  # by kind, since the last `take`
+        self._left_out_s = 0.0  # when the last one was left out
         self.dropped = 0
         self.noted: Callable[[], None] = lambda: None
 
     def note(
         self, time_s: float, who: str, where: str, what: str, outcome: str, *, denied: bool
     ) -> None:
-        """Note that something was denied, or what became of an action."""
+        """Record a denial, or the outcome of an action."""
         if int(time_s) != self._second:
             self._second = int(time_s)
             self._in_second.clear()
@@ -79,7 +79,7 @@ class AuditTrail:
 
 
 def _cut(text: str) -> str:
-    """Return a text that is not too long; one that was longer says so."""
+    """Return the text, shortened if it is too long, with a note that says so."""
     if len(text) <= TEXT_CHARS_MAX:
         return text
     mark = f"… [cut: {len(text)} characters]"

@@ -1,7 +1,7 @@
-"""Conditions of a cluster that operators should know: one type for all. Pure.
+"""Conditions: everything about a cluster that operators should know, as one type. Pure.
 
-If there is no condition, every acknowledged entry has all its copies, on nodes that are there and
-have reported them.
+If there is no condition, every acknowledged entry has all its copies, on connected nodes that have
+reported them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Severity(StrEnum):
 
     PROBLEM = "problem"  # entries are lost or cannot be read, or appends wait
     WARNING = "warning"  # all works, with fewer copies or less safety than wanted
-    WORK = "work"  # is under way, and ends by itself
+    WORK = "work"  # in progress, and ends by itself
 
 
 class Kind(StrEnum):
-    """The subject of a condition: names for programs, which do not change."""
+    """The kinds of conditions. Programs rely on these names: they do not change."""
 
     # logs
     UNDER_REPLICATED = "under-replicated"
@@ -60,7 +60,7 @@ class Kind(StrEnum):
     METADATA_MEMBER_AWAY = "metadata-member-away"
     NODE_REFUSED = "node-refused"
     RETENTION_WAITS = "retention-waits"
-    # a newer node reported something that this metadata repository does not know
+    # reported by a newer node, and unknown to this metadata repository
     OTHER = "other"
 
 
@@ -78,7 +78,7 @@ LOG_KINDS: Final = frozenset(
     }
 )
 
-# Why a node or one of its volumes takes nothing.
+# Reasons why a node or one of its volumes takes no data.
 DISK_KINDS: Final = frozenset(
     {
         Kind.VOLUME_MISSING,
@@ -112,17 +112,17 @@ _SEVERITY_OF: Final = {kind: severity for severity, kinds in _SEVERITIES.items()
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that is not as it should be, and with what. Without a node and a log, it is about
-    the metadata repository."""
+    """Something that is not as it should be, and its subject. Without a node and a log, that is the
+    metadata repository."""
 
     kind: Kind
     text: str  # one sentence, without its subject
-    help: str = ""  # what to do, with the command if there is one; empty: nothing, or `text` says
+    help: str = ""  # what to do, with the command if there is one; "": nothing, or `text` says it
     node: NodeId = 0
     volume: str = ""
     log: str = ""
     stream: StreamId = 0
-    records: int | None = None  # how many it concerns; None: not known, or not about records
+    records: int | None = None  # how many are affected; None: not known, or not about records
     bytes: int | None = None
 
     @property
@@ -131,7 +131,7 @@ class Condition:
 
     @property
     def sentence(self) -> str:
-        """A problem, and what to do about it."""
+        """The condition, and what to do about it."""
         return f"{self.text}: {self.help}" if self.help else self.text
 
 
@@ -140,7 +140,7 @@ def severity_of(kind: Kind) -> Severity:
 
 
 def in_order(conditions: Iterable[Condition]) -> list[Condition]:
-    """Return the conditions, the most urgent first."""
+    """Return the conditions sorted by severity, the most urgent first."""
     order = list(Severity)
     return sorted(conditions, key=lambda each: order.index(each.severity))
 
@@ -148,15 +148,15 @@ def in_order(conditions: Iterable[Condition]) -> list[Condition]:
 class Shortage(NamedTuple):
     """Entries of a stream that have fewer copies than wanted."""
 
-    records: int | None  # at most; positions, where nobody counts entries. None: not known
-    bytes: int | None  # about; None: not known
+    records: int | None  # at most; positions, if entries are not counted. None: not known
+    bytes: int | None  # approximately; None: not known
     reasons: Sequence[str]
     help: str = ""
 
 
 def under_replicated(log: str, shortages: Sequence[Shortage]) -> list[Condition]:
-    """Return the condition of a log with these shortages in its streams, which have no entry in
-    common; none if there is no entry that lacks copies."""
+    """Return the condition of a log with these shortages, which have no entry in common; [] if no
+    entry lacks copies."""
     short = [shortage for shortage in shortages if shortage.records != 0]
     if not short:
         return []

@@ -4,8 +4,8 @@ Invariants:
 - a batch is attempted again only if it was certainly not appended; retry="at-once" breaks this
   rule, in one row of the table;
 - a batch whose answer was lost stays with its attempt until it is known whether it was appended;
-- every batch is settled once, and what may have been appended never fails as if it were not;
-- a batch that was refused is not sent again so late that nobody would wait for the answer.
+- every batch is settled once, and never fails as "not appended" if it may have been appended;
+- a refused batch is not sent again if too little time is left to wait for the answer.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ EXACTLY_ONCE: Final[Rules] = {
 }
 
 AT_ONCE: Final[Rules] = {**EXACTLY_ONCE, (SENT, Event.LOST): (RETRYING, Action.RETRY)}
-"""What may have been appended is appended again, and may then be there twice."""
+"""A batch whose answer was lost is appended again, and may then be in the log twice."""
 
 
 FAIL_FAST: Final[Rules] = {
@@ -124,22 +124,24 @@ FAIL_FAST: Final[Rules] = {
     (SENT, Event.ABSENT): (SETTLED, Action.FAIL),
     (DOUBTFUL, Event.ABSENT): (SETTLED, Action.FAIL),
 }
-"""There is one attempt."""
+"""A batch gets one attempt only."""
 
 
-ANSWER_S: Final = 0.5  # that the last attempt is given at least, or a tenth of the whole time
+ANSWER_S: Final = 0.5  # the last attempt gets at least this, or a tenth of the whole time
 
 
 def rest_s(pause_s: float, left_s: float, timeout_s: float, took_s: float) -> float | None:
-    """Return how long a refused batch rests before its next attempt: `pause_s`, or less if there
-    were no time for an answer otherwise. None: there is none at all, so it fails with the refusal
-    when its time is over. Sent once more, it might or might not have been appended by then.
-    `left_s`: of the whole `timeout_s`; `took_s`: that the refusal took to come."""
+    """Return how long a refused batch rests before its next attempt.
+
+    That is `pause_s`, or less if there would be no time left for an answer otherwise. None means
+    that there is no time in any case: the batch should fail with the refusal at its deadline. If it
+    were sent once more, it would be unknown then whether it was appended. `left_s` is the rest of
+    the whole `timeout_s`, and `took_s` how long the refusal took to arrive."""
     latest_s = left_s - max(min(ANSWER_S, timeout_s / 10), 2 * took_s)
     return min(pause_s, latest_s) if latest_s >= pause_s / 2 else None
 
 
-# These change nothing but the state: no attempt ends by them without success.
+# The events that change nothing but the state: no attempt fails by them.
 _SMOOTH: Final = frozenset({Event.PICKED, Event.SENT, Event.APPENDED})
 
 
@@ -151,11 +153,12 @@ class Progress:
     def __init__(self, rules: Rules = EXACTLY_ONCE) -> None:
         self._rules = rules
         self.state = QUEUED
-        self.attempts = 0  # that have ended
-        self.loss = ""  # why an answer is missing; outside DOUBTFUL, that of an earlier attempt
+        self.attempts = 0  # those that have ended
+        self.loss = ""  # why an answer was lost; outside DOUBTFUL, of an earlier attempt
 
     def advance(self, event: Event, why: str = "") -> Action:
-        """Return what has to be done about the event. KeyError: it cannot happen in this state."""
+        """Change the state and return the action to take. Raise KeyError if the event cannot happen
+        in this state."""
         before = self.state
         self.state, action = self._rules[before, event]
         if event in _SMOOTH:

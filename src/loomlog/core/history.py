@@ -1,10 +1,11 @@
-"""The runs of a cluster's metadata, and whether it went back in time. Pure.
+"""The runs of a cluster's metadata, used to recognise metadata that was restored from an old copy.
+Pure.
 
-A run is the time for which one process leads with the metadata. It gets a number, one above the
-previous run, and a random id. The metadata lists its runs; every storage node remembers the newest
-run that it has learnt of, and the revision (the number of the last change) that the metadata had
-then. Metadata restored from an older copy begins a run with another id, or lacks revisions that a
-node knows. This shows as soon as one such node registers, and nothing is done before most have.
+A run is the time for which one process leads. It gets the next number and a random id. The metadata
+lists its runs. Every storage node remembers the newest run that it was told of, and the revision
+(the number of the last change) of the metadata at that time. Metadata restored from an older copy
+begins a run with another id, or lacks revisions that a node knows. This is noticed when one such
+node registers, and the leader does nothing before most nodes have registered.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ OPEN: Final = (1 << 63) - 1  # no revision is too high
 
 
 class Run(NamedTuple):
-    """A term as nodes remember it; the id is random."""
+    """A run, as nodes remember it; the id is random."""
 
     number: int
     id: str
 
 
 class Seen(NamedTuple):
-    """The newest run and revision that a storage node has learnt of."""
+    """The newest run and revision that a storage node was told of."""
 
     run: Run = Run(0, "")  # number 0: nothing yet
     revision: int = 0
 
 
 class PastRun(NamedTuple):
-    """A run that the metadata lists, and the revision at which it ended."""
+    """A run in the metadata's list, and the revision at which it ended."""
 
     run: Run
-    until: int = 0  # the revision with which the next one began; 0: the one with `begun_at` did
+    until: int = 0  # the revision at which the next run began; 0: see `History.begun_at`
 
 
 class History(NamedTuple):
-    """The runs of a cluster, as its metadata lists them."""
+    """The metadata's list of runs."""
 
     runs: tuple[PastRun, ...] = ()  # the last ones, oldest first
-    begun_at: int = 0  # the revision with which the last of them began
+    begun_at: int = 0  # the revision at which the last of them began
 
     @property
     def newest(self) -> Run:
         return self.runs[-1].run if self.runs else Run(0, "")
 
     def begin(self, run_id: str) -> History:
-        """Return the history with one more run, which holds once it is stored (see `stored_at`)."""
+        """Return the history with one more run, which is valid once stored (see `stored_at`)."""
         settled = self.settled().runs
         number = max((past.run.number for past in settled), default=0) + 1
         runs = (*settled, PastRun(Run(number, run_id)))
@@ -60,13 +61,13 @@ class History(NamedTuple):
         return self._replace(begun_at=revision)
 
     def adopt(self, seen: list[Seen]) -> History:
-        """Return the history with runs that nodes know and this metadata does not, as its own."""
+        """Return the history with runs added that nodes know and this metadata lacks."""
         own = {past.run for past in self.runs}
         runs = own | {each.run for each in seen if each.run.number}
         return History(tuple(PastRun(run, OPEN) for run in sorted(runs)[-RUNS_MAX:]))
 
     def contradiction(self, seen: Seen) -> str:
-        """Return what a node knows that this metadata lacks, or "" if there is nothing."""
+        """Return what a node knows and this metadata lacks, or "" if there is nothing."""
         run, revision = seen
         if not run.number:
             return ""
@@ -81,7 +82,7 @@ class History(NamedTuple):
         return ""
 
     def settled(self) -> History:
-        """Return the history with the revision filled in at which the last run but one ended."""
+        """Return the history with `until` filled in for the second last run."""
         if len(self.runs) < 2 or self.runs[-2].until:
             return self
         *older, before, newest = self.runs
@@ -89,17 +90,17 @@ class History(NamedTuple):
 
 
 def enough(nodes: int) -> int:
-    """Return how many of these nodes have to know a run before anything is done in it. Any two such
-    groups share a node; of two nodes one is enough, or neither could ever be away."""
+    """Return how many of these nodes must know a run before anything is done in it. Any two such
+    groups share a node. Of two nodes one is enough: otherwise the cluster could never lose one."""
     return 1 if nodes == 2 else nodes // 2 + bool(nodes)
 
 
 class Unknowable(NamedTuple):
-    """The reason why metadata cannot be brought up to date with what storage nodes know.
+    """The reason why metadata cannot be brought up to date from what storage nodes know.
 
-    The nodes do not know everything. An update is safe with what they do know: numbers above all
-    that were ever used, and replicas that are certain to be whole. If anything cannot be decided
-    that way, the update is refused. Nothing is ever removed from a node because of it."""
+    The nodes do not know everything. What they know suffices for a safe update: numbers above all
+    that were ever used, and replicas that are certainly whole. If anything else would be needed,
+    the update is refused. It never makes a node delete anything."""
 
     why: str
 

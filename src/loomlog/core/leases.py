@@ -1,7 +1,7 @@
-"""Decide about leases: how long a holder still has one, and when another may acquire it. Pure.
+"""Decide how long a lease is still held, and when another holder may acquire it. Pure.
 
-Only the epoch protects, because it is durable and grows with every holder. Time merely says when
-another holder may follow.
+Only the epoch fences older holders: it is durable and grows with every holder. Time merely decides
+when another holder may follow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class LeaseStanding(NamedTuple):
-    """A lease at a moment, on the clock of the server that keeps it."""
+    """A lease at one moment. Times are on the clock of the server that keeps it."""
 
     holder: str  # "": nobody
     ttl_s: float
@@ -22,10 +22,12 @@ class LeaseStanding(NamedTuple):
         return max(0.0, self.renewed_s + self.ttl_s - self.now_s) if self.holder else 0.0
 
     def can_be_acquired_by(self, holder: str) -> bool:
-        """Return whether it is free or held by `holder`, which then gets another epoch."""
+        """Return whether the lease is free, expired, or held by `holder` itself, which then gets a
+        new epoch."""
         return self.holder in ("", holder) or not self.left_s
 
 
 def next_epoch(epoch: int, lost_epochs: int) -> int:
-    """Return the epoch of the next holder: above all ever given, also by metadata that was lost."""
+    """Return the epoch of the next holder: above all that were ever used, including those of lost
+    metadata."""
     return max(epoch, lost_epochs) + 1

@@ -1,6 +1,6 @@
-"""Add up what it costs a log if nodes are away: appends, reads and copies. Pure.
+"""Add up what a log loses while nodes are down: appends, reads and copies. Pure.
 
-Each protocol says it of the parts of its logs (core/ordered/outage.py and its siblings).
+Each protocol decides it for the parts of its logs (core/ordered/outage.py and its siblings).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from loomlog.types import NodeId
 
 
 class PartOutage(NamedTuple):
-    """The cost for entries that have their copies on the same nodes, such as those of a stream."""
+    """The outage of entries that have their copies on the same nodes, such as those of a stream."""
 
     part: str  # for people, such as "stream 3"
-    copies: int  # that each entry should have
-    copies_left: int  # that each entry has at least; 0: some cannot be read
+    copies: int  # wanted, of each entry
+    copies_left: int  # of the entries that have the fewest; 0: some cannot be read
     appends_stop: str = ""  # why the log takes no appends; "": it does
 
     @property
@@ -25,9 +25,9 @@ class PartOutage(NamedTuple):
 
 
 class LogOutage(NamedTuple):
-    """The cost for a log as a whole."""
+    """The outage of a log as a whole."""
 
-    copies: int  # of the part that has least left
+    copies: int  # wanted in the part that has the fewest left
     copies_left: int
     appends_stop: str
     reads_stop: str
@@ -38,7 +38,7 @@ class LogOutage(NamedTuple):
 
 
 def of_log(parts: Iterable[PartOutage]) -> LogOutage | None:
-    """Return what the outage of its parts means for a log; None if it has none."""
+    """Return the outage of a log with these parts; None if it has no parts."""
     parts = list(parts)
     if not parts:
         return None
@@ -48,5 +48,5 @@ def of_log(parts: Iterable[PartOutage]) -> LogOutage | None:
 
 
 def names(nodes: Iterable[NodeId]) -> str:
-    """Return nodes in words."""
+    """Return the names of nodes for people."""
     return ", ".join(f"node {node}" for node in sorted(nodes))

@@ -1,7 +1,7 @@
-"""Reports and commits of many streams, in rows of one size. Pure.
+"""Reports and commits of many streams, packed into fixed-size rows. Pure.
 
-They say the same as the messages for single streams. A storage node and a metadata repository use
-them if both know them, and if there are many: a row costs far less than a message.
+They carry the same as the messages for single streams, at far less cost. A storage node and a
+metadata repository use them if both support them and there are many streams.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ REPORT: Final = struct.Struct("<IIQQQQQQQQ")
 # Stream, epoch, first GLSN, number of entries, high watermark, the one before, first LLSN.
 COMMIT: Final = struct.Struct("<IIQQQQQ")
 
-RUNNING: Final = 3  # the flags of a replica that runs and has nothing else to say
+RUNNING: Final = 3  # the flags of a replica that runs, without further flags
 _STATES: Final = {ReplicaState.SEALING: 1, ReplicaState.SEALED: 2, ReplicaState.RUNNING: RUNNING}
 _STATE_OF: Final = {number: state for state, number in _STATES.items()}
 _STATE_BITS, _DAMAGED, _RESEND = 3, 4, 8
 
 
 class HeldReplica(NamedTuple):
-    """A replica as its node reported it last."""
+    """A replica, according to the last report of its node."""
 
     report: Report
     stamp: int
@@ -38,7 +38,7 @@ class HeldReplica(NamedTuple):
 
 
 def pack_report(held: HeldReplica) -> bytes:
-    """Return the row of a report without a precondition: there is no room for one."""
+    """Return the row of a report. It must not have a precondition: rows have no room for one."""
     report, stamp, birth, stored_bytes = held
     assert report.precondition is None
     flags = _STATES[report.state] | _DAMAGED * report.damaged | _RESEND * report.resend

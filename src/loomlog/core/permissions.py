@@ -1,13 +1,13 @@
-"""Permissions, roles and grants: they decide who may do what. Pure.
+"""Decide who may do what: permissions, roles and grants. Pure.
 
-A permission is a verb and a pattern of names, written `append:orders.*`; `*` stands for any
-characters. What the names are depends on the verb: logs, or the names of registers and pipelines.
-Verbs about the whole cluster have no name, so any pattern covers them.
+A permission is a verb and a pattern of names, written `append:orders.*`; `*` matches any
+characters. The verb determines what is named: logs, registers or pipelines. Verbs about the whole
+cluster have no name, so any pattern covers them.
 
-A grant gives a subject a permission, or all those of a role. Some roles are built in; any other,
-`role:NAME`, is a subject that has grants, and a subject to which it is granted has them, too.
-Operators may do everything. Storage nodes and metadata repositories have rights that nobody is
-granted (wire/permissions.py), and may append to the audit log.
+A grant gives a subject one permission, or all those of a role. Some roles are built in. Any other
+role, `role:NAME`, is a subject with grants of its own, which every subject with that role has, too.
+Operators may do everything. Storage nodes and metadata repositories have fixed rights that cannot
+be granted (wire/permissions.py), and may append to the audit log.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from loomlog.core.principal import Principal
 from loomlog.errors import InvalidArgument
 from loomlog.staging_logs import staged_log
 
-_OWN: Final = "loomlog."  # begins the names of the system's own logs
+_OWN: Final = "loomlog."  # prefix of the system's own logs
 AUDIT_LOG: Final = f"{_OWN}audit"
-EVERYBODY: Final = "*"  # a subject: also who has no name
+EVERYBODY: Final = "*"  # a subject: every client, named or anonymous
 ANONYMOUS_SUBJECT: Final = "anonymous"
-_VERBS_SHOWN_MAX: Final = 3  # of a need, in messages
+_VERBS_SHOWN_MAX: Final = 3  # in a message, each with the name
 
 
 class Verb(StrEnum):
@@ -82,8 +82,8 @@ class Permission:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """A verb or a role that a subject is given, for names that a pattern covers. A role of one's
-    own has patterns itself: it is given for all names."""
+    """A verb or a role that a subject has, for the names that a pattern covers. A role:NAME has
+    patterns of its own, and is granted for all names."""
 
     subject: str
     what: str
@@ -104,7 +104,7 @@ class Grant:
 
     @property
     def permissions(self) -> tuple[Permission, ...]:
-        """Return what it permits itself: nothing if a role of one's own is given."""
+        """The permissions that this grant gives directly: none if it gives a role:NAME."""
         return () if is_role(self.what) else permissions_for(self.what, self.pattern)
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ def is_role(subject: str) -> bool:
 
 
 def check_subject(text: str) -> None:
-    """Raise InvalidArgument if nothing can be granted to it."""
+    """Raise InvalidArgument if this is not the name of a subject."""
     if not _SUBJECT.fullmatch(text) or len(text) > limits.SUBJECT_CHARS_MAX:
         raise InvalidArgument(
             f"{text[:100]!r} is no subject: write the name of a client, "
@@ -150,8 +150,8 @@ def parse_permissions(text: str) -> tuple[Permission, ...]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a pattern covers a name, in linear time. Names of the system's own logs are
-    covered only by patterns that begin like them."""
+    """Return whether a pattern covers a name, in linear time. The system's own logs are covered
+    only by patterns that begin with their prefix."""
     if name.startswith(_OWN) and not pattern.startswith(_OWN):
         return False
     first, *others = pattern.split("*")
@@ -174,13 +174,13 @@ def allows(permissions: Iterable[Permission], verb: Verb, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The permissions one of which a request needs."""
+    """A request's need of permission for one of these verbs."""
 
     verbs: tuple[Verb, ...]
     name: str = ""
 
     def only(self, verb: str) -> Need:
-        """Return the need of one of its verbs; all of them if it has no such verb."""
+        """Return the need for this verb alone; unchanged if it is not one of the verbs."""
         verbs = tuple(each for each in self.verbs if each == verb)
         return Need(verbs, self.name) if verbs else self
 
@@ -192,8 +192,8 @@ class Need:
 
 
 def of_staging(need: Need) -> Need:
-    """Return what a request about a staging log needs, as a part of the log that it stages for:
-    who appends there creates and trims it when needed."""
+    """Return the need of a request, with a staging log replaced by the log that it stages for.
+    Permission to append there includes creating and trimming the staging log."""
     base = staged_log(need.name)
     if base is None:
         return need
@@ -204,7 +204,7 @@ def of_staging(need: Need) -> Need:
 
 
 _RESERVED: Final[Mapping[str, tuple[Verb, Verb]]] = MappingProxyType(
-    {  # first part of a register's name -> what reading and changing it needs, for the second part
+    {  # first part of a register's name: verbs to read and to change it, named by the second part
         "checkpoint": (Verb.CHECKPOINT, Verb.CHECKPOINT),
         "group": (Verb.CHECKPOINT, Verb.CHECKPOINT),  # also the leases of its members
         "queue": (Verb.CHECKPOINT, Verb.CHECKPOINT),
@@ -216,7 +216,7 @@ _RESERVED: Final[Mapping[str, tuple[Verb, Verb]]] = MappingProxyType(
 
 
 def register_need(name: str, *, change: bool) -> Need:
-    """Return what reading or changing a register or a lease needs, by its name."""
+    """Return the need for reading or changing the register or lease of this name."""
     area, _, rest = name.partition("/")
     if area in _RESERVED:
         owner = rest if area in ("pipeline", "archive") else rest.partition("/")[0]
@@ -232,7 +232,7 @@ class AccessRules:
     grants: tuple[Grant, ...] = ()
 
     def permissions_of(self, principal: Principal) -> tuple[Permission, ...]:
-        """Return what a peer may do, as its certificate names it."""
+        """Return the permissions of a peer, given the principal of its certificate."""
         if principal.kind == "operator":
             return (*permissions_for("*", "*"), *permissions_for("*", f"{_OWN}*"))
         if principal.kind in ("node", "metadata"):
@@ -245,17 +245,17 @@ class AccessRules:
         return tuple(dict.fromkeys(each for permissions in granted for each in permissions))
 
     def grants_of(self, name: str) -> tuple[Grant, ...]:
-        """Return the grants that a subject has itself, as everybody, and by its roles."""
+        """Return the grants of a subject: its own, those of everybody, and those of its roles."""
         own = {name, EVERYBODY}
         roles = {each.what for each in self.grants if each.subject in own and is_role(each.what)}
         return tuple(grant for grant in self.grants if grant.subject in own | roles)
 
     def grants_about(self, subject: str) -> tuple[Grant, ...]:
-        """Return what a subject was granted and, if it is a role, to whom."""
+        """Return the grants to a subject and, if it is a role, the grants of that role."""
         return tuple(each for each in self.grants if subject in (each.subject, each.what))
 
     def reasons(self, name: str, verb: Verb, resource: str) -> list[str]:
-        """Return the grants that allow a subject something."""
+        """Return the permissions that allow a subject something, with the role they come from."""
         return sorted(
             {
                 f"{permission} by {grant.subject}" if is_role(grant.subject) else str(permission)

@@ -34,8 +34,8 @@ def place(
     locations: Mapping[NodeId, str] | None = None,
 ) -> list[tuple[NodeId, ...]]:
     """Return the nodes of each new stream, the primary first. No node gets two replicas of a
-    stream; these are in as many locations as there are, and replicas and primaries are spread
-    evenly as far as possible. A node without location is in one of its own."""
+    stream. These are in as many locations as possible, and replicas and primaries are spread as
+    evenly as possible. A node without a location counts as one of its own."""
     counts = Placed()
     load, primaries = counts.replicas, counts.primaries
     load.update({node: existing.replicas[node] for node in nodes})
@@ -51,7 +51,7 @@ def place(
 
 
 def spread(nodes: Iterable[NodeId], wanted: int, locations: Mapping[NodeId, str]) -> list[NodeId]:
-    """Choose this many nodes from as many locations as there are, the first ones if possible."""
+    """Choose this many nodes from as many locations as possible, preferring those listed first."""
     left = list(nodes)
     chosen: list[NodeId] = []
     while left and len(chosen) < wanted:
@@ -72,7 +72,7 @@ def neighbours(node: NodeId, others: Iterable[NodeId], locations: Mapping[NodeId
 class Load(NamedTuple):
     """The load of a node. Nodes that compare lower are preferred."""
 
-    has_remains: bool  # of the same stream
+    has_remains: bool  # old data of the same stream
     replicas: int
     stored_bytes: int
 
@@ -80,8 +80,8 @@ class Load(NamedTuple):
 def choose_spare(
     loads: Mapping[NodeId, Load], staying: Collection[NodeId], locations: Mapping[NodeId, str]
 ) -> NodeId | None:
-    """Return the best node for one more replica: one in a location without a replica that stays,
-    then the one with the least load."""
+    """Return the best node for one more replica: one in a location with the fewest replicas that
+    stay, then the one with the least load."""
 
     def burden(node: NodeId) -> tuple[int, Load, NodeId]:
         return neighbours(node, staying, locations), loads[node], node
@@ -96,15 +96,15 @@ class Candidate(NamedTuple):
     reachable: bool = True
     has_room: bool = True
     draining: bool = False
-    deleting: bool = False  # is about to delete what it had of the stream
-    unable: bool = False  # failed to take it a moment ago
-    has_old_data: bool = False  # of the stream, which it cannot continue from
+    deleting: bool = False  # is about to delete old data of the stream
+    unable: bool = False  # failed to take the stream a moment ago
+    has_old_data: bool = False  # of the stream, on which a new replica cannot build
 
 
 def why_not(
     stream_id: StreamId, replicas: Collection[NodeId], joining: NodeId | None, candidate: Candidate
 ) -> str | None:
-    """Return why the candidate cannot take a replica of the stream, if there is a reason."""
+    """Return why the candidate cannot take a replica of the stream; None if it can."""
     node = candidate.node
     reasons = (
         (node in replicas, f"node {node} has a replica of stream {stream_id} already"),

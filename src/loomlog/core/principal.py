@@ -1,4 +1,4 @@
-"""The principal of a connection: its peer, as the peer's certificate states it.
+"""The principal of a connection: the peer's identity, as stated by its certificate.
 
 A certificate carries one URI, `loom://CLUSTER/node/3`, `loom://CLUSTER/metadata/1`,
 `loom://CLUSTER/client/alice` or `loom://CLUSTER/operator/carol`. Without TLS, or without a
@@ -50,7 +50,7 @@ class Principal:
 
     @property
     def uri(self) -> str:
-        """The form in which a certificate states it."""
+        """The URI that a certificate carries for this principal."""
         last = str(self.number) if self.kind in _SERVERS else self.name
         return f"loom://{self.cluster}/{self.kind}/{last}"
 
@@ -59,8 +59,8 @@ ANONYMOUS: Final = Principal("anonymous")
 
 
 def stated_principal(uris: Iterable[str]) -> Principal:
-    """Return the principal that a certificate with these URIs states. A certificate without
-    exactly one valid URI of ours states nobody."""
+    """Return the principal stated by a certificate with these URIs. A certificate without exactly
+    one valid loom:// URI is anonymous."""
     ours = [uri for uri in uris if uri.startswith("loom://")]
     stated = _URI.fullmatch(ours[0]) if len(ours) == 1 else None
     if stated is None:

@@ -1,9 +1,9 @@
 """Plan moves of replicas that spread the load evenly over the nodes. Pure.
 
-The load of a node is what its replicas store, and a fixed amount for each of them: a replica that
-is empty now takes its share of appends. Each move goes from a node with much load to one with
-little and makes the pair more even, so a plan ends; a cluster that is even enough gets no plan. A
-move never brings two replicas of a set to one node, or a set to fewer locations than before.
+The load of a node is the bytes that its replicas store, plus a fixed amount per replica: even an
+empty one takes its share of appends. Each move goes from a node with more load to one with less and
+makes the two more even, so planning ends. A cluster that is even enough gets no moves. A move never
+puts two replicas of the same data on one node, or spreads them over fewer locations than before.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import Final, NamedTuple
 from loomlog.core.placement import neighbours
 from loomlog.types import NodeId, StreamId
 
-REPLICA_BYTES: Final = 64 << 20  # a replica counts as much as this, besides what it stores
+REPLICA_BYTES: Final = 64 << 20  # the fixed load of a replica
 TOLERANCE: Final = 0.1  # of the average load: a smaller difference is not worth a copy
-GAIN_MIN: Final = (
-    0.5  # of the load of a replica: moving it must make two nodes this much more alike
-)
+GAIN_MIN: Final = 0.5  # of the load of a replica: a move must reduce the difference by this much
 
 
 class ReplicaGroup(NamedTuple):
     """Replicas of the same data, any of which may move to another node."""
 
     stream_id: StreamId
-    part: int  # of a stream that has several
+    part: int  # number of the chain, if the stream has several
     nodes: tuple[NodeId, ...]
     stored_bytes: int = 0  # by each of them
 
@@ -36,7 +34,7 @@ class ReplicaGroup(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One replica that goes from a node to another."""
+    """One replica that moves from one node to another."""
 
     stream_id: StreamId
     part: int
@@ -46,7 +44,7 @@ class Move(NamedTuple):
 
 
 class NodeLoad(NamedTuple):
-    """The load of a node in replicas that may move."""
+    """The load of a node: its replicas that may move."""
 
     replicas: int = 0
     stored_bytes: int = 0
@@ -75,7 +73,7 @@ def plan_moves(
 
 
 def imbalance(loads: Iterable[NodeLoad]) -> float:
-    """Return by how much the node with the most load is above the average: 0.5 is half more."""
+    """Return how far the node with the most load is above the average: 0.5 means by half."""
     weights = [load.replicas * REPLICA_BYTES + load.stored_bytes for load in loads]
     average = sum(weights) / len(weights) if weights else 0
     return max(weights) / average - 1 if average else 0.0
@@ -112,7 +110,7 @@ class _Work:
         }
 
     def step(self) -> bool:
-        """Plan the next move, from the node with the most load that has one."""
+        """Plan the next move, from the most loaded node that has one. Return False if none has."""
         by_load = sorted(self._load, key=lambda node: (self._load[node], node))
         for origin in reversed(by_load):
             for target in by_load:
@@ -125,7 +123,7 @@ class _Work:
         return False
 
     def _choose(self, origin: NodeId, target: NodeId, difference: int) -> int | None:
-        """Return the group whose move makes both most alike; None: none makes it worth a copy."""
+        """Return the group whose move reduces the difference most; None if none is worth a copy."""
         best, best_rest = None, difference
         for index in self._on[origin]:
             load = self._groups[index].load

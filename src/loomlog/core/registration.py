@@ -1,9 +1,8 @@
-"""Decide who may register as which storage node. Pure.
+"""Decide whether a storage node may register, and as which. Pure.
 
-Node ids and directory names prove nothing. A node proves with its own secret that it is the one
-that the metadata knows, and with the cluster's secret that it was part of the cluster once. A node
-with neither is a newcomer, which needs a free number or an operator's permission to take another
-node's place.
+Node ids and directory names prove nothing. A node's own secret proves that it is the node that the
+metadata knows; the cluster's secret proves that it was part of the cluster once. A node with
+neither is new: it needs a free number, or an operator's permission to replace another node.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Protocol
 
 
 class KnownNode(Protocol):
-    """A node as the metadata knows it."""
+    """The metadata's record of a node."""
 
     @property
     def node_secret(self) -> str: ...
@@ -31,7 +30,8 @@ class KnownNode(Protocol):
 
 
 class Claim(Protocol):
-    """The words of a node that wants to register. A cluster secret, if there is one, is right."""
+    """The statements of a node that wants to register. Its cluster secret, if it states one, has
+    been verified."""
 
     @property
     def node_secret(self) -> str: ...
@@ -48,7 +48,7 @@ class Claim(Protocol):
 
 
 class Verdict(Enum):
-    """The rights of a node that wants to register."""
+    """The decision about a node that wants to register."""
 
     KNOWN = "it is the node of this number"
     NEW = "the number is free"
@@ -69,12 +69,12 @@ def judge(
     contradicted: bool,
     has_data: bool,
 ) -> Verdict:
-    """Decide what a node may do. `reachable`: a node of this number is connected; `contradicted`:
-    the claimant knows of runs that this metadata has not had; `has_data`: it says so."""
+    """Judge a claim. `reachable`: a node of this number is connected. `contradicted`: the claimant
+    knows runs that this metadata lacks. `has_data`: the claimant says that it stores data."""
     is_known = is_same(claim, known)
     if known is not None and not is_known and reachable:
         return Verdict.CONNECTED
-    if reachable and contradicted:  # the node itself was admitted, so the metadata is not too old
+    if reachable and contradicted:  # the connected node was admitted: the metadata is not too old
         return Verdict.COPY
     if claim.cluster_secret:
         if known is None or known.removing:
@@ -94,18 +94,19 @@ def is_same(claim: Claim, known: KnownNode | None) -> bool:
 
 
 def older_shards(claim: Claim, known: KnownNode | None) -> frozenset[int]:
-    """Return the shards of a node whose data is older than what it had when it last reported."""
+    """Return the shards of a node whose data is older than when it last registered."""
     if known is None or not is_same(claim, known) or claim.process == known.process:
-        # A process that cannot write the generation it was given repeats the old one, or none.
+        # The same process has not lost data. If it failed to write the generation that it was
+        # given, it repeats an old one.
         return frozenset()
     claimed = zip(claim.shards, claim.generations, strict=True)
     return frozenset(shard for shard, n in claimed if 0 < n <= known.generations.get(shard, 0))
 
 
 def life_of(claim: Claim, known: KnownNode | None) -> int:
-    """Return the number of a node's life. Another one begins when the node is started after a
-    crash: nobody knows whether its disks kept all that it wrote since its last generation."""
+    """Return the number of a node's life. A new life begins when the node is started after a crash:
+    its disks may have lost writes since its last generation."""
     if known is None:
         return 1
-    goes_on = is_same(claim, known) and (claim.process == known.process or claim.clean)
-    return max(1, known.life) if goes_on else known.life + 1
+    continues = is_same(claim, known) and (claim.process == known.process or claim.clean)
+    return max(1, known.life) if continues else known.life + 1

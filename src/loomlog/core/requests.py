@@ -1,7 +1,8 @@
-"""Operations that need other parties are generators of requests. Pure.
+"""Operations that involve other parties, written as generators of requests. Pure.
 
-An operation yields a question, is sent its answer, and continues until it returns its outcome. The
-driver owns the network, the clock and the timeouts. A request without an answer gets `Lost`.
+An operation yields a question, receives the answer as the value of the `yield`, and finally returns
+its outcome. The driver owns the network, the clock and the timeouts. It sends `Lost` if a request
+got no answer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Ask(NamedTuple, Generic[Target, Request]):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No answer: the request may have been carried out, or may be later."""
+    """No answer: the request may or may not have been carried out, and may still be."""
 
 
 async def drive(

@@ -1,16 +1,16 @@
 """Decide how far a log may be trimmed because of its retention, and what time it is. Pure.
 
-Retention deletes by the clock, and any clock may be wrong, in both directions and by years. So no
+Retention deletes by the clock, and any clock may be wrong by years, in either direction. So no
 machine relies on its own clock alone:
 
 - The cluster's time is never later than the own clock, nor than the clocks of more than half of all
-  storage nodes. It is unknown unless more than half of them report theirs: the absent ones may be
-  right. So it is ahead only if the own clock is, and those of half of the nodes.
-- It may still jump ahead, if all machines get the time from one source that was wrong before.
-  Entries stamped before the jump then look older than they are. So after a jump entries are kept
-  longer by the size of the jump, for one whole retention time.
+  storage nodes. It is unknown unless more than half of the nodes report theirs, because the absent
+  ones may be right. So it is wrong only if the own clock and those of half of the nodes are ahead.
+- It may still jump ahead, if the source from which all machines get the time was wrong before.
+  Entries stamped before the jump then look older than they are. Therefore, for one retention time
+  after a jump, entries are kept longer by the size of the jump.
 
-Durations are measured by a monotonic clock (`now_s`).
+Durations are measured with a monotonic clock (`now_s`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from loomlog.types import Glsn, NodeId
 
 
 class FindTime(NamedTuple):
-    """Answered with a position from `first` on before which the whole segment is too old, or with
-    None if the protocol of the segment cannot tell."""
+    """Answered with a position, `first` or above, below which all entries of the segment are too
+    old; with None if the segment's protocol cannot tell."""
 
     segment: Segment
     first: Glsn
 
 
 def last_expired(segments: Iterable[Segment], trimmed: Glsn) -> Steps[FindTime, Glsn | None, Glsn]:
-    """Return the position up to which everything is too old. Whatever is in doubt is kept."""
+    """Return the position up to which all entries are too old. In case of doubt they are kept."""
     kept_from = trimmed + 1
     for segment in segments:
         if segment.end is not None and kept_from > segment.end:
@@ -48,11 +48,11 @@ def last_expired(segments: Iterable[Segment], trimmed: Glsn) -> Steps[FindTime, 
 
 
 SKEW_MAX_S: Final = 10.0
-"""Clocks that differ by more are wrong. NTP keeps them within milliseconds, and a heartbeat that
-waits in a busy machine is late by a second or two: both are far below. A minute would already be
-more than the shortest useful retention."""
+"""Clocks that differ by more are wrong. NTP keeps clocks within milliseconds, and heartbeats of a
+busy machine are late by a second or two. A minute would already be more than the shortest useful
+retention."""
 
-JUMPS_MAX: Final = 100  # remembered; the oldest ones count as one
+JUMPS_MAX: Final = 100  # remembered; older ones are merged
 
 
 class ClockReading(NamedTuple):
@@ -62,12 +62,12 @@ class ClockReading(NamedTuple):
     heard_s: float  # when, by the monotonic clock
 
     def at(self, now_s: float) -> float:
-        """Return what it shows now, if it was not set since."""
+        """Return what the clock shows now, unless it was set since."""
         return self.clock_s + now_s - self.heard_s
 
 
 def cluster_time(own_s: float, nodes_s: Collection[float], nodes: int) -> float | None:
-    """Return the time, or None if too few of all `nodes` report theirs."""
+    """Return the cluster's time, or None if too few of all `nodes` report theirs."""
     wrong_max = nodes // 2  # this many clocks may be ahead
     if len(nodes_s) <= wrong_max:
         return None
@@ -75,22 +75,22 @@ def cluster_time(own_s: float, nodes_s: Collection[float], nodes: int) -> float 
 
 
 def latest_time(own_s: float, nodes_s: Collection[float], nodes: int) -> float | None:
-    """Return a time that is not earlier than the own clock, nor than those of half of all `nodes`;
-    None if too few of them report theirs."""
+    """Return a time that is not earlier than the own clock, nor than the clocks of half of all
+    `nodes`; None if too few of them report theirs."""
     if len(nodes_s) <= nodes // 2:
         return None
     return max(own_s, sorted(nodes_s)[nodes // 2])
 
 
 class Skews(NamedTuple):
-    """Seconds by which clocks are ahead of most (negative: behind), if that is much."""
+    """Seconds by which wrong clocks are ahead of most others (negative: behind)."""
 
     own_s: float
     nodes_s: Mapping[NodeId, float]
 
 
 def skews(own_s: float, nodes_s: Mapping[NodeId, float]) -> Skews:
-    """Compare the clocks of all machines. Of two that differ, the later one counts as ahead."""
+    """Compare the clocks of all machines. If there are only two, the later one counts as ahead."""
     most_say_s = median_low([own_s, *nodes_s.values()])
 
     def skew(clock_s: float) -> float:
@@ -117,11 +117,12 @@ class SteadyTime:
         ahead_s = clock_s - self._last.at(now_s) if self._last else 0.0
         if ahead_s > SKEW_MAX_S:
             self._jumps.append(_Jump(now_s, ahead_s))
-        if len(self._jumps) > JUMPS_MAX:  # to merge the oldest keeps entries longer
+        if len(self._jumps) > JUMPS_MAX:  # merging errs on the side of keeping entries longer
             oldest, second = self._jumps[:2]
             self._jumps[:2] = [second._replace(by_s=oldest.by_s + second.by_s)]
         self._last = ClockReading(clock_s, now_s)
 
     def doubt_s(self, kept_s: float, now_s: float) -> float:
-        """Return by how much entries that must be kept for `kept_s` may look too old."""
+        """Return by how much entries that must be kept for `kept_s` may look older than they
+        are."""
         return sum(jump.by_s for jump in self._jumps if now_s - jump.at_s < kept_s)

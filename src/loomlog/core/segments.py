@@ -1,15 +1,15 @@
-"""A log as a sequence of segments. Pure: every change returns another layout, swapped as a whole.
+"""A log as a sequence of segments. Pure: every change returns a new layout, swapped as a whole.
 
     segments     [1 … 100] ordered   [101 … 250] chained   [251 …] ordered
                                                             the active one: no end yet
 
-Invariants: a segment starts one above the end of the one before; only the last has no end; what is
-recorded once (a start, an end) never changes. So a position belongs to the same segment forever,
-and an older layout is never wrong, only incomplete.
+Invariants: a segment starts one above the end of the previous one; only the last has no end; a
+recorded start or end never changes. So a position belongs to the same segment forever, and an older
+layout is never wrong, only incomplete.
 
-A switch shows in the layout from its beginning: the successor of the active segment is written down
-before anything is done for it. So any party that finds an interrupted switch can finish it, and
-two that begin at once meet in the same layout.
+The layout shows a switch from its beginning: the successor of the active segment is recorded before
+anything else is done. So any party that finds an interrupted switch can finish it, and two that
+start one at the same time conflict on the layout.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Settings(NamedTuple):
     protocol: str
     streams: int
     replicas: int
-    nodeset: int = 0  # of `copyset`: records are on any of this many nodes; 0: the default
+    nodeset: int = 0  # for `copyset`: the number of nodes that share the records; 0: the default
     min_replicas: int = 0  # appends continue with this many; 0: the default
-    compression: str = COMPRESSIONS[0]  # of batches, by clients that do not choose themselves
+    compression: str = COMPRESSIONS[0]  # of batches, unless the client chooses another
 
     @property
     def replicas_least(self) -> int:
-        """The number of replicas with which appends continue while nodes are away. By default one
-        less than wanted, but not a single one of several."""
+        """The number of replicas with which appends continue while nodes are down. By default one
+        less than wanted, but at least two unless only one is wanted."""
         return self.min_replicas or min(self.replicas, max(2, self.replicas - 1))
 
     def check(self) -> None:
-        """Raise InvalidArgument for what no protocol can use."""
+        """Raise InvalidArgument for settings that no protocol can use."""
         if not 1 <= self.streams <= STREAMS_PER_LOG_MAX:
             raise InvalidArgument(
                 f"a log has 1 to {STREAMS_PER_LOG_MAX} streams, not {self.streams}"
@@ -76,7 +76,7 @@ class Successor(NamedTuple):
 
     loglet: LogId
     settings: Settings
-    ready: bool = False  # it is made, so the active segment may be sealed
+    ready: bool = False  # its loglet exists, so the active segment may be sealed
 
 
 class SwitchState(StrEnum):
@@ -93,8 +93,8 @@ TRANSITIONS: Final = {
     (SwitchState.PREPARING, SwitchState.SEALING): "it is made",
     (SwitchState.SEALING, SwitchState.NONE): "the tail is known: the successor is active",
 }
-"""Never from NONE to SEALING: a log is not sealed before there is something to continue with. And
-never back from SEALING: somebody may have sealed it already."""
+"""Never from NONE to SEALING: a log is not sealed before its successor exists. Never back from
+SEALING to PREPARING: the segment may have been sealed already."""
 
 
 class Layout(NamedTuple):
@@ -118,7 +118,7 @@ class Layout(NamedTuple):
         return loglet == self.active.loglet and self.switch is not SwitchState.SEALING
 
     def settings_of(self, loglet: LogId) -> Settings | None:
-        """Return the settings of a loglet; None if it is not, or no longer, part of this log."""
+        """Return the settings of a loglet; None if it is not part of this log (any more)."""
         for part in (*self.segments, self.successor):
             if part is not None and part.loglet == loglet:
                 return part.settings
@@ -127,7 +127,7 @@ class Layout(NamedTuple):
     # ---- finding positions
 
     def segment_of(self, position: Glsn) -> Segment:
-        """Return the segment of a position. Raise Trimmed if it is gone."""
+        """Return the segment of a position. Raise Trimmed if the position was trimmed."""
         if position > self.trimmed:
             for segment in reversed(self.segments):
                 if segment.covers(position):
@@ -150,9 +150,8 @@ class Layout(NamedTuple):
         return self._replace(successor=self.successor._replace(ready=True))
 
     def extend(self, tail: Glsn) -> Layout:
-        """End the active segment at `tail`, for good; the successor continues above it. Older
-        segments that are empty are dropped; if the log is empty, all but the one that ended
-        last."""
+        """End the active segment at `tail`; the successor starts above it. Segments before it that
+        are empty are dropped."""
         self._check(SwitchState.SEALING, SwitchState.NONE)
         successor, active = self.successor, self.active
         assert successor is not None
@@ -164,7 +163,7 @@ class Layout(NamedTuple):
         return self._replace(segments=(*older, ended, begun), successor=None)
 
     def trim(self, position: Glsn) -> Layout:
-        """Trim up to and including `position`. Segments that are empty then are dropped."""
+        """Trim up to and including `position`. Segments that become empty are dropped."""
         if position <= self.trimmed:
             return self
         kept = _with_something_left(self.segments, position)

@@ -1,11 +1,13 @@
 """Decide how far a log may be trimmed because of its size. Pure.
 
-What counts are bytes of batches as one replica stores them. They are measured while the log grows,
-and each measured piece leaves a mark: a position, and what is stored between the mark before and
-it. Only the piece that has to be cut is measured in smaller ones, so a log costs a few questions,
-however fast it grows. Every size is at least as large as told: what nobody can tell counts nothing,
-and what is appended to a piece later only adds to it. So what is behind a mark is never less than
-the sum of the marks behind it, and a mark may be merged with the next one at any time.
+The size is that of the batches as one replica stores them. It is measured while the log grows. Each
+measured piece leaves a mark: its last position, and the bytes between the previous mark and it.
+Only a piece that has to be cut is measured again in smaller pieces, so a log costs few requests
+however fast it grows.
+
+Every size is a lower bound: what cannot be measured counts as nothing, and later appends only add
+to a piece. So at least the sum of the marks after a position is stored after it, and a mark may be
+merged with the next one at any time.
 """
 
 from __future__ import annotations
@@ -17,23 +19,23 @@ from loomlog.core.requests import Steps
 from loomlog.types import Glsn
 
 MARKS_MAX: Final = 256  # of a log; small ones are merged
-STEPS: Final = 64  # of what a log keeps: one part more may stay than it has to
-PIECES_MAX: Final = 16  # that a piece is cut into: they are asked for at the same time
+STEPS: Final = 64  # the kept size is met to within one part of this many
+PIECES_MAX: Final = 16  # a piece is cut into at most this many, all measured at the same time
 
 
 class SizeMark(NamedTuple):
     """A position where a log may be cut."""
 
     last: Glsn
-    size: int  # at least, of the entries behind the mark before, up to `last`
-    staged: Glsn = 0  # the staging log's tail then: its rows up to here are counted
+    size: int  # lower bound, of the entries after the previous mark up to `last`
+    staged: Glsn = 0  # the staging log's tail at that time: its rows up to here are counted
 
 
 SizeMarks = tuple[SizeMark, ...]  # in order
 
 
 def last_surplus(marks: SizeMarks, kept_bytes: int) -> Glsn:
-    """Return the last position behind which at least that many bytes are stored; 0: unknown."""
+    """Return the last position after which at least `kept_bytes` are stored; 0: unknown."""
     newer = 0
     for mark in reversed(marks):
         if newer >= kept_bytes:
@@ -43,7 +45,7 @@ def last_surplus(marks: SizeMarks, kept_bytes: int) -> Glsn:
 
 
 def noted(marks: SizeMarks, mark: SizeMark, trimmed: Glsn) -> SizeMarks:
-    """Return the marks with another one, without those of what is trimmed."""
+    """Return the marks with another one added, without those of trimmed entries."""
     kept = [each for each in marks if each.last > trimmed]
     kept.append(mark)
     while len(kept) > MARKS_MAX:
@@ -54,22 +56,23 @@ def noted(marks: SizeMarks, mark: SizeMark, trimmed: Glsn) -> SizeMarks:
 
 
 class AskSizes(NamedTuple):
-    """Answered with the size of each part of a segment, of batches that begin in a range."""
+    """Answered, for each part of a segment, with the size of its batches that begin in a range."""
 
     first: Glsn
     last: Glsn
 
 
 class Measured(NamedTuple):
-    """The size of a piece that ends at a position, at least."""
+    """A lower bound of the size of a piece that ends at `through`."""
 
     through: Glsn
     size: int
 
 
 def measure(first: Glsn, last: Glsn) -> Steps[AskSizes, Sequence[Measured], Measured]:
-    """Measure a piece of [first, last] that begins at `first`. A part may tell less than it was
-    asked; then all are asked for that. A piece that ends before `first`: nothing is known."""
+    """Measure a piece that begins at `first` and ends at `last` or before. If a part measures less
+    than it was asked for, the others are asked again for that range. A result that ends before
+    `first` means that nothing is known."""
     while True:
         parts = yield AskSizes(first, last)
         through = min((last, *(part.through for part in parts)))
@@ -83,28 +86,28 @@ def measure(first: Glsn, last: Glsn) -> Steps[AskSizes, Sequence[Measured], Meas
 def refine(
     marks: SizeMarks, trimmed: Glsn, kept_bytes: int
 ) -> Steps[list[AskSizes], list[Measured], SizeMarks]:
-    """Cut the piece up to which a log has too much, until what stays too much is small. Each of the
-    questions that are asked together is answered with the size of its whole range; if the answer
-    ends before, that is not known, and the piece is left as it is."""
+    """Cut the piece in which the surplus ends, until the part that is kept unnecessarily is small.
+    All ranges of a question are measured. If one cannot be measured whole, the piece is left as it
+    is."""
     step = max(kept_bytes // STEPS, 1)
     while (index := _to_be_cut(marks, trimmed, kept_bytes, step)) is not None:
         first, mark = _first_of(marks, index, trimmed), marks[index]
         ranges = _split(first, mark.last, mark.size, step)
-        found = yield ranges
-        if any(piece.through < asked.last for piece, asked in zip(found, ranges, strict=True)):
+        pieces = yield ranges
+        if any(piece.through < asked.last for piece, asked in zip(pieces, ranges, strict=True)):
             break
-        marks = _cut(marks, index, found, step)
+        marks = _cut(marks, index, pieces, step)
     return marks
 
 
 def corrected(marks: SizeMarks, measured: Sequence[Measured]) -> SizeMarks:
-    """Return the marks with sizes that were measured again, and are larger now."""
+    """Return the marks with the sizes that were measured again, where they have grown."""
     sizes = dict(measured)
     return tuple(mark._replace(size=max(mark.size, sizes.get(mark.last, 0))) for mark in marks)
 
 
 def piece_of(marks: SizeMarks, last: Glsn, trimmed: Glsn) -> AskSizes | None:
-    """Return the whole piece that ends there, if it was not cut or merged meanwhile."""
+    """Return the piece that ends at `last`, unless it was cut, merged or trimmed meanwhile."""
     for index, mark in enumerate(marks):
         if mark.last == last and last > trimmed:
             return AskSizes(_first_of(marks, index, trimmed), last)
@@ -116,7 +119,7 @@ def _first_of(marks: SizeMarks, index: int, trimmed: Glsn) -> Glsn:
 
 
 def _to_be_cut(marks: SizeMarks, trimmed: Glsn, kept_bytes: int, step: int) -> int | None:
-    """Return the index of the piece that is needed only in part; None if that is small."""
+    """Return the index of the piece that is needed only in part; None if the rest is small."""
     newer = 0
     for index in reversed(range(len(marks))):
         newer += marks[index].size
@@ -135,10 +138,10 @@ def _split(first: Glsn, last: Glsn, size: int, step: int) -> list[AskSizes]:
 
 
 def _cut(marks: SizeMarks, index: int, pieces: Sequence[Measured], step: int) -> SizeMarks:
-    """Replace a piece by smaller ones. What they do not count of it may be anywhere in it, so it
-    counts as part of the first one."""
+    """Replace a piece by smaller ones. Bytes of it that they do not account for may be anywhere in
+    it, and are added to the first one."""
     whole, first = marks[index], pieces[0]
-    if index:  # else there is nothing before it, and what is not counted may be trimmed
+    if index:  # otherwise the missing bytes may have been trimmed
         uncounted = max(whole.size - sum(piece.size for piece in pieces), 0)
         first = first._replace(size=first.size + uncounted)
     cut = [SizeMark(*first, whole.staged)]

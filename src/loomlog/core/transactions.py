@@ -1,20 +1,22 @@
 """Append to several logs, all or nothing. Pure.
 
-A transaction has a cell: a place in the log of decisions that is reserved first and written once.
-Its parts are appended to their logs as ordinary batches that name the cell. Then its writer writes
-the cell. From that moment all parts count; if something else gets the cell first, none ever does.
-Whoever meets a part and finds the cell empty for long fills it, so nobody waits for a writer that
-died.
+A transaction has a cell: a position of the log of decisions that is reserved first and written
+once. Its parts are appended to their logs as ordinary batches that name the cell. Then its writer
+writes the cell, which commits all parts. If the cell was filled first, no part ever counts. A
+reader that encounters a part whose cell stays empty fills the cell, so that nobody waits for a dead
+writer.
 
-The order matters: a reader that sees one part must find all others, so none may still be under way
-when the cell is written. And a writer that lost its cell appends all parts again, with another one.
+The order matters: a reader that sees one part must find all others, so all parts must be
+acknowledged before the cell is written. A writer that lost its cell appends all parts again, with
+a new cell.
 
-A cell is needed as long as there are parts that name it, also such as do not count. Nobody looks
-for those in the logs: a mark says of all cells up to a position that their parts are not behind
-certain tails. Cells are decided first: after that no part of theirs comes to count, and the logs of
-those that do are enlisted. Parts that do not count may still come, until their writers have given
-up. Then the tails are asked for. When all these logs are trimmed that far, or deleted, the cells
-may go.
+A cell is needed as long as there are parts that name it, committed or not. The logs are not
+searched for them. Instead, a mark says that no part of any cell up to some position is above
+certain tails. It is made in three steps: first all these cells are decided, after which no further
+part of theirs can become committed, and the logs of those that are have been enlisted. Parts that
+are not committed may still be appended until their writers have given up, so that is waited for.
+Then the tails are read. When all these logs are trimmed up to their tails, or deleted, the cells
+may be trimmed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Placed = TypeVar("Placed")
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Answered with a cell that nobody else writes."""
+    """Answered with a cell that no other transaction uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,14 @@ class AppendParts(Generic[Cell]):
 
 @dataclass(frozen=True, slots=True)
 class Enlist(Generic[Cell]):
-    """Note that the logs of the parts may have some. Answered when that is known for good."""
+    """Register the logs of the parts as possibly having parts. Answered when that is durable."""
 
     cell: Cell
 
 
 @dataclass(frozen=True, slots=True)
 class Write(Generic[Cell]):
-    """Write the cell. Answered with True if it is written for good, False if it never will be."""
+    """Write the cell. Answered with True if it is written, with False if it never will be."""
 
     cell: Cell
 
@@ -65,14 +67,14 @@ def commit() -> Steps[WriterStep[Cell], Cell | Placed | bool | None, Placed]:
     """Carry out a transaction; return the positions of its parts."""
     while True:
         cell: Cell = yield Reserve()  # type: ignore[assignment]
-        yield Enlist(cell)  # before there are parts, whatever becomes of this writer
+        yield Enlist(cell)  # before there are parts, in case this writer dies
         placed: Placed = yield AppendParts(cell)  # type: ignore[assignment]
-        yield Enlist(cell)  # those that the parts are in now: a log may have been made again
+        yield Enlist(cell)  # again: a log may have been deleted and created meanwhile
         if (yield Write(cell)):
             return placed
 
 
-# ---- which cells may go
+# ---- which cells may be trimmed
 
 
 class Settle(NamedTuple):
@@ -80,21 +82,21 @@ class Settle(NamedTuple):
 
 
 class Outlast(NamedTuple):
-    """Answered when no writer is left that reserved its cell before the cells were decided."""
+    """Answered when every writer that reserved its cell before that has finished or given up."""
 
 
 class FindTails(NamedTuple):
-    """Answered with the tails of all logs that are enlisted."""
+    """Answered with the tails of all enlisted logs."""
 
 
 class Mark(NamedTuple):
-    """Up to a position of the log of decisions: where the parts are that need it."""
+    """The parts of all cells up to `through` are in these logs, at or below these tails."""
 
     through: Glsn
     tails: Mapping[LogId, Glsn]
 
     def is_needed(self, trimmed: Mapping[LogId, Glsn]) -> bool:
-        """Return whether there may be parts left, given how far each log is trimmed."""
+        """Return whether parts may be left, given how far each log that exists is trimmed."""
         return any(trimmed[log] < tail for log, tail in self.tails.items() if log in trimmed)
 
 
@@ -102,7 +104,7 @@ MarkStep: TypeAlias = Settle | Outlast | FindTails
 
 
 def make_mark() -> Steps[MarkStep, Glsn | Mapping[LogId, Glsn] | None, Mark]:
-    """Return a mark of all cells that are reserved now."""
+    """Return a mark that covers all cells that are reserved now."""
     through = yield Settle()
     yield Outlast()
     tails = yield FindTails()

@@ -1,8 +1,8 @@
-"""How much of a server each identity uses at the moment, and how much it may. Pure.
+"""Limit how much of a server each identity uses at a time. Pure.
 
-An identity is the name that a certificate or token states; all its connections count together.
-Servers of the cluster, and peers whose names nobody knows, are not limited. Everything is a plain
-integer, since every request passes here.
+An identity is the name stated by a certificate or token; its connections count together. Servers of
+the cluster and anonymous peers are not limited. All counters are plain integers, because every
+request passes through here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Usage:
     )
 
     def __init__(self, name: str, limits: IdentityLimits, refusals: Counter[str]) -> None:
-        """`refusals` counts what is refused, by the name of the limit."""
+        """`refusals` counts refused requests by the name of the limit."""
         self.name = name
         self.limits = limits
         self.is_limited = limits is not NO_LIMITS
@@ -38,7 +38,8 @@ class Usage:
         self.connections += 1
 
     def begin(self, size: int) -> None:
-        """Count a request with a payload of this size. A single one may have any size."""
+        """Count a request with a payload of this size; raise Busy if there are too many. A request
+        that is alone may have any size."""
         if self.requests >= self.limits.requests:
             raise self._busy("requests", "requests under way here: wait for answers")
         if self.bytes + size > self.limits.bytes and self.bytes:
@@ -65,4 +66,4 @@ class Usage:
 
 
 NO_LIMITS: Final = IdentityLimits(*[sys.maxsize] * 4)
-UNKNOWN: Final = Usage("", NO_LIMITS, Counter())  # of connections that were not identified yet
+UNKNOWN: Final = Usage("", NO_LIMITS, Counter())  # for connections without an identity yet

@@ -1,17 +1,17 @@
-"""The virtual log: one log over a sequence of loglets, switched while it is used. Pure.
+"""The virtual log: one log over a sequence of loglets, switched while it is in use. Pure.
 
-A switch consists of these steps, whether a party wants it or finds it unfinished:
+A switch consists of these steps. A party that finds a switch unfinished continues it:
 
-    prepare    write the successor down                       Swap     appends continue
-    make       create its loglet, empty; or give up           Make
-    ready      from here on there is no way back              Swap
+    prepare    record the successor                           Swap     appends continue
+    make       create its empty loglet, or give up            Make
+    ready      the point of no return                         Swap
     seal       seal the active loglet and learn its tail      Seal     appends wait
     extend     record the end; the successor starts above     Swap
     begin      start the new loglet at its first position     Begin    appends continue
-    discard    drop older loglets that are empty by now       Discard
+    discard    drop older loglets that have become empty      Discard
 
-Each step may be taken by a different party, or by several at once: all decisions are swaps of the
-whole layout, each computed from the layout that it replaces. Every request may be repeated.
+Different parties may take the steps, even concurrently: each decision is a compare-and-swap of the
+whole layout, computed from the layout that it replaces. Every request may be repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GetLayout(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Done if `expected` is the layout now, and `layout` from then on; Refused if it is not."""
+    """Done if the layout was `expected` and has been replaced by `layout`; else Refused."""
 
     expected: Layout
     layout: Layout
@@ -42,25 +42,25 @@ class NewLoglet(NamedTuple):
 
 
 class Make(NamedTuple):
-    """Done: the loglet exists and takes no appends yet. Refused: it cannot be created."""
+    """Done: the loglet exists, but takes no appends yet. Refused: it cannot be created."""
 
     successor: Successor
 
 
 class Begin(NamedTuple):
-    """Done: the loglet takes appends, from the segment's start on; or it did before."""
+    """Done: the loglet takes appends, starting at the segment's start, or has already begun."""
 
     segment: Segment
 
 
 class Seal(NamedTuple):
-    """Answered with the position of the last entry, also if the loglet never began."""
+    """Answered with the position of the last entry, even if the loglet never began."""
 
     segment: Segment
 
 
 class Discard(NamedTuple):
-    """Done: the loglet is deleted, or will be. Later requests find it sealed."""
+    """Done: the loglet is deleted, or will be. It is sealed for later requests."""
 
     loglet: LogId
 
@@ -94,13 +94,13 @@ def certainly(request: Request) -> SwitchSteps[Any]:
 
 
 def switch(wanted: Settings) -> SwitchSteps[Layout]:
-    """Switch the log to these settings and return the layout that has them. Raise InvalidArgument
-    if that is impossible. A switch that is already under way is finished first."""
+    """Switch the log to these settings and return a layout that has them. Raise InvalidArgument if
+    that is impossible. A switch that is already in progress is finished first."""
     mine: set[LogId] = set()
     while True:
         layout: Layout = yield from certainly(GetLayout())
         if any(segment.loglet in mine for segment in layout.segments):
-            return layout  # it was active, perhaps not any more
+            return layout  # the switch is done; later ones may have followed
         if layout.successor is not None:
             reason = yield from _step(layout, layout.successor)
             if reason is not None and layout.successor.settings == wanted:
@@ -114,7 +114,7 @@ def switch(wanted: Settings) -> SwitchSteps[Layout]:
 
 
 def finish() -> SwitchSteps[Layout]:
-    """Finish the switch that is under way, if any; return the layout afterwards."""
+    """Finish the switch that is in progress, if any. Return the layout afterwards."""
     while True:
         layout: Layout = yield from certainly(GetLayout())
         if layout.successor is None:
@@ -123,7 +123,7 @@ def finish() -> SwitchSteps[Layout]:
 
 
 def _step(layout: Layout, successor: Successor) -> SwitchSteps[str | None]:
-    """Take one step of the switch. Return why it was given up, if it was."""
+    """Take one step of the switch. Return the reason if it was given up."""
     if layout.switch is SwitchState.PREPARING:
         made = yield from certainly(Make(successor))
         if isinstance(made, Refused):

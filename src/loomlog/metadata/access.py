@@ -1,8 +1,8 @@
-"""Permissions and tokens of the cluster: kept with the metadata, and given to every node.
+"""Permissions and tokens of the cluster, stored with the metadata and distributed to every node.
 
-Tokens are signed here, by the metadata repository that leads; nodes get the public keys and the
-list of revoked tokens. A change is durable before it counts here, and is then sent to all nodes
-that are connected; the others get it when they register.
+The leading metadata repository signs tokens; nodes get the public keys and the list of revoked
+tokens. A change is durable before it applies here, and is then sent to all connected nodes; the
+others get it when they register.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from loomlog.wire.access import Access
 from loomlog.wire.guard import Guard
 from loomlog.wire.link import Connection
 
-CONFIRM_S: Final = 2.0  # for nodes to confirm new rules, until they are named as behind
-_ID_CHARS_MIN: Final = 8  # of the beginning of a token's id
+CONFIRM_S: Final = 2.0  # for nodes to confirm new rules; then they are reported as behind
+_ID_CHARS_MIN: Final = 8  # of a token's id, when abbreviated
 
 
 class CatalogNames:
@@ -44,7 +44,7 @@ class CatalogNames:
         self._catalog = catalog
 
     def loglet_of(self, stream: StreamId) -> LogId | None:
-        return None  # no request to a metadata repository is judged by its stream
+        return None  # no permission of a metadata repository depends on a stream
 
     def log_of(self, loglet: LogId) -> str:
         catalog = self._catalog()
@@ -59,7 +59,7 @@ class CatalogNames:
 
 
 def access_of(record: AccessRecord) -> Access:
-    """Return what servers need of a record."""
+    """Return the part of a record that servers need."""
     grants = tuple(Grant(*grant) for grant in record.grants)
     return Access(
         record.version,
@@ -124,7 +124,7 @@ class ClusterAccess:
         allow = [each for text in request.allow for each in parse_permissions(text)]
         if not allow or not 0 < request.lifetime_s <= limits.RETENTION_S_MAX:
             raise InvalidArgument("a token needs at least one permission and an expiry")
-        check_subject(request.name)  # the same names as clients have
+        check_subject(request.name)  # the same rule as for names of clients
         if is_role(request.name):
             raise InvalidArgument("a token has the name of a program, not that of a role")
         async with self._changing:

@@ -1,4 +1,4 @@
-"""Background work of a term: tasks, loops that retry until nothing is left to do, and timers."""
+"""Background work of a term: tasks, timers, and loops that retry until nothing is left to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loomlog.errors import LoomError, NotFound, NotLeader
 logger = logging.getLogger(__name__)
 
 RETRY: Final = Backoff(0.05, 5.0)
-STEPS_AT_ONCE: Final = 100  # that wait for nothing; then others get a turn
+STEPS_AT_ONCE: Final = 100  # that do not wait; then other tasks get a turn
 UNEXPECTED: Final = "internal error: see the log of the metadata repository"
 
 
@@ -60,7 +60,7 @@ K = TypeVar("K", bound=Hashable)
 class StepResult(Enum):
     """The result of a step."""
 
-    IDLE = "idle"  # there is nothing to do until the key is woken
+    IDLE = "idle"  # nothing to do until the key is woken
     DONE = "done"  # look again
     FAILED = "failed"  # try again later
 
@@ -104,7 +104,7 @@ class RetryLoop(Generic[K]):
         self._background.spawn(self._work(key), f"{self._what} {key}")
 
     async def step_now(self, key: K) -> None:
-        """Wait for one step; what it leaves to do is done in the background."""
+        """Run one step and wait for it; the remaining work is done in the background."""
         if await self._try(key) is not StepResult.IDLE:
             self.wake(key)
 
@@ -125,7 +125,7 @@ class RetryLoop(Generic[K]):
                 woken.clear()
                 steps += 1
                 if not steps % STEPS_AT_ONCE:
-                    await asyncio.sleep(0)  # a step that achieves nothing stops nobody else
+                    await asyncio.sleep(0)  # a step without progress must not block other tasks
                 match await self._try(key):
                     case StepResult.DONE:
                         failures = 0

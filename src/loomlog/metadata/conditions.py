@@ -18,7 +18,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class ClusterConditions:
-    """Asks everybody who may know that something is not as it should be. Changes nothing."""
+    """Collects conditions from all parts of a metadata repository. Changes nothing."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ClusterConditions:
         of_process: Callable[[], Iterable[Condition]],
         gate: Gate,
     ) -> None:
-        """`of_retention` returns why a log keeps old entries, `of_process` what is wrong with this
+        """`of_retention` returns why a log keeps old entries, `of_process` the conditions of this
         metadata repository itself."""
         self._catalog = catalog
         self._nodes = nodes
@@ -45,24 +45,24 @@ class ClusterConditions:
     def all(
         self, members: Sequence[pb.MetadataMember], of_logs: Iterable[Condition]
     ) -> list[Condition]:
-        """Return all conditions, with these of the logs, the most urgent first."""
+        """Return all conditions, including the given ones of logs, the most urgent first."""
         is_old = bool(self._gate.condition)  # what is known of logs
         return in_order([*self.of_cluster(members), *(() if is_old else of_logs)])
 
     def of_cluster(self, members: Sequence[pb.MetadataMember]) -> list[Condition]:
-        """Return those that are about no log."""
+        """Return the conditions that do not concern a log."""
         nodes = [each for node in sorted(self._catalog.nodes) for each in self._of_node(node)]
         return [*self._of_metadata(members), *self._clocks.conditions(), *nodes]
 
     def of_log(self, log: LogRecord) -> list[Condition]:
         found = [each for keeper in self._keepers.values() for each in keeper.conditions(log)]
-        if not self._clocks.why_unknown():  # which is a condition of its own
+        if not self._clocks.why_unknown():  # which is a separate condition
             found += self._of_retention(log)
         found += self._of_staged(log)
         return found
 
     def _of_staged(self, log: LogRecord) -> Iterator[Condition]:
-        """Yield what is lost of a log because its staging log has lost it."""
+        """Yield the losses of a log that are caused by losses of its staging log."""
         staging = self._catalog.logs.get(staging_name(log.name))
         if staging is None or staging.unfinished:
             return
@@ -114,7 +114,7 @@ class ClusterConditions:
         connected = self._nodes.get(node)
         if connected is not None:
             is_there = connected.connection is not None
-            # What a node says is over when it is away, but its certificate may be the reason.
+            # A node's reports are void while it is away, but its certificate may be the reason.
             lasting = (Kind.CERTIFICATE_EXPIRES,)
             yield from (each for each in connected.conditions if is_there or each.kind in lasting)
 

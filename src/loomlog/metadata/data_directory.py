@@ -1,13 +1,13 @@
-"""The data directory of a vmr: what may be started on it, and opening what is in it.
+"""The data directory of a vmr: validation, and opening of its stores.
 
     metadata.sqlite, rounds/    a vmr alone
     quorum/                     one of several, whose metadata is in etcd
 
-A directory that holds part of a cluster is never used for a new one: that would give a new secret
-and the same numbers again, while the nodes still hold everything.
+A directory that holds part of a cluster is never used for a new one: that would create a new secret
+and reuse numbers, while the nodes still hold everything.
 
-Under the simulator everything that touches the outside is handed in: files and worker (round log),
-store (metadata). By default it is the real disk, and SQLite or etcd.
+The simulator injects everything that has side effects: files and worker (round log), store
+(metadata). By default it is the real disk, and SQLite or etcd.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from loomlog.wire.server_check import volume_check
 logger = logging.getLogger(__name__)
 
 STORE_RETRY_S: Final = 0.5
-STORE_LOOK_S: Final = 2.0  # whether etcd answers, between two looks
+STORE_LOOK_S: Final = 2.0  # between checks whether etcd answers
 
 
 class DataDirectory:
-    """Opens the parts of a vmr that store something, and closes them in reverse order."""
+    """Opens the stores of a vmr, and closes them in reverse order."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class DataDirectory:
         self._store = store
         self._round_file_bytes = round_file_bytes
         self._at_close = AsyncExitStack()  # undone in reverse
-        self._troubles: list[Callable[[], str]] = []  # of the disk; "": none
-        self._store_trouble = ""  # why nothing can be changed in etcd now
+        self._troubles: list[Callable[[], str]] = []  # error of the disk; "": none
+        self._store_trouble = ""  # why etcd cannot be written now
 
     async def close(self) -> None:
         await self._at_close.aclose()
 
     def conditions(self) -> list[Condition]:
-        """Return what is wrong with the disk, or with etcd."""
+        """Return the conditions of the disk and of etcd."""
         found = [(Kind.METADATA_DISK, trouble()) for trouble in self._troubles]
         found.append((Kind.METADATA_STORE, self._store_trouble))
         return [Condition(kind, text) for kind, text in found if text]
@@ -85,7 +85,7 @@ class DataDirectory:
         return await asyncio.to_thread(self._files.space, self._path)
 
     async def until_gone(self) -> DiskFailed:
-        """Wait until the directory is deleted or replaced: writes would be lost from then on."""
+        """Wait until the directory is deleted or replaced; from then on, writes would be lost."""
         inode = self._files.inode(self._path)
         while await asyncio.to_thread(self._is_at, inode):  # noqa: ASYNC110
             await asyncio.sleep(limits.VOLUME_LOOK_S)
@@ -99,14 +99,14 @@ class DataDirectory:
         except OSError:
             return False
 
-    # ---- a vmr alone
+    # ---- a single vmr
 
     async def open_alone(self) -> tuple[MetaStore, FileRoundLog]:
         self._files.make_directory(self._path)
         check_alone(self._files, self._path)
         store = self._store or await self._open_sqlite()
-        # The cluster's record is written after the first file of rounds: once it is there, a
-        # missing round log is a loss and not a beginning.
+        # The cluster's record is written after the first round file: once it exists, a missing
+        # round log is a loss, not a new cluster.
         create = await store.get("cluster") is None
         with ExitStack() as closing:  # the file is closed after its worker has ended
             round_log = FileRoundLog.open(
@@ -125,7 +125,7 @@ class DataDirectory:
         from loomlog.metadata.store.sqlite import SqliteStore
 
         worker = _new_worker("loomlog-metadata", self._at_close)
-        # The database is made before the first file of rounds.
+        # The database is created before the first round file.
         create = not has_rounds(self._files, self._path)
         try:
             store = await SqliteStore.open(database_in(self._path), worker, create=create)
@@ -182,7 +182,7 @@ class DataDirectory:
             await asyncio.sleep(STORE_LOOK_S)
 
     async def look_at(self, store: MetaStore) -> None:
-        """Note whether a store answers: a leader may have nothing to change for days."""
+        """Record whether a store answers: a leader may have nothing to change for days."""
         try:
             await store.get(LEADER)
             self._store_trouble = ""
@@ -215,7 +215,7 @@ def _new_worker(name: str, at_close: ExitStack | AsyncExitStack) -> Worker:
     return worker
 
 
-# ---- what is in it
+# ---- validation
 
 
 def database_in(directory: str) -> str:
@@ -235,7 +235,7 @@ def has_rounds(files: Files, directory: str) -> bool:
 
 
 def check_alone(files: Files, directory: str) -> None:
-    """Raise InvalidArgument if one of several vmr was here."""
+    """Raise InvalidArgument if the directory belongs to one of several vmr."""
     if _is_filled(files, quorum_in(directory)):
         raise InvalidArgument(
             f"{directory} belongs to one of several vmr: start it with --store etcd, or give an "
@@ -244,7 +244,7 @@ def check_alone(files: Files, directory: str) -> None:
 
 
 def check_of_several(files: Files, directory: str) -> None:
-    """Raise InvalidArgument if a vmr alone was here."""
+    """Raise InvalidArgument if the directory belongs to a single vmr."""
     if has_rounds(files, directory) or files.exists(database_in(directory)):
         raise InvalidArgument(
             f"{directory} holds the metadata of a vmr alone: move it with `loom metadata export` "

@@ -26,14 +26,14 @@ S = TypeVar("S", bound=OfLog)
 
 
 class GroupStates:
-    """The states of all groups and queues as they were stored last; decoded only when they are
-    shown."""
+    """The states of all groups and queues as last stored; decoded only when they are shown."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}  # by register
 
     def take(self, register: str, value: bytes | None) -> None:
-        """Take the value of a register, if it is that of a group or queue; None: it was deleted."""
+        """Take the new value of a register, if it belongs to a group or queue; None: it was
+        deleted."""
         if not register.startswith(PREFIXES):
             return
         if value is None:

@@ -1,8 +1,9 @@
 """Leases: names that one holder has at a time, for as long as it renews them.
 
-The epoch of a lease grows with every holder and is in the MetaStore before the holder learns it: it
-alone protects, see `fence`. Time only says when another may have it: this process measures it since
-the last renewal it has seen; a lease found at a start counts as renewed just then.
+The epoch of a lease increases with every holder, and is in the MetaStore before the holder receives
+it. Only the epoch gives safety, see `fence`. Time only determines when another holder may take the
+lease: this process measures it from the last renewal; a lease loaded at startup counts as renewed
+then.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _PREFIX: Final = "lease/"
 class _Lease:
     record: LeaseRecord
     version: int = 0  # of the record in the store
-    certain: bool = True  # False: a write was not answered, so the store may have another record
+    certain: bool = True  # False: a write was not answered, so the record in the store may differ
     renewed_s: float = 0.0
-    damage: str = ""  # why its record cannot be read; then it cannot be acquired or renewed
+    damage: str = ""  # why its record cannot be read; such a lease cannot be acquired or renewed
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -71,7 +72,7 @@ class ClusterLeases:
     def __init__(self, store: MetaStore) -> None:
         self._store = store
         self._leases: dict[str, _Lease] = {}
-        self._epochs_before = 0  # were given by metadata that was lost
+        self._epochs_before = 0  # were granted by metadata that was lost
 
     @classmethod
     async def load(cls, store: MetaStore) -> ClusterLeases:
@@ -104,7 +105,7 @@ class ClusterLeases:
     def list(
         self, request: pb.ListLeases, sees: Callable[[str], bool] = lambda name: True
     ) -> pb.LeaseList:
-        """Return leases by name, those that the peer `sees`."""
+        """Return leases by name, only those that the peer `sees`."""
         names = (name for name in sorted(self._leases) if name.startswith(request.prefix))
         known = (self._leases[name] for name in names if sees(name))
         part, more = part_of((lease.to_wire() for lease in known if lease.version), request.after)
@@ -145,13 +146,13 @@ class ClusterLeases:
     # ---- internals
 
     def _lease(self, name: str) -> _Lease:
-        """Return a lease; one that never had a holder is free."""
+        """Return a lease; a new one is free."""
         return self._leases.get(name) or _Lease(LeaseRecord(name))
 
     @asynccontextmanager
     async def _changing(self, lease: _Lease, epoch: int = 0) -> AsyncIterator[_Lease]:
-        """Hold a lease as the store has it, one caller at a time. An epoch that is not known here
-        comes from another leader, so the store is read again."""
+        """Yield a lease as it is in the store, to one caller at a time. An unknown epoch comes from
+        another leader, so the store is read again."""
         async with lease.changing:
             lease.check_whole()
             if not lease.certain or epoch > lease.record.epoch:

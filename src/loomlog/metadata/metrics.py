@@ -1,4 +1,4 @@
-"""The metrics of a metadata repository: those of the cluster, if it leads, and its own."""
+"""The metrics of a metadata repository: its own, and those of the cluster if it leads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loomlog.metadata.registers import ClusterRegisters
 from loomlog.metrics import Metric, Sample, gauge
 from loomlog.wire import loomlog_pb2 as pb
 
-_CHECKPOINTS = "checkpoint/"  # registers of this prefix are where readers are
+_CHECKPOINTS = "checkpoint/"  # prefix of the registers with readers' positions
 
 
 def leader_metrics(*, leads: bool, epoch: int) -> list[Metric]:
@@ -38,12 +38,12 @@ def cluster_metrics(status: pb.Status) -> list[Metric]:
 
 
 def shown_logs(status: pb.Status) -> list[pb.Log]:
-    """Return the logs that have metrics of their own: the oldest."""
+    """Return the logs that have individual metrics: the oldest."""
     return sorted(status.logs, key=lambda log: log.log_id)[: limits.METRICS_LOGS_MAX]
 
 
 def streams_of(status: pb.Status) -> list[tuple[pb.Log, pb.LogStream]]:
-    """Return the streams that have metrics of their own."""
+    """Return the streams that have individual metrics."""
     streams = [(log, stream) for log in shown_logs(status) for stream in log.streams]
     return streams[: limits.METRICS_STREAMS_MAX]
 
@@ -144,7 +144,7 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
 
 
 def _of_servers(status: pb.Status, field: str, text: str) -> Metric:
-    """Return a counter of the vmr that leads, and of each node that has reported it."""
+    """Return a counter of the leading vmr, and of each node that has reported it."""
     counts = {"vmr": getattr(status, field)}
     counts |= {
         f"vsn-{node.storage_node_id}": getattr(node, field)
@@ -220,8 +220,8 @@ def _log_metrics(status: pb.Status) -> list[Metric]:
 
 
 def _group_metrics(status: pb.Status) -> list[Metric]:
-    """Return how far consumer groups are behind, in positions; nothing where the tail is not
-    known, or while the metadata may be old."""
+    """Return the lag of consumer groups in positions; nothing where the tail is unknown, or while
+    the metadata may be old."""
     logs = shown_logs(status) if _are_logs_known(status) else []
     groups = [(log, group) for log in logs for group in log.groups]
     lags = [
@@ -242,7 +242,7 @@ def _group_metrics(status: pb.Status) -> list[Metric]:
 
 
 def _queue_metrics(logs: Sequence[pb.Log]) -> list[Metric]:
-    """Return how far work queues are behind, and their jobs."""
+    """Return the lag of work queues, and their jobs."""
     queues = [(log, queue) for log in logs for queue in log.queues]
     shown = limits.METRICS_READERS_MAX
     lags = [
@@ -272,8 +272,8 @@ def _queue_metrics(logs: Sequence[pb.Log]) -> list[Metric]:
 
 
 def _short(status: pb.Status, logs: Sequence[pb.Log], field: str) -> list[Sample]:
-    """Return how much of each log has fewer copies than wanted; logs for which that is not known
-    have no sample."""
+    """Return how much of each log has fewer copies than wanted; logs for which that is unknown have
+    no sample."""
     if not _are_logs_known(status):
         return []
     short = [c for c in status.conditions if c.kind == Kind.UNDER_REPLICATED]
@@ -286,20 +286,21 @@ def _short(status: pb.Status, logs: Sequence[pb.Log], field: str) -> list[Sample
 
 
 def _are_logs_known(status: pb.Status) -> bool:
-    """Return whether what is shown of logs and readers is so: else the metadata may be old."""
+    """Return whether the metadata of logs and readers is current."""
     return not any(
         c.kind in (Kind.METADATA_WAITS, Kind.METADATA_ROLLED_BACK) for c in status.conditions
     )
 
 
 def _is_missed(log: pb.Log, stream: pb.LogStream) -> bool:
-    """Return whether it should take appends and does not; those of ended segments never do."""
+    """Return whether a stream should take appends and does not; streams of ended segments should
+    not."""
     is_active = stream.loglet_id == log.segments[-1].loglet_id
     return is_active and stream.state != pb.RUNNING
 
 
 async def reader_metrics(registers: ClusterRegisters, status: pb.Status) -> list[Metric]:
-    """Return how far readers are: the checkpoints of logs, unless the metadata may be old."""
+    """Return the checkpoints of readers and their lag, unless the metadata may be old."""
     found = await registers.list(pb.ListRegisters(prefix=_CHECKPOINTS))
     logs = {log.name: log for log in status.logs if _are_logs_known(status)}
     positions, lags = [], []
@@ -319,7 +320,8 @@ async def reader_metrics(registers: ClusterRegisters, status: pb.Status) -> list
 
 
 def _position(value: bytes, log: pb.Log | None) -> int | None:
-    """Return the position in a checkpoint; None if it is of a log that was deleted, or none."""
+    """Return the position in a checkpoint; None if its log was deleted, or if it is not a
+    checkpoint."""
     try:
         fields = json.loads(value)
         return int(fields["position"]) if log and fields["log"] == log.log_id else None

@@ -55,19 +55,21 @@ class KeeperContext:
     background: Background
     clocks: Clocks
     forget_if_removed: Callable[[NodeId], Awaitable[None]]  # call it when a replica left a node
-    contradicted: Callable[[str], None]  # call it when a node knows what this metadata lacks
+    contradicted: Callable[
+        [str], None
+    ]  # call it when a node has newer information than this metadata
     failed: Callable[[BaseException], None]  # call it when the term cannot continue
 
 
 class ReplicaSet(NamedTuple):
     """Replicas of the same data; one is on the node that was asked about."""
 
-    name: str  # for people, such as "stream 3"
+    name: str  # for messages, such as "stream 3"
     nodes: tuple[NodeId, ...]  # that have a complete replica
 
 
 class Renewal(NamedTuple):
-    """The nodes of a stream, and those that a new one would have."""
+    """The nodes of a stream, and those that a new stream would get."""
 
     stream_id: StreamId
     before: tuple[NodeId, ...]
@@ -77,25 +79,25 @@ class Renewal(NamedTuple):
 class Cleanup(NamedTuple):
     """Replicas deleted from a node that no log needs."""
 
-    deleted: str = ""  # for people; "": nothing
+    deleted: str = ""  # for messages; "": nothing
     left: str = ""  # what could not be deleted, and why
 
 
 class ProtocolKeeper(ABC):
-    """Keeps the loglets of one protocol: makes, seals, trims, repairs and shows them.
+    """Manages the loglets of one protocol: creates, seals, trims, repairs and shows them.
 
-    Every call may be repeated. Every protocol needs the abstract methods; the others have defaults
-    that suit a protocol without the feature.
+    Every call is idempotent. Every protocol implements the abstract methods; the others have
+    defaults for a protocol without the feature.
     """
 
     protocol: ClassVar[str]
     has_streams: ClassVar[bool] = True  # a segment may have more than one stream
     has_nodesets: ClassVar[bool] = False
-    has_min_replicas: ClassVar[bool] = False  # its logs may say how many replicas appends need
-    # What operators do instead of changes of streams that it does not know, by ChangeStream.Action.
+    has_min_replicas: ClassVar[bool] = False  # its logs may set how many replicas appends need
+    # Alternatives to unsupported changes of streams, for operators, by ChangeStream.Action.
     instead: ClassVar[Mapping[int, str]] = MappingProxyType({})
 
-    # ---- life
+    # ---- start and end
 
     def start(self) -> None:
         """Resume work that an earlier leader left unfinished."""
@@ -139,7 +141,7 @@ class ProtocolKeeper(ABC):
 
     @abstractmethod
     async def begin(self, log: LogRecord, segment: Segment) -> bool:
-        """Let a segment take appends from its start on. Return whether it takes them already."""
+        """Let a segment take appends from its start on. Return whether it already takes them."""
 
     async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
         """Return why sealing the segment would have to wait now, or ""."""
@@ -147,33 +149,33 @@ class ProtocolKeeper(ABC):
 
     @abstractmethod
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
-        """End a segment for good and return its last position."""
+        """End a segment permanently and return its last position."""
 
     async def discard(self, log: LogRecord, loglet: LogId) -> None:
-        """Remove a loglet that was made and will never begin."""
+        """Remove a loglet that was created and will never begin."""
 
     def log_changed(self, log: LogRecord) -> None:
         """Called when the segments of a log changed, or its successor is ready."""
 
     @abstractmethod
     async def trim(self, log: LogRecord) -> None:
-        """Trim as far as the log is trimmed, on nodes that can be reached; on others later."""
+        """Trim as far as the log is trimmed: at once on reachable nodes, on others later."""
 
     async def deleted(self, log: LogRecord) -> None:
-        """Called when a log is gone: delete what there is of it, now or later."""
+        """Called when a log was deleted: delete its data, now or later."""
 
     # ---- positions
 
     @abstractmethod
     async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
-        """Return a position at or above all that was acknowledged before this was called.
+        """Return a position at or above everything that was acknowledged before the call.
 
-        Unavailable: it is not known now. RolledBack: it is lost.
+        Raise Unavailable if it is unknown now, RolledBack if it is lost.
         """
 
     async def settle(self, log: LogRecord, segment: Segment) -> Glsn:
-        """Return a position up to which everything is decided: what is not written there by now
-        never will be, even if it was reserved. Any LoomError: it cannot be decided now."""
+        """Return a position up to which everything is decided: positions that are not written yet
+        never will be, even if they were reserved. Raise any LoomError if this is impossible now."""
         return segment.start - 1
 
     @abstractmethod
@@ -189,15 +191,15 @@ class ProtocolKeeper(ABC):
     ) -> Glsn:
         """Return a position, `first` or higher, before which all entries of the segment are older.
 
-        This holds for all entries appended before the call. Any LoomError: not known now.
+        This holds for all entries appended before the call. Raise any LoomError if it is unknown.
         """
         raise Unavailable(f"protocol {self.protocol!r} does not look for times")
 
     async def measure(
         self, log: LogRecord, segment: Segment, first: Glsn, last: Glsn
     ) -> Sequence[Measured]:
-        """Return the sizes of the parts of a segment, of batches that begin in a range; or of its
-        beginning, if a part looks no further at once. Never more than is stored."""
+        """Return the sizes of the parts of a segment, of batches that begin in a range, or in the
+        first piece of it if a part measures it in pieces. Never overestimates."""
         raise Unavailable(f"protocol {self.protocol!r} does not measure what it stores")
 
     # ---- status
@@ -208,8 +210,8 @@ class ProtocolKeeper(ABC):
 
     @abstractmethod
     def conditions(self, log: LogRecord) -> list[Condition]:
-        """Return what is not as it should be with the segments of this protocol. None: every
-        acknowledged entry in them has all its copies."""
+        """Return the conditions of the segments of this protocol. Without any, every acknowledged
+        entry in them has all its copies."""
 
     def has_stream(self, stream_id: StreamId) -> bool:
         return False
@@ -219,7 +221,7 @@ class ProtocolKeeper(ABC):
         return 0
 
     def extend_status(self, status: pb.Status) -> None:
-        """Add what only this protocol knows."""
+        """Add the fields of this protocol."""
 
     def metrics(self, status: pb.Status) -> list[Metric]:
         return []
@@ -245,7 +247,7 @@ class ProtocolKeeper(ABC):
         )
 
     def describe_replicas(self, stream_id: StreamId) -> list[pb.ReplicaDescription]:
-        """Return what is known here of the replicas of one of its streams."""
+        """Return the replicas of one of its streams as known here."""
         return []
 
     # ---- storage nodes
@@ -255,20 +257,21 @@ class ProtocolKeeper(ABC):
         return []
 
     def replicas_on(self, node: NodeId) -> list[ReplicaSet]:
-        """Return the sets of replicas that a node has a part of, or is about to have."""
+        """Return the sets of replicas of which a node has, or is about to get, a part."""
         return []
 
     def stuck_on(self, node: NodeId) -> list[str]:
-        """Return what cannot leave a node that is drained, for lack of another node."""
+        """Return the replicas that cannot leave a drained node, because there is no other node."""
         return []
 
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
-        """Return what it costs a log if these nodes are away, for each part of this protocol."""
+        """Return the effect of these nodes' absence on a log, for each part of this protocol."""
         return []
 
     async def leave(self, node: NodeId, index: int, stored: Collection[pb.StoredReplica]) -> int:
-        """Move away what is on a volume of a node; return how many replicas are left there.
-        `stored`: the replicas of all protocols that are found there."""
+        """Move replicas off a volume of a node; return how many are left there.
+
+        `stored` are the replicas of all protocols that are on the volume."""
         return 0
 
     def replica_groups(self) -> list[ReplicaGroup]:
@@ -280,15 +283,15 @@ class ProtocolKeeper(ABC):
         return []
 
     def node_conditions(self, node: NodeId) -> list[Condition]:
-        """Return what operators should know about the node's data of this protocol."""
+        """Return the conditions of the node's data of this protocol."""
         return []
 
     def stored_bytes(self, node: NodeId) -> int:
-        """Return what the node stores of this protocol, if it reports that by stream."""
+        """Return the bytes that the node stores of this protocol, if it reports them by stream."""
         return 0
 
     def forgotten(self, node: NodeId) -> list[str]:
-        """Return the names of what the node holds of logs that no record names."""
+        """Return the names of the node's data of logs that no record names."""
         return []
 
     def unknown_streams(self, node: NodeId) -> list[StreamId]:
@@ -296,7 +299,7 @@ class ProtocolKeeper(ABC):
         return []
 
     async def clean_up(self, node: NodeId) -> Cleanup:
-        """Delete what a node has that no record names."""
+        """Delete the node's data that no record names."""
         return Cleanup()
 
     def node_joined(self, node: NodeId) -> None:
@@ -306,32 +309,32 @@ class ProtocolKeeper(ABC):
         """Called when a node fell silent, is back, or an operator's wishes for it changed."""
 
     def is_needed(self, node: NodeId) -> bool:
-        """Return whether appends would wait for a node that stops, though others can do its part
+        """Return whether appends would wait for a node that stops, although others could take over
         in a moment."""
         return False
 
     # ---- news from nodes
 
     def has_data(self, request: pb.Register) -> bool:
-        """Return whether a node that registers says that it has, or had, data of this protocol."""
+        """Return whether a registering node reports that it has, or had, data of this protocol."""
         return False
 
     def note_losses(
         self, node: NodeRecord, request: pb.Register, lost: Collection[int]
     ) -> NodeRecord:
-        """Return the record of a node that registers, with what it has lost.
+        """Return the record of a registering node, with its losses added.
 
-        `lost`: the indexes of volumes that are empty, or have an older copy of their data.
+        `lost` are the indexes of volumes that are empty, or have an older copy of their data.
         """
         return node
 
     def give_up(self, node: NodeRecord) -> NodeRecord:
-        """Return the record of a node whose data will not come back, as an operator says; the same
-        one if nothing waits for it."""
+        """Return the record of a node whose data an operator gave up; the same one if nothing waits
+        for it."""
         return node.given_up() if self.replicas_on(node.node_id) else node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:
-        """Add to the answer to a registration what the node has to know."""
+        """Add the information that the node needs to the answer to its registration."""
 
     def registered(self, node: NodeRecord, request: pb.Register) -> None:
         """Called when a node is admitted, before it is answered."""
@@ -343,19 +346,20 @@ class ProtocolKeeper(ABC):
     # ---- requests
 
     def requests(self) -> Mapping[str, Answer]:
-        """Return the requests that only this protocol knows, by their fields in `pb.Frame`.
+        """Return the handlers of this protocol's requests, by their fields in `pb.Frame`.
 
-        They are answered after this process has confirmed that it leads.
+        They are called after this process has confirmed that it leads.
         """
         return {}
 
     def requests_at_once(self) -> Mapping[str, AnswerAtOnce]:
-        """Return requests on the append path: answered without confirming the leadership."""
+        """Return the handlers of requests on the append path, called without confirming the
+        leadership."""
         return {}
 
 
 class LogletKeeper(ProtocolKeeper, Generic[L]):
-    """The keeper of a protocol that has its own record for each loglet."""
+    """The keeper of a protocol that has a separate record for each loglet."""
 
     records: LogletRecords[L]
 
@@ -370,7 +374,7 @@ class LogletKeeper(ProtocolKeeper, Generic[L]):
 
     @abstractmethod
     def segment_conditions(self, log: LogRecord, record: L, segment: Segment) -> list[Condition]:
-        """Return what is not as it should be with a segment."""
+        """Return the conditions of a segment."""
 
     def conditions(self, log: LogRecord) -> list[Condition]:
         segments = {segment.loglet: segment for segment in log.layout.segments}

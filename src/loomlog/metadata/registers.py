@@ -1,8 +1,9 @@
 """Registers: named values of the cluster's users, changed by compare-and-swap.
 
 Nothing is cached: every answer comes from the MetaStore. A register remembers the tokens of its
-last swaps: one that is repeated because its answer was lost is not done again but gets the first
-answer. A deleted register stays as a marker for the same reason, until many more were deleted.
+last swaps: a swap that is repeated because its answer was lost is not applied again, but gets the
+first answer. A deleted register stays as a marker for the same reason, until many more were
+deleted.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class ClusterRegisters:
     async def list(
         self, request: pb.ListRegisters, sees: Callable[[str], bool] = lambda name: True
     ) -> pb.RegisterList:
-        """Return registers by name, those that the peer `sees`."""
+        """Return registers by name, only those that the peer `sees`."""
         items = await self._store.list(_PREFIX + request.prefix)
         values = (
             _value_of(key.removeprefix(_PREFIX), _Found(key, item)) for key, item in items.items()
@@ -131,7 +132,7 @@ class ClusterRegisters:
         _check_value(request)
         while True:
             found = _Found(key, await self._store.get(key))
-            # Before the fence: what has happened is not undone by a lease that was lost later.
+            # Before the fence: a lease that was lost later does not undo a completed swap.
             version = dict(found.swaps).get(request.token) if request.token else None
             if version is None:
                 version = await self._try_to_swap(key, found, request)
@@ -157,7 +158,7 @@ class ClusterRegisters:
             if fences == await self._fences(request):
                 raise  # the leader has changed, not the lease
             return None
-        except SwapUnknown as error:  # its token shows the outcome when it is repeated
+        except SwapUnknown as error:  # a repetition finds the outcome by the token
             raise Unavailable(f"register {request.name!r}: {error}; try again") from error
         self.groups.take(request.name, None if request.delete else request.value)
         if request.delete:
@@ -179,7 +180,7 @@ class ClusterRegisters:
             while len(self._markers) > limits.REGISTER_MARKERS_MAX:
                 await self._store.compare_and_swap(*self._markers.popleft(), None)
         except LoomError:
-            pass  # that register was written again, or its marker is found after a restart
+            pass  # the register was written again, or its marker is found after a restart
 
     async def _read_markers(self) -> deque[tuple[str, int]]:
         items = await self._store.list(_PREFIX)

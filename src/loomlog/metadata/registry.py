@@ -1,4 +1,4 @@
-"""The protocols that logs can have. Tests add their own."""
+"""The protocols that logs can use. Tests add others."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ REBUILD: Final[type[RoundRebuild]] = OrderedRebuild
 
 
 async def load_keepers(keepers: Keepers, context: KeeperContext) -> None:
-    """Make one keeper for each protocol; each reads its own records."""
+    """Create one keeper for each protocol; each reads its records."""
     for protocol, load in KEEPERS.items():
         keepers[protocol] = await load(context)

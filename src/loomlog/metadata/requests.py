@@ -1,6 +1,6 @@
-"""Requests of nodes and clients to the metadata repository that leads.
+"""Requests of nodes and clients to the leading metadata repository.
 
-The leader first confirms that it still leads, so an answer is at least as new as the question, even
+The leader first confirms that it still leads, so an answer is at least as new as the request, even
 if another member leads by the time it arrives. Answers carry the epoch.
 """
 
@@ -38,7 +38,7 @@ _CLIENT: Final = "client"
 
 
 class Requests(Service):
-    """Answers the requests of one term: the shared ones, and those of each protocol."""
+    """Answers the requests of one term: the common ones, and those of each protocol."""
 
     def __init__(self, term: Term, codec: Codec, guard: Guard) -> None:
         self._term = term
@@ -81,7 +81,7 @@ class Requests(Service):
         routes: dict[str, Route] = {
             kind: self._confirming(answer) for kind, answer in looks.items()
         }
-        # Appends that follow a description would not be answered before that.
+        # Appends that follow a description would not be answered before then.
         routes["describe_log"] = self._confirming(self._describe_log, term.gate.wait_for_nodes)
         for kind, answer in confirmed.items():
             routes[kind] = self._confirming(answer, term.gate.wait)
@@ -153,7 +153,7 @@ class Requests(Service):
         if isinstance(error, StoreFailed) and connection.greeted.result() == _CLIENT:
             error = DiskFailed(str(error))  # retrying at once would not help
         if isinstance(error, _LostMeanwhile):
-            # It may be partly done: close the connection instead of answering.
+            # It may be partly applied: close the connection instead of answering.
             connection.close(error)
         else:
             super().answer_error(connection, frame, kind, error)
@@ -161,7 +161,7 @@ class Requests(Service):
             self._audit(connection, kind, frame, f"failed: {error}")
 
     def _audit(self, connection: Connection, kind: str, frame: Frame, failure: str = "") -> None:
-        """Note what became of an operator's request."""
+        """Record the outcome of an operator's request."""
         if kind in AUDITED:
             self._judge.audit(connection, kind, frame, failure or "done")
             who = self._who(connection)
@@ -228,7 +228,7 @@ class Requests(Service):
             return pb.Frame(log_list=pb.LogList(logs=seen))
 
     def _sees_log(self, connection: Connection, name: str) -> bool:
-        """Return whether a list shows a log: to those who may read it, and to operators."""
+        """Return whether a list shows a log: to peers with read permission, and to operators."""
         sees = self._judge.sees
         return sees(connection, Need((Verb.READ,), name)) or sees(connection, Need((Verb.OPERATE,)))
 
@@ -384,7 +384,7 @@ class Front(Service):
 
 
 def _hide(status: pb.Status, sees: Callable[[str], bool]) -> None:
-    """Remove logs from a status that the peer does not see."""
+    """Remove the logs from a status that the peer may not see."""
     logs = [log for log in status.logs if sees(log.name)]
     conditions = [each for each in status.conditions if not each.log or sees(each.log)]
     del status.logs[:], status.conditions[:]
@@ -393,7 +393,7 @@ def _hide(status: pb.Status, sees: Callable[[str], bool]) -> None:
 
 
 class _LostMeanwhile(NotLeader):
-    """Another member took over while the request was carried out."""
+    """Raised when another member took over while the request was carried out."""
 
     def __init__(self, cause: NotLeader) -> None:
         super().__init__(str(cause), cause.leader)

@@ -1,12 +1,12 @@
 """The metadata repository (vmr) as a process: its listeners, services and terms.
 
-While it leads, nodes and clients are served by a term (term.py, requests.py). The embedded form
-(SQLite and a file of rounds) leads from its start to its end. One of several leads after it took
-over (leadership.py), and is always a member of the round log; it redirects clients and nodes while
-it does not lead.
+While it leads, a term serves nodes and clients (term.py, requests.py). A single vmr (SQLite and a
+round file) leads from its start to its end. One of several leads after it took over
+(leadership.py), and is always a member of the round log; while it does not lead, it redirects
+clients and nodes.
 
-Under the simulator everything that touches the outside is handed in (data_directory.py; rng for
-secrets). Time comes from the loop.
+The simulator injects everything that has side effects (data_directory.py; rng for secrets). Time
+comes from the loop.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SECRET_BITS: Final = 128
-ACCESS_LOOK_S: Final = 5.0  # between looks at the access rules while another one leads
-LONE_MEMBER: Final = 1  # the id of a metadata repository that runs alone
+ACCESS_LOOK_S: Final = 5.0  # between reads of the access rules while another one leads
+LONE_MEMBER: Final = 1  # the id of a single metadata repository
 
 
 class MetadataRepository:
@@ -96,7 +96,7 @@ class MetadataRepository:
         self.audit = AuditTrail()
         names, limited = CatalogNames(self._catalog), settings.identity_limits
         self._guard = Guard(names, self.audit, identity_limits=limited)
-        self._knows_access = credentials is None  # what is said on a network has to be judged
+        self._knows_access = credentials is None  # requests from a network need permission checks
         self._front = Front(self._codec, self._routes, self._guard, self.not_leader)
         self._at_stop = AsyncExitStack()  # undone in reverse
         self._traffic = Traffic(OPERATIONS)
@@ -108,7 +108,7 @@ class MetadataRepository:
     # ---- life
 
     async def start(self) -> None:
-        """Recover, then listen. Nodes and clients are served once this has returned."""
+        """Recover, then listen. When this has returned, nodes and clients are served."""
         self._started_at = asyncio.get_running_loop().time()
         self.failed: asyncio.Future[LoomError] = asyncio.get_running_loop().create_future()
         try:
@@ -127,14 +127,14 @@ class MetadataRepository:
         logger.info("cluster %r is served on %s", self._settings.cluster_id, self.address)
 
     async def stop(self) -> None:
-        """Stop cleanly, after writes under way. It may be stopped already."""
+        """Stop cleanly, after writes in progress. May be called again."""
         self._guard.stop()
         await self._at_stop.aclose()
 
     async def _watch_directory(self) -> None:
         self._fail(await self._directory.until_gone())
 
-    # ---- alone
+    # ---- a single vmr
 
     async def _start_alone(self) -> None:
         store, round_log = await self._directory.open_alone()
@@ -188,7 +188,7 @@ class MetadataRepository:
 
         self._routes |= {**member.routes(self._codec), "round_seal": seal}
         if self._codec.credentials is not None:
-            await self._learn_access()  # before anybody connects
+            await self._learn_access()  # before the first connection
             following = asyncio.get_running_loop().create_task(self._follow_access())
             self._at_stop.callback(following.cancel)
         await self._listen()
@@ -196,7 +196,7 @@ class MetadataRepository:
         self._at_stop.push_async_callback(self._leadership.stop)
 
     def not_leader(self) -> NotLeader:
-        """Return the error for clients that connect here although another process leads, or none
+        """Return the error for clients that connect although another process leads, or none
         does."""
         return self._leadership.not_leader() if self._leadership else NotLeader("about to stop")
 
@@ -211,13 +211,13 @@ class MetadataRepository:
         return self.term
 
     def _conditions(self) -> list[Condition]:
-        """Return what is wrong with this process: its disk, its store, its certificate."""
+        """Return the conditions of this process: its disk, its store, its certificate."""
         credentials = self._codec.credentials
         certificate = credentials.conditions() if credentials is not None else ()
         return [*self._directory.conditions(), *certificate]
 
     async def end_term(self) -> None:
-        """Stop serving; peers that are still connected have to look for the new leader."""
+        """Stop serving; connected peers have to find the new leader."""
         term, self.term = self.term, None
         requests, self._front.requests = self._front.requests, None
         if term is not None and requests is not None:
@@ -251,7 +251,7 @@ class MetadataRepository:
         self._guard.admit(connection)
 
     async def _follow_access(self) -> None:
-        """Learn the access rules while another one leads: tokens are judged here, too."""
+        """Follow the access rules while another vmr leads, because tokens are checked here, too."""
         while True:
             await self._learn_access()
             await asyncio.sleep(ACCESS_LOOK_S)
@@ -328,14 +328,14 @@ class MetadataRepository:
         return self._http.address if self._http is not None else None
 
     async def status(self) -> dict[str, Any]:
-        """Return what `loom status --json` shows; what it knows, if it does not lead."""
+        """Return the output of `loom status --json`, or a part of it if this vmr does not lead."""
         if self.term is not None:
             return {"role": "leader", **await self.term.view.as_dict()}
         assert self._leadership is not None
         return {"role": "follower", **self._leadership.as_dict()}
 
     def _readiness(self) -> Content:
-        """Say that it leads, or knows who leads. Raise Unavailable otherwise."""
+        """Return that it leads, or knows the leader. Raise Unavailable otherwise."""
         if self.term is not None:
             if reason := self.term.gate.condition:
                 raise Unavailable(reason)
@@ -346,7 +346,7 @@ class MetadataRepository:
         return "text/plain; charset=utf-8", f"ready: follows {beat.address}\n".encode()
 
     async def metrics(self) -> str:
-        """Return what it knows of the cluster in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return metrics.text(self._cluster_metrics(await self._status()))
 
     async def _status_page(self) -> Content:
@@ -372,7 +372,7 @@ class MetadataRepository:
 
 
 async def _holds() -> None:
-    """Return at once: a process that is alone leads."""
+    """Return at once: a single vmr always leads."""
 
 
 async def _cannot_change(term: Term, request: pb.ChangeMetadata) -> pb.Changed:

@@ -1,4 +1,4 @@
-"""The status of the cluster for people and clients, also as JSON. Reads only."""
+"""The status of the cluster for clients, also as JSON. Read-only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.conditions import condition_to_wire
 from loomlog.wire.info import cluster_status
 
-LOGS_AT_ONCE: Final = 20  # in a turn of the loop: about a millisecond
+LOGS_AT_ONCE: Final = 20  # per iteration of the loop: about a millisecond
 
 
 class StatusView:
@@ -51,13 +51,13 @@ class StatusView:
         self._groups = groups
         self._started_at = self._loop.time()
         self.denials: Callable[[], int] = lambda: 0  # of this process
-        self.audit_dropped: Callable[[], int] = lambda: 0  # entries that its trail left out
+        self.audit_dropped: Callable[[], int] = lambda: 0  # entries missing in its audit trail
         self.refusals: Callable[[], pb.LimitRefusals] = pb.LimitRefusals
 
     # ---- logs
 
     def logs(self) -> list[LogRecord]:
-        """Return the logs that exist for their users, by name."""
+        """Return the logs that users see, by name."""
         logs = (self._catalog.logs[name] for name in sorted(self._catalog.logs))
         return [log for log in logs if not log.unfinished]
 
@@ -67,7 +67,8 @@ class StatusView:
         return now if now and now.log_id == log.log_id and not now.unfinished else None
 
     async def in_steps(self) -> AsyncIterator[LogRecord]:
-        """Yield the same; others use the loop in between: to describe 10,000 logs takes seconds."""
+        """Yield the same, in steps that let other tasks run: describing 10,000 logs takes
+        seconds."""
         for number, log in enumerate(self.logs(), 1):
             if (now := self.now(log)) is not None:
                 yield now
@@ -111,7 +112,7 @@ class StatusView:
         if reason := self._gate.condition:
             for stream in streams:
                 stream.condition = reason
-                stream.ClearField("entries")  # what this metadata knows of it may be old
+                stream.ClearField("entries")  # this metadata may be old
                 stream.ClearField("last")
                 if self._gate.rolled_back is not None and stream.state == pb.RUNNING:
                     stream.state = pb.SEALING

@@ -1,8 +1,8 @@
-"""A term: the time for which this metadata repository leads, and all that runs during it.
+"""A term: the time for which this metadata repository leads, and the services that run during it.
 
-With the embedded store a process is one term. Among several metadata repositories a term begins
-with a takeover and ends with the next one; its state ends with it, and all its writes pass a fence
-that closes with its leadership.
+With the embedded store a process has one term. Among several metadata repositories a term begins
+with a takeover and ends with the next one. Its state ends with it, and a fence refuses its writes
+once it no longer leads.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
 
-PROBES: Final = Backoff(0.005, 0.2)  # of a node that disconnected and still seems to listen
+PROBES: Final = Backoff(0.005, 0.2)  # probe of a node that disconnected and may still listen
 
 ChangeMembers = Callable[["Term", pb.ChangeMetadata], Awaitable[pb.Changed]]
 
@@ -74,7 +74,7 @@ class Mandate:
 
 
 class Term:
-    """Everything that runs while this process leads. Created by `begin`."""
+    """All services of a leader. Created by `begin`."""
 
     def __init__(
         self,
@@ -112,8 +112,8 @@ class Term:
         new_secret: Callable[[], str],
         conditions: Callable[[], Iterable[Condition]],
     ) -> Term:
-        """Load the metadata, and continue where the rounds ended. `conditions` returns what is
-        wrong with this process."""
+        """Load the metadata, and continue where the rounds ended. `conditions` returns the
+        conditions of this process."""
         gate = Gate(mandate.store, lambda error: term._gate_shut(error))
         store = GatedStore(mandate.store, gate)
         has_rounds = bool(mandate.round_log.read())
@@ -137,7 +137,7 @@ class Term:
         self.clocks = Clocks(
             self.nodes,
             lambda: catalog.nodes,
-            lambda: time.time(),  # looked up each time: a simulation replaces it
+            lambda: time.time(),  # looked up each time, because a simulation replaces it
         )
         replace_after_s = settings.replace_after_s
         if replace_after_s is None:
@@ -249,12 +249,12 @@ class Term:
         self._background.spawn(watch.run(), "timeline")
 
     async def end(self) -> None:
-        """Stop everything that the term does; nothing of it runs after this returns."""
+        """Stop all work of the term; nothing of it runs after this returns."""
         await self._at_end.aclose()
 
     def end_with(self, error: BaseException) -> None:
-        """End the term. NotLeader: another member leads. Any other error: rounds cannot be made
-        durable, so this process may commit nothing more."""
+        """End the term. With NotLeader, another member leads. With any other error, rounds cannot
+        be made durable, so this process must not commit anything more."""
         if not self.over.done():
             self.over.set_result(error)
 
@@ -275,8 +275,7 @@ class Term:
             self._watch.wake()
 
     def note_generations(self, node: NodeId, numbers: Sequence[int]) -> None:
-        """Record the generations of the data on a node's volumes: older copies are recognised by
-        them."""
+        """Record the generations of the data on a node's volumes, which reveal older copies."""
         known = self.catalog.nodes.get(node)
         if known is None:
             return
@@ -292,7 +291,7 @@ class Term:
             self._background.spawn(self._probe(known), f"probe of node {known.node_id}")
 
     async def _probe(self, known: ConnectedNode) -> None:
-        """Find out whether a node that disconnected has ended. It may be just about to."""
+        """Find out whether a node that disconnected has ended. It may be just about to end."""
         attempts = 0
         while self.nodes.may_come_back(known) and known.node_id in self.catalog.nodes:
             address = self.catalog.nodes[known.node_id].address

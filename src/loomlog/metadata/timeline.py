@@ -1,8 +1,8 @@
 """The timeline: the newest events of the cluster, kept in the MetaStore.
 
-The leader looks at its own state once a second, less often with many hundreds of logs, and notes
-what changed and what operators asked for. Nothing depends on it: an event that cannot be stored is
-only missing later. A vmr that takes over misses what changed while nobody led.
+The leader compares its state with the previous one once a second, less often with many hundreds of
+logs, and records changes and operators' requests. Events are best effort: an event that cannot be
+stored is missing. After a takeover, changes that happened without a leader are missing.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from loomlog.wire.info import LogInfo, log_info
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "events/"
-BLOCK_EVENTS: Final = 100  # of one item of the store, which is written again with every event
+BLOCK_EVENTS: Final = 100  # of one item of the store, which is rewritten with every event
 BLOCKS_MAX: Final = 50
 WAITING_MAX: Final = 1000  # events to be stored; more are dropped
 ANSWER_EVENTS: Final = 1000
 TEXT_CHARS_MAX: Final = 500
-SAME_S: Final = 60.0  # an operator's action is noted once in this time
+SAME_S: Final = 60.0  # a repeated operator's action is recorded once in this time
 LOOK_S: Final = 1.0
 CALM_LOOK_S: Final = 3.0  # when nothing happened
 CALM_S: Final = 30.0  # for this long
-REST: Final = 50  # times as long as that took, so that looks use at most 2 % of a core
+REST: Final = 50  # times the duration of a pass, so that passes use at most 2 % of a core
 COMING_S: Final = 10.0  # for nodes to come back after a start, before they count as away
 
 
@@ -61,22 +61,22 @@ class EventsRecord:
 
 
 class Timeline:
-    """The events of the cluster that are kept."""
+    """The stored events of the cluster."""
 
     def __init__(self, store: MetaStore, clock: Callable[[], float]) -> None:
-        """`store` is one that tells no node of its revisions: metadata that lacks only events has
-        not gone back in time."""
+        """`store` must not announce its revisions to nodes: metadata that lacks only events has not
+        gone back in time."""
         self._store = store
         self._clock = clock
         self._blocks: dict[int, list[EventInfo]] = {}  # by the id of the first event
         self._versions: dict[int, int] = {}
-        self.news = asyncio.Event()  # there is something to be stored, or to look at
+        self.news = asyncio.Event()  # there are events to store, or to look for
         self._waiting: deque[tuple[float, Change]] = deque()
         self._is_loaded = False
         self._loading = asyncio.Lock()
 
     def note(self, change: Change) -> None:
-        """Note an event; it is kept once it is saved."""
+        """Add an event, which is durable after the next `save`."""
         now_s = self._clock()
         subject, text = change.subject[:TEXT_CHARS_MAX], change.text[:TEXT_CHARS_MAX]
         change = Change(change.severity, subject, text, change.log[:TEXT_CHARS_MAX])
@@ -93,7 +93,7 @@ class Timeline:
         return [_noted(event) for block in list(self._blocks.values())[-2:] for event in block]
 
     async def part(self, request: pb.ListEvents, sees: Callable[[str], bool]) -> pb.EventList:
-        """Return a part of the events that were asked for, without logs that nobody `sees`."""
+        """Return a part of the requested events, only of logs that the peer `sees`."""
         await self.load()
         found = [
             event
@@ -109,7 +109,7 @@ class Timeline:
         )
 
     async def load(self) -> None:
-        """Read what is stored, unless that is done."""
+        """Read the stored events, unless they have been read."""
         async with self._loading:
             if not self._is_loaded:
                 await self._load()
@@ -125,7 +125,7 @@ class Timeline:
             self._waiting.popleft()
 
     async def save(self) -> None:
-        """Store what was noted. Calls follow one another."""
+        """Store new events. Calls must not overlap."""
         await self.load()
         while self._waiting:
             first, block = self._newest()
@@ -167,7 +167,7 @@ def _noted(event: EventInfo) -> tuple[float, Change]:
 
 
 class TimelineWatch:
-    """Looks at the state of a term again and again, and notes what changed."""
+    """Periodically compares the state of a term with the previous one, and records changes."""
 
     def __init__(
         self, timeline: Timeline, catalog: Catalog, keepers: Keepers, view: StatusView, gate: Gate
@@ -181,14 +181,14 @@ class TimelineWatch:
         self._logs: dict[LogId, tuple[int, LogInfo]] = {}  # with the version of each
         self._conditions: dict[LogId | None, list[Condition]] = {}  # by log; None: of all others
         self._has_looked = False
-        self._happened_s = 0.0  # when something was noted last, by the loop's clock
+        self._happened_s = 0.0  # time of the last event, by the loop's clock
 
     def wake(self) -> None:
-        """Look soon: a node came or went."""
+        """Compare soon: a node connected or disconnected."""
         self._timeline.news.set()
 
     async def run(self) -> None:
-        """Note events until the term is over."""
+        """Record events until the term is over."""
         loop = asyncio.get_running_loop()
         begun_s = self._happened_s = loop.time()
         while True:
@@ -216,11 +216,11 @@ class TimelineWatch:
         nodes = {node.node_id: self._state(node) for node in self._catalog.nodes.values()}
         if self._nodes is not None:
             self._note(node_changes(self._nodes, nodes))
-            of_cluster = self._conditions.get(None, [])  # those of a removed node are not over
+            of_cluster = self._conditions.get(None, [])  # conditions of a removed node did not end
             self._conditions[None] = [c for c in of_cluster if not c.node or c.node in nodes]
         self._nodes = nodes
         self._compare(None, self._view.conditions.of_cluster(self._view.members()))
-        if not self._gate.condition:  # else what is known of logs may be old
+        if not self._gate.condition:  # otherwise the state of logs may be old
             await self._look_at_logs()
             self._has_looked = True
 

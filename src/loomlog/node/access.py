@@ -1,5 +1,5 @@
-"""Access rules on a storage node: kept on its volumes, so that a node that was restarted judges
-requests before the metadata repository answers; and the names of logs, which rules are about.
+"""Access rules on a storage node, which are stored on its volumes so that a restarted node can
+judge requests before the metadata repository answers; and the names of logs, to which they apply.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from loomlog.wire.link import Frame
 logger = logging.getLogger(__name__)
 
 _FILE: Final = "access"
-NAMES_MAX: Final = 100_000  # of logs that are remembered
-LEARN_S: Final = 1.0  # for all names of a page
+NAMES_MAX: Final = 100_000  # remembered
+LEARN_S: Final = 1.0  # for all names of one page
 
 
 class KnownAccess:
-    """The newest rules that this node was given. Reads the file when it is made; that blocks.
+    """The newest rules that this node was given. The constructor reads the files, which blocks.
 
-    A file that cannot be read counts as rules without a grant, until the node registers."""
+    An unreadable file counts as rules without any grant, until the node registers."""
 
     def __init__(self, files: Files, paths: Sequence[str], worker: Worker) -> None:
         self._files = files
@@ -42,8 +42,8 @@ class KnownAccess:
         self.current = self._load()
 
     def _load(self) -> Access:
-        found = [access for path in self._paths if (access := self._load_from(path)) is not None]
-        return max(found, key=lambda access: access.version, default=Access())
+        stored = [access for path in self._paths if (access := self._load_from(path)) is not None]
+        return max(stored, key=lambda access: access.version, default=Access())
 
     def _load_from(self, path: str) -> Access | None:
         try:
@@ -58,7 +58,7 @@ class KnownAccess:
         return Access(rules=AccessRules(enforced=True))
 
     async def save(self, access: Access) -> None:
-        """Keep new rules. They count even if the disk fails."""
+        """Apply and store new rules. They apply even if the disk fails."""
         if access == self.current:
             return
         self.current = access
@@ -91,7 +91,7 @@ class LearnedNames:
         return self._names.get(loglet)
 
     async def learn_all(self, loglets: Collection[LogId]) -> None:
-        """Learn the names that are not known, as far as that is possible in a second."""
+        """Learn unknown names, as many as possible within LEARN_S."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEARN_S):
                 for loglet in sorted(set(loglets) - self._names.keys()):

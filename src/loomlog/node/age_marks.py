@@ -1,6 +1,5 @@
-"""Marks of age that a node keeps on its volumes: the generations of its data, and the newest run of
-the metadata that it knows. Older data (metadata/nodes/registration.py) and older metadata are
-recognised by them.
+"""The marks that a node keeps on its volumes to recognise outdated copies: the generations of its
+data (metadata/nodes/registration.py), and the newest run of the metadata that it knows.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ GROW_S: Final = 10.0  # a copy of the data that is younger than this may go unno
 
 
 class Generations:
-    """The generations of the data on this node's volumes: the metadata repository recognises older
-    copies by them. One that was left out for a while falls behind the others, and is none.
+    """The generations of the data on this node's volumes, by which the metadata repository
+    recognises older copies. A volume that was left out for a while falls behind the others, but
+    does not count as an older copy.
 
-    Begins a new generation of each volume when it is made; that blocks."""
+    The constructor begins a new generation of each volume, which blocks."""
 
     def __init__(self, files: Files, paths: Sequence[str], worker: Worker) -> None:
         self._files = files
         self._worker = worker
         marks = {path: age_marks.load_generation(files, path) for path in paths}
         self._stamps = {path: age_marks.stamp_of_origin(files, path) for path in paths}
-        # Whether nothing can have been forgotten: the node stopped before, or was killed.
+        # Whether no writes can have been lost: the node was stopped, or only its process killed.
         self.is_clean = life_goes_on((marks[path], self._stamps[path]) for path in paths)
-        self._is_known = self.is_clean  # to the metadata repository, if not
+        self._is_known = self.is_clean  # or the metadata repository knows that they may be
         is_new_node = all(mark == NO_GENERATION for mark in marks.values())
-        # A mark that cannot be read counts as the first there was, so that the volume counts as an
-        # older copy: it may be one. It, and a new volume, get the generation that the node
-        # registers with.
+        # A volume whose mark is unreadable may be an older copy; reporting generation 1 makes it
+        # count as one. Such a volume, and a new one, get the generation of the registration.
         self._stored = {path: int(mark is None) for path, mark in marks.items()}
         self._next = {
             path: mark.number + 1
@@ -53,13 +52,13 @@ class Generations:
 
     @property
     def numbers(self) -> list[int]:
-        """The generation of each volume as it is on disk. It is 0 while the disk is full, which is
-        no sign of an older copy, and 1 if the last one cannot be read, which is."""
+        """The stored generation of each volume. It is 0 while the disk is full, which does not
+        indicate an older copy, and 1 if the last one is unreadable, which does."""
         return list(self._stored.values())
 
     def registered(self, number: int) -> None:
-        """Continue from a generation that the metadata repository knows. If another life began, it
-        knows that, too; had the process ended before, the next start would say so. Blocking."""
+        """Continue from a generation that the metadata repository knows. It now also knows if a new
+        life began; the next start need not report that again. Blocking."""
         behind = [path for path in self._stored if number >= self._next.get(path, 1)]
         wanted = dict.fromkeys(behind, number)
         if not self._is_known:
@@ -68,13 +67,13 @@ class Generations:
         self._take(self._save(wanted))
 
     def close(self) -> None:
-        """Note that all that was written is on the volumes, and that nothing follows. Blocking."""
+        """Record that everything is written, and that no writes follow. Blocking."""
         for path, number in self._stored.items():
             if number:
                 self._save_one(path, Generation(number, clean=True))
 
     async def grow(self, written: Callable[[], int]) -> None:
-        """Begin a new generation every few seconds while something is written, forever."""
+        """Begin a new generation every few seconds while data is written. Runs forever."""
         before = -1
         while True:
             await asyncio.sleep(GROW_S)
@@ -86,7 +85,7 @@ class Generations:
             before = now if saved == wanted else -1
 
     def _save(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """Store generations; return those that could be stored."""
+        """Store generations. Return those that could be stored."""
         return {
             path: number
             for path, number in wanted.items()
@@ -111,10 +110,10 @@ class Generations:
 
 
 class KnownRun:
-    """The newest run of the metadata that this node knows: written to disk before it is confirmed.
-    A metadata repository with an older run went back in time, see core/history.py.
+    """The newest run of the metadata that this node knows, written to disk before it is confirmed.
+    A metadata repository with an older run has outdated metadata (core/history.py).
 
-    Reads the file when it is made; that blocks."""
+    The constructor reads the files, which blocks."""
 
     def __init__(self, files: Files, paths: Sequence[str], worker: Worker) -> None:
         self._files = files

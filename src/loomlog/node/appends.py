@@ -1,14 +1,14 @@
-"""Appends to a replica: those that are not answered yet, and batches that may be sent again.
+"""Appends to a replica: those that are not answered yet, and recent batches, to recognise repeats.
 
-The last APPENDS_IN_FLIGHT_MAX batches of each producer are kept, in the order in which they were
-stored. That suffices because a client has at most that many in flight on a stream, and sends
-nothing new there while it does not know the outcome of one of them.
+The last APPENDS_IN_FLIGHT_MAX batches of each producer are remembered, in the order in which they
+were stored. That suffices because a client has at most that many in flight on a stream, and sends
+nothing new there while the outcome of one of them is unknown.
 
-Every batch that is stored must be noted, whether a client, a primary or a copy brought it: after
-the answer "not here" a client appends its records elsewhere.
+Every stored batch must be noted, whether it came from a client, a primary or a copy: after the
+answer "not here" a client appends its records elsewhere.
 
-When there are more than PRODUCER_MARKS_MAX batches in all, the producers that were silent for
-longest are forgotten. A batch is remembered until that many others have come.
+If there are more than PRODUCER_MARKS_MAX batches in total, the producers that have been silent for
+longest are forgotten. So a batch is remembered at least until that many others were stored.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def appended(request_id: int, first_glsn: Glsn, first_llsn: Llsn) -> pb.Frame:
     """Return the answer to an append."""
     frame = pb.Frame()
     frame.id, frame.reply = request_id, True
-    answer = frame.appended  # in its place: a frame copies what it is given
+    answer = frame.appended  # filled in place, because assigning a message would copy it
     answer.first_glsn, answer.first_llsn = first_glsn, first_llsn
     return frame
 
 
 class WaitingAppends:
-    """Appends that a primary has taken and not answered yet, in the order of their LLSNs."""
+    """Appends that a primary has accepted and not answered yet, in order of their LLSNs."""
 
     def __init__(self) -> None:
         self._appends: deque[WaitingAppend] = deque()
@@ -55,7 +55,8 @@ class WaitingAppends:
         self.bytes += append.size
 
     def redirect(self, first_llsn: Llsn, connection: Connection, request_id: int) -> bool:
-        """Send the answer of an append to another request; return False if it does not wait."""
+        """Let another request wait for an append in place of the original one. Return False if the
+        append is not waiting."""
         for number, append in enumerate(self._appends):
             if append.first_llsn == first_llsn:
                 append.connection.end_request(append.request_id)
@@ -83,8 +84,8 @@ class WaitingAppends:
             append.connection.refuse(append.request_id, error)
 
     def doubt(self) -> None:
-        """Answer all without a position: their LLSNs may have been given to others since, and the
-        clients find out the outcome."""
+        """Answer all appends without a position: other batches may have got their LLSNs, so the
+        clients have to find out the outcome."""
         for append in self._appends:
             append.connection.send(appended(append.request_id, 0, 0))
         self.clear()
@@ -100,13 +101,13 @@ class _Window:
     __slots__ = ("dropped", "highest", "marks")
 
     def __init__(self) -> None:
-        self.marks: deque[tuple[int, Llsn]] = deque()  # sequence, first LLSN; as they were stored
+        self.marks: deque[tuple[int, Llsn]] = deque()  # sequence, first LLSN; in order of storing
         self.highest = 0
-        self.dropped = 0  # the highest sequence that fell out: up to it nothing is certain
+        self.dropped = 0  # the highest forgotten sequence number: up to it nothing is certain
 
 
 class ProducerTable:
-    """The producers of one replica, the one that appended last at the end."""
+    """The producers of one replica, in order of their last append."""
 
     def __init__(
         self,
@@ -115,7 +116,8 @@ class ProducerTable:
         *,
         marks_max: int = PRODUCER_MARKS_MAX,
     ) -> None:
-        """`marks`: of the batches on disk, where those below `known_from` are trimmed or lost."""
+        """`marks` are those of the batches on disk; batches below `known_from` are trimmed or
+        lost."""
         self._windows: OrderedDict[int, _Window] = OrderedDict()
         self._count = 0
         self._marks_max = marks_max
@@ -123,7 +125,7 @@ class ProducerTable:
         for mark in sorted(marks, key=lambda mark: mark.first_llsn):
             self.note(mark.producer_id, mark.sequence, mark.first_llsn)
         for window in self._windows.values():
-            if len(window.marks) == APPENDS_IN_FLIGHT_MAX:  # as many as are kept on disk
+            if len(window.marks) == APPENDS_IN_FLIGHT_MAX:  # the disk keeps no more than these
                 window.dropped = min(sequence for sequence, _ in window.marks) - 1
 
     def note(self, producer_id: int, sequence: int, first_llsn: Llsn) -> None:
@@ -149,13 +151,13 @@ class ProducerTable:
             self._count -= len(self._windows.popitem(last=False)[1].marks)
 
     def find(self, producer_id: int, sequence: int) -> Llsn:
-        """Return the first LLSN of this batch; 0 if it is not here. Raises AppendUnknown if it is
-        too old to tell."""
+        """Return the first LLSN of a batch; 0 if it is not here. Raise AppendUnknown if it is too
+        old to tell."""
         window = self._windows.get(producer_id)
         if window is None or sequence > window.highest:
             return 0
-        for known, first_llsn in window.marks:
-            if known == sequence:
+        for noted, first_llsn in window.marks:
+            if noted == sequence:
                 return first_llsn
         if sequence <= window.dropped:
             raise AppendUnknown(
@@ -166,10 +168,10 @@ class ProducerTable:
 
     def find_certain(self, producer_id: int, sequence: int) -> Llsn:
         """Like `find`, but raise Unavailable if the batch may have been trimmed before the table
-        was read from disk. A lower number of the producer shows that it was not."""
-        found = self.find(producer_id, sequence)
-        if found or self._known_from == 1:
-            return found
+        was read from disk. A lower sequence number of the producer proves that it was not."""
+        first_llsn = self.find(producer_id, sequence)
+        if first_llsn or self._known_from == 1:
+            return first_llsn
         window = self._windows.get(producer_id)
         if window is None or not (window.dropped or any(s < sequence for s, _ in window.marks)):
             raise Unavailable(
@@ -185,7 +187,7 @@ class ProducerTable:
         for producer_id, window in self._windows.items():
             marks = window.marks
             if marks and marks[-1][1] <= last_llsn:
-                continue  # others may still have more: an earlier cut left them out of order
+                continue  # later windows may still have some: a cut does not reorder them
             while marks and marks[-1][1] > last_llsn:
                 marks.pop()
                 self._count -= 1

@@ -1,6 +1,6 @@
-"""The disks of a storage node: its volumes, its workers, and the stores that protocols keep there.
+"""The disks of a storage node: its volumes, its workers, and the stores of protocols.
 
-What is not handed in is the real thing; the simulator hands in its own files, workers and stores.
+The simulator passes its own files, workers and stores; otherwise real ones are used.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from loomlog.storage.volumes import Volumes, node_path
 
 logger = logging.getLogger(__name__)
 
-OpenStore: TypeAlias = Callable[[str], Any]  # at a path
-SalvageStore: TypeAlias = Callable[[Files, str], str]  # at a path; returns where it is then
+OpenStore: TypeAlias = Callable[[str], Any]  # given its path
+SalvageStore: TypeAlias = Callable[[Files, str], str]  # returns the damaged store's new path
 
 S = TypeVar("S", bound=Closable)
 
-# A volume with such an error is left out. Not one that is full: it can be read.
+# A volume with one of these errors is left out. A full one is not, because it can be read.
 _OF_BAD_DISKS: Final = frozenset(
     (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ESTALE)
 )
 
 
 class Stores(Protocol):
-    """The stores of a protocol on the disks. Both methods block."""
+    """The stores of one protocol. Both methods block."""
 
     def stop(self) -> None:
         """Called before the workers finish."""
@@ -49,7 +49,7 @@ class Stores(Protocol):
 
 
 class Disks:
-    """Opened at the start of a node, closed at its end; both block."""
+    """The disks of one node. They are opened at its start and closed at its end; both block."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Disks:
         open_store: Mapping[str, OpenStore] | None = None,
         volume_changed: Callable[[Volume], None] = lambda volume: None,
     ) -> None:
-        """`open_store`: opens simulated stores, by protocol. `volume_changed` is called when a
+        """`open_store` opens simulated stores, by protocol. `volume_changed` is called when a
         volume failed, lost directories, or works again."""
         self.settings = settings
         self._handed_in = files
@@ -70,10 +70,11 @@ class Disks:
         self._stores: list[Stores] = []
         self._opened: Volumes | None = None
         self._by_path: dict[str, Volume] = {}
-        self._not_salvaged: set[str] = set()  # stores: it failed
+        self._not_salvaged: set[str] = set()  # paths of stores where salvaging failed
 
     def open(self, failures: Mapping[str, OSError] | None = None) -> None:
-        """Check and lock the volumes, except those where an earlier attempt met errors."""
+        """Check and lock the volumes, except those in `failures`, where an earlier attempt
+        failed."""
         self.files = self._handed_in or RealFiles()
         self._opened = Volumes(
             self.files,
@@ -100,20 +101,20 @@ class Disks:
             if (path := node_path(volume, cluster, node)) in paths
         }
         self.reader = self.worker()
-        notes = self.worker()  # of their own: they are synced, and reads must not wait for that
+        notes = self.worker()  # separate, so that reads do not wait for syncs
         self.known_run = KnownRun(self.files, paths, notes)
         self.known_access = KnownAccess(self.files, paths, notes)
         self.generations = Generations(self.files, paths, notes)
 
     def watch(self) -> None:
-        """Look after the volumes from now on."""
+        """Start the periodic checks of the volumes."""
         for volume in self.volumes:
             volume.start()
         self.failed.start()
 
     def close(self, *, clean: bool = False) -> None:
-        """`clean`: all that was acknowledged is written, and the metadata repository knows what
-        happened before."""
+        """Close everything. `clean`: everything acknowledged is written, and the metadata
+        repository knows of any earlier crash."""
         for volume in self.volumes:
             volume.stop()
         if self._opened is not None:
@@ -133,12 +134,13 @@ class Disks:
 
     @property
     def opened(self) -> Volumes:
-        """The volumes as they were checked, with the identity that is on them."""
+        """The checked volumes, with their identity."""
         assert self._opened is not None
         return self._opened
 
     def name_of(self, error: OSError) -> str:
-        """Return the volume that failed with an error; "" if that is not known, or none failed."""
+        """Return the volume to which an error belongs; "" if it is unknown, or the error does not
+        concern a volume."""
         if error.errno not in _OF_BAD_DISKS:
             return ""
         names = (volume.rstrip("/") for volume in self.settings.volumes)
@@ -156,16 +158,16 @@ class Disks:
 
     @property
     def shards(self) -> list[int]:
-        """The index of each volume, which never changes."""
+        """The permanent index of each volume."""
         return list(self.opened.shards.values())
 
     def volume_of(self, path: str) -> Volume:
-        """Return the volume with a path that lies directly in the node's directory."""
+        """Return the volume of a path directly below the node's directory."""
         return self._by_path[path.rpartition("/")[0]]
 
     @property
     def conditions(self) -> list[Condition]:
-        """Return what operators should know of the volumes, and of those that are missing."""
+        """The conditions of the volumes, including missing ones."""
         command = f"`loom node replace {self.settings.node_id} --volume"
         missing = [
             Condition(
@@ -182,32 +184,33 @@ class Disks:
 
     @property
     def take_nothing(self) -> bool:
-        """Whether no volume can take anything new."""
+        """Whether no volume takes new data."""
         return not any(volume.takes_more for volume in self.volumes)
 
     def drain(self, names: Collection[str]) -> None:
-        """Put nothing new on the volumes of these names; on others again."""
-        known = [volume.name for volume in self.volumes]
-        if unknown := sorted(set(names).difference(known)):
-            raise InvalidArgument(f"it has no volume {unknown[0]}: those are {', '.join(known)}")
+        """Set which volumes are drained: no new data is placed on these."""
+        present = [volume.name for volume in self.volumes]
+        if unknown := sorted(set(names).difference(present)):
+            raise InvalidArgument(f"it has no volume {unknown[0]}: those are {', '.join(present)}")
         for volume in self.volumes:
             volume.draining = volume.name in names
 
     def usable_paths(self) -> list[str]:
-        """Return the node's directories where something new can be placed."""
+        """Return the node's directories on volumes that take new data. Raise Unavailable if there
+        are none."""
         usable = [path for path, volume in self._by_path.items() if volume.takes_more]
         if not usable:
             raise Unavailable("; ".join(volume.refusal for volume in self.volumes))
         return usable
 
-    # ---- what protocols keep there
+    # ---- the stores of protocols
 
     def own(self, stores: Stores) -> None:
-        """Close these with the disks."""
+        """Close these stores along with the disks."""
         self._stores.append(stores)
 
     def worker(self) -> Worker:
-        """Return a new worker, which is closed with the disks."""
+        """Return a new worker, which is closed along with the disks."""
         new_worker = self._new_worker
         worker: Worker
         if new_worker:
@@ -220,7 +223,7 @@ class Disks:
 
     @property
     def waiting(self) -> int:
-        """The number of jobs that wait for a disk."""
+        """The number of jobs that are waiting for a disk."""
         return sum(getattr(worker, "waiting", 0) for worker in self._workers)
 
     def open_store(
@@ -231,29 +234,29 @@ class Disks:
         is_empty: Callable[[S], bool],
         shard: int = 0,
     ) -> S:
-        """Open a store that was made by this node, for this shard, or is new. Blocks."""
-        if self._handed_in is not None:  # simulated stores are no directories
+        """Open a store that this node created for this shard, or create it. Blocks."""
+        if self._handed_in is not None:  # simulated stores have no directories
             simulated: S = self._open_store[protocol](path)
             return simulated
         owner = Owner(self.opened.cluster_stamp, self.settings.node_id, shard)
         return open_owned(self.files, path, owner, open_real, is_empty)
 
     def may_salvage(self, path: str) -> bool:
-        """Return whether nothing is known that would prevent it."""
+        """Return whether it makes sense to try to salvage a store."""
         return self._handed_in is None and path not in self._not_salvaged
 
     def salvage(
         self, path: str, damage: Corrupt, salvage_store: SalvageStore, shard: int = 0
     ) -> None:
-        """Replace a damaged store by what can be read of it. Raises the damage if it is not this
-        node's, or if that failed before. Blocks."""
+        """Replace a damaged store by its readable parts. Raise `damage` if the store does not
+        belong to this node, or if salvaging it failed before. Blocks."""
         owner = Owner(self.opened.cluster_stamp, self.settings.node_id, shard)
         if not self.may_salvage(path) or not is_owned(self.files, path, owner):
             raise damage
         try:
             aside = salvage_store(self.files, path)
         except Exception as error:
-            if not is_of_disk(error):  # there may be space later
+            if not is_of_disk(error):  # otherwise a later attempt may succeed
                 self._not_salvaged.add(path)
             raise Corrupt(f"{damage}; what can be read was not salvaged: {error}") from error
         logger.error(

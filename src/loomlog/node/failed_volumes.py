@@ -1,7 +1,7 @@
 """Volumes that failed when their node started. The node runs without them, as if they were missing.
 
-They are looked at now and then. When one works again, its node has to start again: only a start
-compares what is on all volumes.
+They are checked periodically. When one works again, the node has to be restarted, because the data
+on all volumes is compared only at a start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FailedVolumes:
     def start(self) -> None:
         for volume, reason in self._opened.failed.items():
             logger.error("volume %s failed: %s; what it has is not served", volume, reason)
-            watching = self._watch(volume, self._new_worker())  # another one may hang
+            watching = self._watch(volume, self._new_worker())  # each its own: one may hang
             self._tasks.append(asyncio.get_running_loop().create_task(watching))
 
     def stop(self) -> None:
@@ -43,7 +43,7 @@ class FailedVolumes:
 
     @property
     def names(self) -> set[str]:
-        """Return those that were not given up."""
+        """The failed volumes that were not given up."""
         return set(self._opened.missing.values()).intersection(self._opened.failed)
 
     @property

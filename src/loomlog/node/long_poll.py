@@ -1,4 +1,4 @@
-"""Requests that wait for more: readers follow the end of a log with them."""
+"""Requests that wait until there is more, with which readers follow the end of a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = TypeVar("Key")
 
 
 class LongPoll(Generic[Answer]):
-    """A request that looks at once and whenever something has changed. It is answered when there is
+    """A request that is evaluated immediately and after each change. It is answered when there is
     something to send, or when its time is over."""
 
     def __init__(
@@ -29,7 +29,7 @@ class LongPoll(Generic[Answer]):
         forget: Callable[[], None],
         nothing: Answer | None = None,
     ) -> None:
-        """`nothing`: the answer when the time is over; None: look once more for one."""
+        """`nothing` is the answer when the time is over; None: evaluate the request once more."""
         self._turns = turns
         self._look = look
         self._is_nothing = is_nothing
@@ -37,8 +37,8 @@ class LongPoll(Generic[Answer]):
         self._forget = forget
         self._nothing = nothing
         self._looking = False
-        self._queued = False  # for its turn to look
-        self._changed = False  # since it began to look
+        self._queued = False  # waits for its turn to be evaluated
+        self._changed = False  # since the evaluation began
         self._late = False
         self._ended = False
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_is_over)
@@ -87,7 +87,7 @@ class LongPoll(Generic[Answer]):
 
 
 class LongPolls(Generic[Key, Answer]):
-    """The long polls of a node, by what they look at. They end with their connection."""
+    """The long polls of a node, by key. They end with their connection."""
 
     def __init__(self, per_connection_max: int) -> None:
         self._per_connection_max = per_connection_max
@@ -106,7 +106,7 @@ class LongPolls(Generic[Key, Answer]):
         done: Callable[[Answer], None],
         nothing: Answer | None = None,
     ) -> None:
-        """Begin one; see LongPoll. Raises Busy if too many wait on the connection, or of its
+        """Begin a LongPoll. Raise Busy if too many are waiting on the connection, or of its
         identity."""
         mine = self._by_connection[connection]
         if len(mine) >= self._per_connection_max:
@@ -128,7 +128,7 @@ class LongPolls(Generic[Key, Answer]):
         poll.look()
 
     def changed(self, key: Key) -> None:
-        """Look again: something has changed there."""
+        """Called when something has changed at this key."""
         for poll in list(self.by_key.get(key, ())):
             poll.look()
 

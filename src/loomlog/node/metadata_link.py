@@ -1,13 +1,14 @@
-"""The connection to the metadata repository: register, report, take orders.
+"""The connection to the metadata repository: register, report, receive orders.
 
-Reports are pushed when something changed, once per turn of the loop, and as a heartbeat. The link
-reconnects by itself for as long as the node runs, whatever answers at the addresses; only a refusal
-of this very node (another cluster's data, a node id in use) ends it.
+Reports are pushed when something changed, once per iteration of the loop, and as heartbeats. The
+link reconnects by itself for as long as the node runs, whatever answers at the addresses. Only a
+refusal of this very node (another cluster's data, a node id in use) ends it.
 
-Of several metadata repositories one leads: the others name it, and one that has been replaced is
-refused by its epoch. A new leader announces itself, and proves that it knows the cluster's secret;
-and with every heartbeat the old one is asked whether it still leads, so that one that fell silent
-is left. Only addresses that the node was given, or that one of those named, are connected to.
+Of several metadata repositories one leads. The others redirect to it, and a leader that has been
+replaced is recognised by its epoch. A new leader announces itself, and proves that it knows the
+cluster's secret. With every heartbeat, the present leader is asked whether it still leads, so that
+the node leaves one that has become silent. The node connects only to addresses that it was given,
+and to those that a metadata repository named.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from loomlog.wire.link import Connection, Frame, Handler
 logger = logging.getLogger(__name__)
 
 _RETRY = Backoff(0.05, 1.0)
-SHORT_BEATS: Final = 2  # follow one another at most
+SHORT_BEATS: Final = 2  # consecutive short heartbeats
 AddChanges: TypeAlias = Callable[[pb.GetReportResponse], None]
 
-_REFUSALS = (Unauthorized, AlreadyExists, InvalidArgument)  # of this node: retries do not help
+_REFUSALS = (Unauthorized, AlreadyExists, InvalidArgument)  # of this node: retrying is useless
 
 
 class HeldBackError(LoomError):
-    """The metadata repository does not take this node in before an operator allows it."""
+    """The metadata repository does not admit this node before an operator allows it."""
 
 
 class MetadataLink:
@@ -63,24 +64,24 @@ class MetadataLink:
         make_report: Callable[[], pb.GetReportResponse],
         make_short_report: Callable[[], pb.GetReportResponse],
     ) -> None:
-        """`make_report` returns a heartbeat. While nothing changes, most are short ones."""
+        """`make_report` returns a full heartbeat. While nothing changes, most are short ones."""
         self._addresses = list(addresses)
         self._chosen = 0
         self._codec = codec
         self._registration = registration
         self._on_registered = on_registered
         self._make_report, self._make_short_report = make_report, make_short_report
-        self._told = b""  # with the last heartbeat that was not short
-        self._short_beats = 0  # that follow
+        self._last_content = b""  # of the last full heartbeat
+        self._short_beats = 0  # how many short heartbeats are to follow
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._lost = asyncio.Event()
-        self._changes: dict[AddChanges, None] = {}  # to be reported in the next turn of the loop
+        self._changes: dict[AddChanges, None] = {}  # to be reported in the next loop iteration
         self._node_id: NodeId = 0
         self._heartbeat: asyncio.TimerHandle | None = None
         self._heartbeat_s = limits.HEARTBEAT_S
-        self._unanswered = 0  # questions to the leader whether it still leads
-        self._leader_epoch = 0  # the highest one registered with
+        self._unanswered = 0  # unanswered questions to the leader whether it still leads
+        self._leader_epoch = 0  # the highest one of any leader that this node registered with
         self._attempt: asyncio.Task[None] | None = None
         self._announced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -88,8 +89,8 @@ class MetadataLink:
         self.frame_received = service.frame_received  # orders go straight to the service
         self.registered = asyncio.Event()
         self.refused: asyncio.Future[LoomError] = self._loop.create_future()
-        self.held_back: asyncio.Future[str] = self._loop.create_future()  # why, if it ever was
-        self.rolled_back: RolledBack | None = None  # nothing is decided until an operator acts
+        self.held_back: asyncio.Future[str] = self._loop.create_future()  # resolved with the reason
+        self.rolled_back: RolledBack | None = None  # the cluster waits until an operator acts
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._stay_connected())
@@ -103,12 +104,12 @@ class MetadataLink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the metadata repository knows this node now."""
+        """Whether this node is registered now."""
         return self._connection is not None
 
     def report_soon(self, add: AddChanges) -> None:
-        """Report what changed, once for all that changes in this turn of the loop; `add` adds it to
-        a report."""
+        """Report a change in the next loop iteration, together with all others. `add` adds it to
+        the report."""
         if not self._changes:
             self._loop.call_soon(self._report_changes)
         self._changes[add] = None
@@ -124,17 +125,17 @@ class MetadataLink:
             self._connection.send(frame)
 
     def report(self) -> None:
-        """Report at once what heartbeats report."""
+        """Send a full heartbeat immediately."""
         if self._connection is not None:
             self._connection.send(pb.Frame(report=self._make_report()))
 
     def notify(self, frame: Frame) -> None:
-        """Send something if the metadata repository is connected; its answer does not matter."""
+        """Send a message if the metadata repository is connected, and ignore its answer."""
         if self._connection is not None:
             self._connection.call(frame, (), lambda answer, payload: None)
 
     def register_again(self) -> None:
-        """Register again: the list of replicas of the last registration is out of date."""
+        """Register again, because the list of replicas in the last registration is out of date."""
         self._hang_up()
 
     def leader_announced(self, beat: pb.LeaderBeat) -> None:
@@ -150,7 +151,8 @@ class MetadataLink:
             self._connection.close(newer)
 
     async def request(self, frame: Frame) -> Frame:
-        """Ask the metadata repository something. Raises what it answers, or Unavailable."""
+        """Send a request to the metadata repository and return the answer. Raise its error, or
+        Unavailable."""
         if self._connection is None:
             raise Unavailable("the metadata repository is out of reach of this node")
         answer, _ = await self._connection.request(frame)
@@ -175,7 +177,7 @@ class MetadataLink:
                 self._turn(error)
                 failures += 1
                 await self._pause(failures)
-            except Exception as error:  # such as a full disk: or this node would never take part
+            except Exception as error:  # such as a full disk: try again
                 notice = "cannot take part as registered at %s"
                 self._notices.log("failed", notice, address, error=error)
                 self._hang_up()
@@ -187,7 +189,7 @@ class MetadataLink:
                 logger.warning("lost the metadata repository at %s", address)
 
     def _complain(self, address: str, error: LoomError) -> None:
-        if isinstance(error, HeldBackError):  # and stays so until an operator decides
+        if isinstance(error, HeldBackError):  # which lasts until an operator decides
             self._notices.log("held back", "not registered at %s: %s", address, error)
         else:
             logger.warning("no metadata repository at %s: %s", address, error)
@@ -197,7 +199,7 @@ class MetadataLink:
             self._connection.close()
 
     async def _try_to_register(self, address: str) -> None:
-        """Try to register, until another one announces that it leads."""
+        """Try to register, unless another metadata repository announces that it leads."""
         self._announced.clear()
         self._lost.set()
         self._attempt = self._loop.create_task(self._register(address))
@@ -210,7 +212,7 @@ class MetadataLink:
             attempt.result()
 
     async def _pause(self, failures: int) -> None:
-        """Pause when all have failed, longer each time."""
+        """Pause whenever all addresses have failed, longer each time."""
         rounds, rest = divmod(failures, len(self._addresses))
         if not rest:
             try:
@@ -220,7 +222,7 @@ class MetadataLink:
                 pass
 
     def _turn(self, error: LoomError) -> None:
-        """Turn to the repository that is said to lead, or to the next one."""
+        """Choose the repository that is named as leader, or the next one."""
         leader = error.leader if isinstance(error, NotLeader) else ""
         if _is_address(leader) and leader != self._addresses[self._chosen]:
             self._choose(leader)
@@ -246,7 +248,7 @@ class MetadataLink:
         registered: asyncio.Future[None] = self._loop.create_future()
 
         def take(answer: Frame | LoomError, _: memoryview) -> None:
-            """Take the answer before the orders that follow it."""
+            """Process the answer in the callback: before the orders that follow it."""
             if registered.done():
                 return
             try:
@@ -264,7 +266,7 @@ class MetadataLink:
             await registered
         except BaseException as error:
             connection.forget(request_id)
-            if isinstance(error, _REFUSALS) and connection.closed:  # that was not the answer
+            if isinstance(error, _REFUSALS) and connection.closed:  # the error is not the answer
                 raise Unavailable(str(error)) from error
             connection.close()
             raise
@@ -283,10 +285,10 @@ class MetadataLink:
         self._schedule_heartbeat()
 
     async def _connect(self, address: str, timeout_s: float) -> Connection:
-        """Connect; an error of whatever is at the address now is no refusal of this node."""
+        """Connect. An error of whatever listens at the address is not a refusal of this node."""
         credentials = self._codec.credentials
         if credentials is not None and credentials.has_expired:
-            # Clients cannot connect: this node is away, even if a slow clock would let it in.
+            # Clients cannot connect, so the node must not register, even if a slow clock allows it.
             raise Unavailable(f"{credentials.own} has expired: {RENEWS}")
         try:
             return await connect(address, self._codec, self, timeout_s, wanted=("metadata", 0))
@@ -294,7 +296,7 @@ class MetadataLink:
             raise Unavailable(f"cannot talk to {address}: {error}") from error
 
     def _check_leader(self, address: str, epoch: int) -> None:
-        """Refuse a leader that was replaced and may not know it yet."""
+        """Raise NotLeader if a leader was replaced, which it may not know yet."""
         if epoch < self._leader_epoch and len(self._addresses) > 1:
             raise NotLeader(f"{address} leads in epoch {epoch}, which is over")
         self._leader_epoch = epoch
@@ -319,7 +321,7 @@ class MetadataLink:
             connection.send(pb.Frame(report=self._next_report()))
             if len(self._addresses) > 1:
                 self._watch_leader(connection)
-        finally:  # whatever fails, there must be another one
+        finally:  # whatever fails, heartbeats must continue
             self._schedule_heartbeat()
 
     def _next_report(self) -> pb.GetReportResponse:
@@ -330,8 +332,8 @@ class MetadataLink:
         content.CopyFrom(report)
         content.ClearField("clock_us")
         content.ClearField("scrub")  # has times, too
-        told, self._told = self._told, content.SerializeToString()
-        self._short_beats = SHORT_BEATS if self._told == told else 0
+        before, self._last_content = self._last_content, content.SerializeToString()
+        self._short_beats = SHORT_BEATS if self._last_content == before else 0
         return report
 
     def _stop_heartbeat(self) -> None:
@@ -339,11 +341,11 @@ class MetadataLink:
             self._heartbeat.cancel()
             self._heartbeat = None
 
-    # ---- does it still lead?
+    # ---- watching the leader
 
     def _watch_leader(self, connection: Connection) -> None:
-        """Ask whether it still leads. Silence is counted, not timed: this process may have been
-        stopped itself."""
+        """Ask the leader whether it still leads. Unanswered questions are counted instead of timed,
+        because this process itself may have been paused."""
         if self._unanswered * self._heartbeat_s >= limits.LEADER_SILENCE_S:
             connection.close(Unavailable(f"{connection.peer} does not say whether it still leads"))
             return

@@ -1,6 +1,6 @@
-"""The storage node: its life, and which peers may ask what.
+"""The storage node: its life cycle, and the requests that do not belong to one protocol.
 
-Clients and peers come in through the server; orders are taken only on the connection that this node
+Clients and peers connect to the server. Orders are accepted only on the connection that this node
 itself made to the metadata repository. What is stored, and how, is up to the protocols.
 """
 
@@ -45,12 +45,12 @@ from loomlog.wire.server_check import server_check, volume_check
 
 logger = logging.getLogger(__name__)
 
-COUNT_S: Final = 1.0  # between counts of what is stored: there may be many logs
+COUNT_S: Final = 1.0  # between measurements of what is stored: there may be many logs
 
 
 class StorageNode:
-    """A vsn. Under the simulator `files`, `new_worker` and `open_store` (by protocol) stand in for
-    the disk, and `rng` for randomness."""
+    """A vsn. The simulator passes `files`, `new_worker` and `open_store` (by protocol) in place of
+    the disk, and `rng` in place of randomness."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class StorageNode:
         )
         self._disks = self._new_disks()
         self._notices = Notices(logger)
-        self._rng = rng or Random()  # noqa: S311 - delays and ids; no secrets
+        self._rng = rng or Random()  # noqa: S311 - for delays and ids, not for secrets
         self._process = f"{self._rng.getrandbits(64):016x}"
         self._scrubber = Scrubber(settings.scrub_bytes_per_s)
         self.audit = audit or AuditTrail()
         self._traffic = Traffic(OPERATIONS)
-        self._sizes: dict[tuple[LogId, int], int] = {}  # as reported
+        self._sizes: dict[tuple[LogId, int], int] = {}  # the reported ones
         self._count_again_at_s = 0.0  # by the loop's clock
         self.protocols: dict[str, NodeProtocol] = {}
         self._has_registered = False
@@ -89,27 +89,27 @@ class StorageNode:
 
     @property
     def failed(self) -> asyncio.Future[LoomError]:
-        """Done with the reason when the metadata repository refuses this node for good."""
+        """Resolved with the reason when the metadata repository refuses this node for good."""
         return self._link.refused
 
     @property
     def recovered(self) -> asyncio.Future[str]:
-        """Done with the name of a volume that works again and failed at the start: this node has to
-        be started again to use it."""
+        """Resolved with the name of a volume that failed at the start and works again. The node has
+        to be restarted to use it."""
         return self._disks.failed.recovered
 
     @property
     def listening(self) -> str:
-        """The address that it is bound to, which may differ from the one that others use."""
+        """The address that the server is bound to, which may differ from the advertised one."""
         return self._server.address
 
     @property
     def held_back(self) -> asyncio.Future[str]:
-        """Done with the reason when this node has to wait for an operator's decision."""
+        """Resolved with the reason when this node has to wait for an operator's decision."""
         return self._link.held_back
 
     async def start(self) -> None:
-        """Recover what is stored, listen, and begin to register."""
+        """Recover the stored data, listen, and begin to register."""
         self._open()
         try:
             self._disks.watch()
@@ -138,7 +138,7 @@ class StorageNode:
         logger.info("node %d serves on %s", self._settings.node_id, self.address)
 
     async def registered(self) -> None:
-        """Wait until the metadata repository knows this node; raises if it refuses."""
+        """Wait until this node is registered. Raise if the metadata repository refuses it."""
         waiting = asyncio.ensure_future(self._link.registered.wait())
         try:
             await asyncio.wait((waiting, self._link.refused), return_when="FIRST_COMPLETED")
@@ -148,7 +148,7 @@ class StorageNode:
             raise self._link.refused.result()
 
     async def hand_over(self) -> None:
-        """Say that this node is about to stop, and wait a moment until others do its part."""
+        """Announce that this node is about to stop, and give others a moment to take over."""
         with suppress(LoomError, TimeoutError):
             async with asyncio.timeout(limits.HAND_OVER_S):
                 await self._link.request(pb.Frame(node_stops=pb.NodeStops()))
@@ -171,13 +171,13 @@ class StorageNode:
             await protocol.stop()
         if self._codec.credentials is not None:
             await self._codec.credentials.wait_closed()
-        # If it crashed before, and nobody knows that, the next start must say so.
+        # A crash before this start that was not reported yet must be reported by the next one.
         self._disks.close(clean=self._has_registered or self._disks.generations.is_clean)
 
     # ---- protocols
 
     def _open(self) -> None:
-        """Recover what is stored, without volumes that fail."""
+        """Recover the stored data, leaving out volumes that fail."""
         failures: dict[str, OSError] = {}
         while True:
             try:
@@ -244,8 +244,8 @@ class StorageNode:
             orders |= protocol.orders()
 
     def _loglet_of(self, stream: StreamId) -> LogId | None:
-        found = (protocol.loglet_of(stream) for protocol in self.protocols.values())
-        return next((loglet for loglet in found if loglet is not None), None)
+        loglets = (protocol.loglet_of(stream) for protocol in self.protocols.values())
+        return next((loglet for loglet in loglets if loglet is not None), None)
 
     async def _access_changed(
         self, connection: Connection, frame: Frame, payload: memoryview
@@ -266,7 +266,7 @@ class StorageNode:
     async def _list_holdings(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
-        """Handle an order of the process that stands in for the metadata repository."""
+        """Handle an order of the collector that stands in for the metadata repository."""
         holdings = pb.Holdings()
         for protocol in self.protocols.values():
             await protocol.list_holdings(holdings)
@@ -340,7 +340,7 @@ class StorageNode:
             self._notices.log("beat", "ignored a leader that is not known here: %s", beat.address)
 
     def _prove(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """Show a metadata repository that this node is reached at this address."""
+        """Prove to a metadata repository that this node is reachable at this address."""
         challenge = frame.prove_node.challenge
         if not 0 < len(challenge) <= limits.CHALLENGE_BYTES_MAX:
             raise InvalidArgument(f"a challenge has 1 to {limits.CHALLENGE_BYTES_MAX} bytes")
@@ -378,7 +378,7 @@ class StorageNode:
         self._has_registered = True
         there = {volume.name for volume in self._disks.volumes}
         self._disks.drain(there.intersection(answer.draining_volumes))
-        if answer.HasField("access"):  # who stands in for a metadata repository has no rules
+        if answer.HasField("access"):  # the collector has no rules
             access = Access.from_wire(answer.access)
             self._guard.update(access)
             if access != self._disks.known_access.current:
@@ -421,7 +421,7 @@ class StorageNode:
         return [*map(_space_of, disks.volumes, disks.shards), *failed]
 
     def _changed_sizes(self) -> list[pb.LogletSize]:
-        """Return the sizes that changed since the last report; they are counted now and then."""
+        """Return the sizes that changed since the last report. They are measured periodically."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._count_again_at_s:
             return []

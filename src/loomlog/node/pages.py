@@ -75,7 +75,7 @@ class Pages:
             await self._http.stop()
 
     def _readiness(self) -> Content:
-        """Say that the node serves all that it stores. Raise Unavailable otherwise."""
+        """Return a page if the node serves everything that it stores. Raise Unavailable if not."""
         if not self._link.is_connected:
             held_back = self._link.held_back
             reason = f": {held_back.result()}" if held_back.done() else ""
@@ -117,7 +117,7 @@ class Pages:
         return metric._replace(samples=[*metric.samples, *left_out])
 
     def _loglets(self) -> dict[LogKey, LogId]:
-        """Return the loglet of all that was counted and is still here."""
+        """Return the loglet of everything that was counted and is still here."""
         loglets: dict[LogKey, LogId] = {}
         for field, number in self._traffic.logs:
             is_loglet = field == Target.LOGLET.field
@@ -127,7 +127,7 @@ class Pages:
         return loglets
 
     def _traffic_of_logs(self) -> dict[str, LogTraffic]:
-        """Return what was done for each log whose name is known."""
+        """Return the traffic of each log whose name is known."""
         logs: dict[str, LogTraffic] = {}
         for key, loglet in self._loglets().items():
             if (name := self._names.log_of(loglet)) is not None:

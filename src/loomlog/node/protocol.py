@@ -1,8 +1,8 @@
 """The interface of a replication protocol on a storage node.
 
-A node runs one `NodeProtocol` of each kind in the table of registry.py, and treats them all alike.
-Each of them keeps its own data on the node's disks, answers requests about it, and adds what it has
-to the messages that the node sends to the metadata repository.
+A node runs one `NodeProtocol` of each kind in registry.py, and treats all of them alike. Each keeps
+its own data on the node's disks, answers requests about it, and contributes to the messages that
+the node sends to the metadata repository.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeContext:
     codec: Codec
     disks: Disks
     link: MetadataLink
-    requests: Service  # answers clients and peers; work that it spawns ends with it
+    requests: Service  # answers clients and peers; tasks that it spawns end with it
     random: Random
 
 
@@ -42,79 +42,81 @@ class NodeProtocol:
     # ---- requests
 
     def routes(self) -> dict[str, Route]:
-        """Return what clients and other nodes may ask, by kind of message."""
+        """Return the handlers of requests from clients and other nodes, by kind of message."""
         return {}
 
     def orders(self) -> dict[str, Route]:
-        """Return what only the metadata repository may ask, by kind of message."""
+        """Return the handlers of requests that only the metadata repository may send, by kind of
+        message."""
         return {}
 
     def request(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
-        """Handle a `protocol_message`: for protocols without messages of their own."""
+        """Handle a `protocol_message`, which protocols without messages of their own use."""
         name = frame.protocol_message.protocol
         raise InvalidArgument(f"protocol {name!r} has messages of its own: use those")
 
     def loglet_of(self, stream: StreamId) -> LogId | None:
-        """Return the loglet of a stream that requests to this node name; None if it has none."""
+        """Return the loglet of a stream on this node; None if the stream is not here."""
         return None
 
     def connection_closed(self, connection: Connection) -> None:
-        """Called when a client or another node is gone."""
+        """Called when the connection of a client or another node is closed."""
 
     # ---- the metadata repository
 
     def register(self, message: pb.Register) -> None:
-        """Add all that is stored here to the registration."""
+        """Add everything that is stored here to the registration."""
 
     def registered(self, answer: pb.Registered) -> None:
-        """Called when the metadata repository has taken this node in."""
+        """Called when the metadata repository has registered this node."""
 
     def report(self, message: pb.GetReportResponse) -> None:
-        """Add what heartbeats report."""
+        """Add to a report or heartbeat."""
 
     def conditions(self) -> list[Condition]:
-        """Return what operators should know."""
+        """Return the conditions that operators should know."""
         return []
 
     def restrictions(self, message: pb.NodeConditions) -> None:
-        """Add what this node cannot do for now."""
+        """Add what this node cannot do at the moment."""
 
     async def list_holdings(self, message: pb.Holdings) -> None:
-        """Add all that is stored here: asked when metadata is older than the nodes."""
+        """Add everything that is stored here. Used when metadata is older than the nodes."""
 
     def stored(self) -> Iterable[pb.StoredReplica]:
-        """Return where on the disks each replica is."""
+        """Return the place of each replica on the disks."""
         return ()
 
     def sizes(self) -> dict[tuple[LogId, int], int]:
-        """Return about how many bytes are stored of each part (a chain, or a shard) of a loglet,
-        apart from those in reports of streams."""
+        """Return the approximate size in bytes of each part (chain or shard) of a loglet, except
+        for streams, whose reports have it."""
         return {}
 
     @property
     def stored_bytes(self) -> int:
-        """About how many bytes are stored here, apart from those in reports of streams."""
+        """Approximately how many bytes are stored here, except for streams, whose reports have
+        it."""
         return 0
 
     async def scrub(self, notes: ScrubNotes) -> None:
-        """Read and check all that is stored here, or what the notes want, once, and repair what is
-        damaged."""
+        """Check everything that is stored here, or only what `notes` wants, once, and repair
+        damage."""
 
-    # ---- life
+    # ---- life cycle
 
     def volume_changed(self, volume: Volume) -> None:
         """Called when a volume failed, lost directories, or works again."""
 
     def begin_stop(self) -> None:
-        """Called first when the node stops, while it is still connected to everybody."""
+        """Called first when the node stops, while all connections still exist."""
 
     async def finish(self) -> None:
-        """Called when clients are gone, but the metadata repository can still be reached."""
+        """Called when clients are disconnected, but the metadata repository is still reachable."""
 
     async def stop(self) -> None:
-        """Called when no peer is connected any more. The disks are closed afterwards."""
+        """Called when all peers are disconnected. The disks are closed afterwards."""
 
 
 MakeProtocol: TypeAlias = Callable[[NodeContext], NodeProtocol]

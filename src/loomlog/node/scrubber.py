@@ -1,8 +1,8 @@
-"""Reads all that a node stores, again and again, slowly: damage is found while other copies exist.
-Operators may have some of it read at once.
+"""Reads everything that a node stores, slowly and repeatedly, so that damage is found while other
+copies exist. Operators may have parts of it read immediately.
 
-Protocols read and repair what they store (`NodeProtocol.scrub`); here are the rate, the pauses
-while the node is busy, and what was found.
+Protocols read and repair their own data (`NodeProtocol.scrub`). This module has the rate, the
+pauses while the node is busy, and the findings.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-BEGIN_S: Final = 60.0  # after a start other things matter more
-BETWEEN_S: Final = 60.0  # passes, at least
-LATE_S: Final = 0.02  # the event loop, when the node is busy
-BUSY_S: Final = 1.0  # a pause, then it is measured again
-PAUSES_MAX: Final = 30  # in a row: a node that is always busy is scrubbed, too
-NAMED_MAX: Final = 5  # damaged copies in a condition
-RESULTS_MAX: Final = 100  # results that are remembered
-RESTORED_S: Final = 60.0  # for other nodes to restore what is damaged or gone as a whole
+BEGIN_S: Final = 60.0  # after a start, when other work is more important
+BETWEEN_S: Final = 60.0  # minimum pause between passes
+LATE_S: Final = 0.02  # the node is busy if the event loop is late by this
+BUSY_S: Final = 1.0  # a pause, after which the load is measured again
+PAUSES_MAX: Final = 30  # in a row, so that a node that is always busy is scrubbed, too
+NAMED_MAX: Final = 5  # damaged copies named in a condition
+RESULTS_MAX: Final = 100  # remembered results of orders
+RESTORED_S: Final = 60.0  # for other nodes to restore a replica that is damaged or gone
 LOOK_S: Final = 0.1
 BROKEN: Final = "is broken and no other node has it"
 
 
 class Scope(NamedTuple):
-    """The streams that an operator wants to have checked; protocols name them in either way."""
+    """The streams that an operator wants checked. Protocols identify them in either way."""
 
     streams: frozenset[StreamId]
     loglets: frozenset[LogId]
@@ -52,21 +52,21 @@ class Scrubbed(Protocol):
 
 
 class ScrubNotes:
-    """The findings of one pass so far. Protocols report to it, and wait where it wants them to."""
+    """The findings of one pass so far. Protocols report to it, and it paces them."""
 
     def __init__(
         self, bytes_per_s: int, scope: Scope | None = None, others: Sequence[str] = ()
     ) -> None:
-        """`scope`: it is read because of an order, as quickly as `bytes_per_s` allows. `others`:
-        addresses of nodes that may have sound copies, besides those that are known here."""
+        """`scope` is set for an operator's order, which runs as fast as `bytes_per_s` allows.
+        `others` are addresses of further nodes that may have sound copies."""
         self.scope = scope
         self.others = others
         self.size = 0  # bytes that were read
         self.damaged = 0
         self.missing = 0
         self.repaired = 0
-        self.lost: list[str] = []  # what could not be repaired
-        self.unchecked: dict[str, None] = {}  # what could not be looked at, and why
+        self.lost: list[str] = []  # damage that could not be repaired
+        self.unchecked: dict[str, None] = {}  # what could not be checked, and why
         self._throttle = Throttle(bytes_per_s)
 
     def want_stream(self, stream: StreamId) -> bool:
@@ -76,7 +76,7 @@ class ScrubNotes:
         return self.scope is None or loglet in self.scope.loglets
 
     async def checked(self, size: int) -> None:
-        """Called when something was read: waits as long as the rate, or the load, demands."""
+        """Called when something was read. Waits as long as the rate or the load requires."""
         self.size += size
         await self._throttle.take(size)
         if self.scope is not None:
@@ -90,7 +90,7 @@ class ScrubNotes:
             await asyncio.sleep(BUSY_S)
 
     def found(self, what: str, *, repaired: bool, missing: bool = False) -> None:
-        """Called when something is damaged, or missing. `what` names the log and the position."""
+        """Called when damage or a missing copy was found. `what` names the log and the position."""
         self.damaged += not missing
         self.missing += missing
         if repaired:
@@ -101,19 +101,19 @@ class ScrubNotes:
             self.lost.append(f"{what} {problem}")
 
     def not_checked(self, what: str) -> None:
-        """Called when something could not be looked at. `what` names it, and says why."""
+        """Called when something could not be checked. `what` names it and the reason."""
         if what not in self.unchecked:
             logger.warning("scrub: %s", what)
             self.unchecked[what] = None
 
     @property
     def error(self) -> str:
-        """The problems that are left, for operators."""
+        """The remaining problems, for operators."""
         return _some([*self.lost, *self.unchecked])
 
 
 async def restored(is_restored: Callable[[], bool]) -> bool:
-    """Wait until other nodes have restored something; return False if that takes too long."""
+    """Wait until other nodes have restored something. Return False if that takes too long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(RESTORED_S):
             while not is_restored():  # noqa: ASYNC110
@@ -122,7 +122,7 @@ async def restored(is_restored: Callable[[], bool]) -> bool:
 
 
 class _Order:
-    """A scrub that an operator wants."""
+    """A scrub that an operator ordered."""
 
     def __init__(self, notes: ScrubNotes, stored_bytes: int, task: asyncio.Task[None]) -> None:
         self.notes = notes
@@ -143,20 +143,20 @@ class _Order:
 
 
 class Scrubber:
-    """Scrubs the protocols of a node one after the other, and begins again."""
+    """Scrubs the protocols of a node one after the other, repeatedly."""
 
     def __init__(self, bytes_per_s: int) -> None:
-        """0: it reads only what operators want."""
+        """0: only what operators order is scrubbed."""
         self._bytes_per_s = bytes_per_s
         self._protocols: list[Scrubbed] = []
         self._task: asyncio.Task[None] | None = None
         self._orders: dict[Scope, _Order] = {}
         self._one_by_one = asyncio.Lock()
-        self._notes = ScrubNotes(bytes_per_s)  # of the pass under way
-        self._last: ScrubNotes | None = None  # of the last one that was finished
+        self._notes = ScrubNotes(bytes_per_s)  # of the present pass
+        self._last: ScrubNotes | None = None  # of the last finished pass
         self._finished_at_s = 0.0  # by the loop's clock
         self._passes = 0
-        self._before = ScrubNotes(0)  # of all passes that were finished
+        self._before = ScrubNotes(0)  # totals of all finished passes
 
     def start(self, protocols: Iterable[Scrubbed]) -> None:
         self._protocols = list(protocols)
@@ -181,7 +181,7 @@ class Scrubber:
         for protocol in self._protocols:
             try:
                 await protocol.scrub(notes)
-            except Exception as error:  # such as of a replica that was just removed
+            except Exception as error:  # perhaps of a replica that was just removed
                 logger.exception("a scrub failed")
                 notes.not_checked(f"the check failed: {error}")
 
@@ -204,7 +204,8 @@ class Scrubber:
     # ---- for operators
 
     def order(self, scope: Scope, others: Sequence[str], *, start: bool) -> pb.ScrubResponse | None:
-        """Begin a scrub, unless it is under way, and return its progress; None: there was none."""
+        """Start a scrub if `start` is set and it is not running. Return its progress; None if there
+        is none."""
         order = self._orders.get(scope)
         if start and (order is None or order.task.done()):
             order = self._begin(scope, others)
@@ -228,7 +229,7 @@ class Scrubber:
 
     @property
     def _lost(self) -> list[str]:
-        """The damage that could not be repaired, by the newest pass that looked at it."""
+        """The damage that could not be repaired, in the present pass and the last one."""
         older = self._last.lost if self._last is not None else []
         return list(dict.fromkeys([*self._notes.lost, *older]))
 

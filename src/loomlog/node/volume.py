@@ -1,13 +1,13 @@
 """The health of a node's volume, and its space.
 
-Stores report every error that they meet, and the volume is checked now and then: are the
-directories still there, can a file be written and synced, is there space? A volume that failed is
-used again when a check finds nothing wrong, at the earliest after `VOLUME_FAILED_S`. The node is
-notified when that changes.
+Stores report every error, and the volume is checked periodically: do the directories still exist,
+can a file be written and synced, is there space? A failed volume is used again when a check finds
+nothing wrong, at the earliest after `VOLUME_FAILED_S`. The node is notified of changes.
 
-A volume is nearly full when less than a reserve is left of the file system, or of the limit that an
-operator has set. Protocols then let no new append begin there; what is under way, recovered or
-rebuilt may use the reserve. The rest of it (`is_spent`) is for what frees space.
+A volume is nearly full when less than a reserve is left of the file system, or of the limit set by
+an operator. Protocols then accept no new appends there. Appends that have begun, recovery and
+rebuilding may use the reserve, except for its last part (`is_spent`), which is kept for operations
+that free space.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _OF_VOLUMES = (
     errno.ESTALE,
     errno.ENOTCONN,
 )
-_ENOUGH: Final = 1.25  # reserves that must be left before appends begin again
+_ENOUGH: Final = 1.25  # this many reserves must be free before appends are accepted again
 _SPENT: Final = 0.25  # of the reserve
-_COUNT_PART: Final = 100  # counting what is used takes at most this part of the time
+_COUNT_PART: Final = 100  # counting used bytes takes at most 1/100 of the time
 _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
@@ -57,8 +57,8 @@ class Look(NamedTuple):
     """The result of a check."""
 
     error: str = ""
-    vanished: frozenset[str] = frozenset()  # directories that are gone, or were replaced
-    nearly_full: bool = False  # no new append may begin
+    vanished: frozenset[str] = frozenset()  # directories that are gone or were replaced
+    nearly_full: bool = False  # new appends are refused
     is_spent: bool = False  # most of the reserve is used
 
 
@@ -66,20 +66,20 @@ class Room(NamedTuple):
     """The space on a volume, in bytes."""
 
     used: int = 0  # by this node
-    limit: int = 0  # of that; 0: none
-    free: int = 0  # of the file system
+    limit: int = 0  # for this node; 0: none
+    free: int = 0  # in the file system
     total: int = 0
 
     @property
     def reserves(self) -> float:
-        """The reserves that are left, of the file system or of the limit."""
+        """How many reserves are left, of the file system or of the limit."""
         left = [(self.free, self.total)]
         left += [(self.limit - self.used, self.limit)] if self.limit else []
         return min(rest / max(1, reserve_of(whole)) for rest, whole in left)
 
     @property
     def left_bytes(self) -> int:
-        """The bytes that can be written before it is nearly full."""
+        """How many bytes can be written before the volume is nearly full."""
         left = [self.free - reserve_of(self.total)]
         left += [self.limit - self.used - reserve_of(self.limit)] if self.limit else []
         return max(0, min(left))
@@ -99,7 +99,7 @@ def _mib(size: int) -> str:
 
 
 class Volume:
-    """Lives on the loop; `watch` may be called in any thread."""
+    """A volume of this node. Lives on the loop; `watch` may be called in any thread."""
 
     def __init__(
         self,
@@ -109,26 +109,26 @@ class Volume:
         changed: Callable[[Volume], None],
         limit: VolumeLimit | None = None,
     ) -> None:
-        """`path`: the node's directory on the volume. Blocks."""
+        """`path` is the node's directory on the volume. Blocks."""
         self.path = path
         self.error = ""  # why it does not work
         self.vanished: frozenset[str] = frozenset()
         self.nearly_full = False
         self.draining = False  # an operator empties it
         self.is_spent = False
-        self.room = Room()  # as of the last look
+        self.room = Room()  # as of the last measurement
         self._limit = limit or VolumeLimit()
-        self._counted = 0  # bytes that this node used, and what of the file system was free ...
-        self._free_when_counted = 0
-        self._count_again_s = 0.0  # ... the next time not before this
+        self._counted = 0  # bytes used by this node, when they were last counted
+        self._free_when_counted = 0  # bytes free in the file system at that time
+        self._count_again_s = 0.0  # when to count again, at the earliest
         self._files = files
         self._new_worker = new_worker
         self._worker: Worker | None = None
-        self._meter: Worker | None = None  # for measurements while a check waits for the disk
+        self._meter: Worker | None = None  # measures the space while a check waits for the disk
         self._measuring = threading.Lock()
         self._changed = changed
         self._watched = {path: files.inode(path)}
-        self._aside: dict[str, int] = {}  # damaged data that was set aside, and its bytes
+        self._aside: dict[str, int] = {}  # damaged data that was set aside, and its size in bytes
         self._look_aside()
         self._usable_at_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -141,23 +141,23 @@ class Volume:
 
     @property
     def is_full(self) -> bool:
-        """Whether it failed for lack of space, which harms nothing that is stored."""
+        """Whether it failed for lack of space, which does not affect stored data."""
         return any(reason.lower() in self.error.lower() for reason in _FULL)
 
     @property
     def takes_more(self) -> bool:
-        """Whether anything new should be put there."""
+        """Whether new data should be placed here."""
         return self.works and not self.nearly_full and not self.draining
 
     @property
     def refusal(self) -> str:
-        """The reason to put nothing new there; empty if there is none."""
+        """The reason to place no new data here; "" if there is none."""
         drained = f"volume {self.name} is drained" if self.draining else ""
         return self.condition or drained
 
     @property
     def condition(self) -> str:
-        """A sentence for operators about the volume; empty if nothing is wrong."""
+        """A sentence for operators about the volume; "" if nothing is wrong."""
         if self.nearly_full and not self.error:
             raise_limit = ", or raise its --volume-limit" if self.room.limit else ""
             return (
@@ -185,15 +185,15 @@ class Volume:
 
     @property
     def name(self) -> str:
-        """The directory that the operator gave."""
+        """The directory that the operator configured."""
         return self.path.rpartition("/cid=")[0] or "/"
 
     def lacks(self, path: str) -> bool:
-        """Return whether a directory is gone, or was replaced, and the volume is there."""
+        """Return whether a directory is gone or was replaced, although the volume exists."""
         return path in self.vanished and self.path not in self.vanished
 
     def problem_of(self, path: str) -> str:
-        """Return a sentence about a directory on the volume; empty if nothing is wrong."""
+        """Return a sentence about a directory on the volume; "" if nothing is wrong."""
         if self.lacks(path):
             return f"{path} is gone or was replaced"
         if not self.error:
@@ -202,24 +202,24 @@ class Volume:
         return f"volume {self.name} failed: {self.error}{advice}"
 
     def space(self) -> Space:
-        """Return the space of its file system. Blocks."""
+        """Return the space of the file system. Blocks."""
         return self._files.space(self.path)
 
     async def measure(self) -> DiskSpeed:
-        """Write and sync a little."""
+        """Measure the time of a small synced write."""
         async with self._looking:
             self._worker = self._worker or self._new_worker()
             return await off_loop(self._worker, partial(measure, self._files, self.path))
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._look_now_and_then())
+        self._task = asyncio.get_running_loop().create_task(self._look_periodically())
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
     def watch(self, path: str) -> None:
-        """Notice when this directory vanishes. Blocks."""
+        """Report from now on if this directory vanishes. Blocks."""
         self._watched[path] = self._files.inode(path)
 
     def forget(self, path: str) -> None:
@@ -231,23 +231,23 @@ class Volume:
         self.vanished -= {path}
 
     async def trust(self, path: str) -> None:
-        """Watch a directory that was gone, or replaced, and was made again."""
+        """Watch a directory again that had vanished and was created again."""
         async with self._looking:
             self._worker = self._worker or self._new_worker()
             await off_loop(self._worker, partial(self.watch, path))
         self._take(Look(self.error, self.vanished - {path}, self.nearly_full, self.is_spent))
 
     def failed(self, error: BaseException) -> None:
-        """Called by a store that could not change anything because of this error."""
+        """Called by a store when a change failed with this error."""
         self._doubted.set()
         if isinstance(error, OSError) and not is_of_volume(error):
-            return  # such as of a replica that was just removed: check
+            return  # perhaps of a replica that was just removed: the check will tell
         loop = asyncio.get_running_loop()
         self._usable_at_s = loop.time() + limits.VOLUME_FAILED_S
         self._take(Look(describe(error), self.vanished, self.nearly_full, self.is_spent))
 
     def look_soon(self) -> None:
-        """Check the volume at once: something was set aside there."""
+        """Check the volume soon, because something was set aside on it."""
         self._doubted.set()
 
     async def look(self) -> None:
@@ -259,16 +259,16 @@ class Volume:
                 while not (await asyncio.wait([looking], timeout=self._measure_in_s))[0]:
                     self._meter = self._meter or self._new_worker()
                     await self._measure_with(self._meter)
-                found = looking.result()
+                result = looking.result()
             finally:
                 looking.cancel()
         now_s = asyncio.get_running_loop().time()
-        is_better = self.error and not found.error
-        if is_better and (found.nearly_full or now_s < self._usable_at_s):
-            found = found._replace(error=self.error)
-        self._take(found)
+        is_better = self.error and not result.error
+        if is_better and (result.nearly_full or now_s < self._usable_at_s):
+            result = result._replace(error=self.error)
+        self._take(result)
 
-    async def _look_now_and_then(self) -> None:
+    async def _look_periodically(self) -> None:
         loop = asyncio.get_running_loop()
         look_at_s = 0.0
         while True:
@@ -286,23 +286,23 @@ class Volume:
 
     @property
     def _measure_in_s(self) -> float:
-        """Measure before a fast disk can have filled what is left."""
+        """When to measure again: before a fast disk could have filled the remaining space."""
         in_s = self.room.left_bytes / limits.VOLUME_BYTES_PER_S if self.room.total else 0.0
         return max(in_s, limits.VOLUME_MEASURE_S)
 
     async def _measure_soon(self) -> None:
-        """Look at the space only, which costs next to nothing."""
+        """Measure only the space, which costs almost nothing."""
         async with self._looking:
             self._worker = self._worker or self._new_worker()
             await self._measure_with(self._worker)
 
     async def _measure_with(self, worker: Worker) -> None:
         try:
-            found = await off_loop(worker, self._measure)
+            measured = await off_loop(worker, self._measure)
         except OSError:
             self._doubted.set()
         else:
-            self._take(Look(self.error, self.vanished, *found))
+            self._take(Look(self.error, self.vanished, *measured))
 
     def _look(self) -> Look:
         """Check the volume, in the worker."""
@@ -319,13 +319,13 @@ class Volume:
             return Look(describe(error), vanished)
 
     def _look_aside(self) -> None:
-        """Look for what was set aside. Blocks."""
-        known, used = self._aside, self._files.used
-        found = set_aside.find(self._files, self.path)
-        self._aside = {path: known[path] if path in known else used(path) for path in found}
+        """Find data that was set aside. Blocks."""
+        before, used = self._aside, self._files.used
+        paths = set_aside.find(self._files, self.path)
+        self._aside = {path: before[path] if path in before else used(path) for path in paths}
 
     def _measure(self) -> tuple[bool, bool]:
-        """Measure the space, in a worker; return whether it is nearly full, and spent."""
+        """Measure the space, in a worker. Return `nearly_full` and `is_spent`."""
         with self._measuring:
             return self._measure_alone()
 
@@ -336,10 +336,10 @@ class Volume:
             self._count(space)
         room, enough = self._room(space), _ENOUGH if self.nearly_full else 1.0
         if not is_counted and not self.nearly_full and room.reserves < enough:
-            self._count(space)  # others may have taken it
+            self._count(space)  # other programs may have used the space
             room = self._room(space)
         self.room = room
-        # Nothing breaks where a limit is passed, but where the disk is full.
+        # Judged by the disk alone: passing a limit breaks nothing.
         is_spent = room.free < _SPENT * reserve_of(room.total)
         return room.reserves < enough or is_spent, is_spent
 
@@ -350,7 +350,8 @@ class Volume:
         self._count_again_s = began_s + max(limits.VOLUME_LOOK_S, took_s * _COUNT_PART)
 
     def _room(self, space: Space) -> Room:
-        """Return the space. Until it is counted again, all that vanishes counts as taken here."""
+        """Return the space. Until bytes are counted again, all space that disappears counts as used
+        by this node."""
         used = self._counted + max(0, self._free_when_counted - space.free)
         return Room(used, self._limit.of(space.total), *space)
 
@@ -368,12 +369,12 @@ class Volume:
         finally:
             file.close()
 
-    def _take(self, found: Look) -> None:
+    def _take(self, result: Look) -> None:
         before = Look(self.error, self.vanished, self.nearly_full, self.is_spent)
-        if found == before:
+        if result == before:
             return
-        self.error, self.vanished, self.nearly_full, self.is_spent = found
-        if found[:3] != before[:3]:
+        self.error, self.vanished, self.nearly_full, self.is_spent = result
+        if result[:3] != before[:3]:
             level = logging.ERROR if self.error else logging.WARNING
             logger.log(level, "%s", self.condition or f"{self.path} is well again")
         if self._task is not None:
@@ -381,12 +382,12 @@ class Volume:
 
 
 def is_of_volume(error: OSError) -> bool:
-    """Return whether everything on the same volume is going to meet this error."""
+    """Return whether an error affects the whole volume."""
     return error.errno is None or error.errno in _OF_VOLUMES
 
 
 def describe(error: BaseException) -> str:
-    """Return what an error says of the disk, without the path that it happened to meet."""
+    """Return the message of an error without its path."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

@@ -1,5 +1,4 @@
-"""Waiting: for work that reports its end through a callback, for an attempt that succeeds, and for
-a bound on the rate of work."""
+"""Awaiting callbacks, retrying until success, and limiting the rate of background work."""
 
 from __future__ import annotations
 
@@ -14,25 +13,25 @@ Result = TypeVar("Result")
 
 
 async def finish(start: Callable[[Finished], None]) -> None:
-    """Start the work and wait for its end; its error is raised."""
+    """Start work and wait until it has finished. Raise its error."""
     error = await called_back(start)
     if error is not None:
         raise error
 
 
 async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:
-    """Run blocking work in the worker and wait for its result."""
+    """Run blocking work in the worker and return its result."""
     results: list[Result] = []
     await finish(lambda done: worker.run([lambda: results.append(work())], done))
     return results[0]
 
 
 async def called_back(start: Callable[[Callable[[Result], None]], None]) -> Result:
-    """Start something and wait for what its callback is given."""
+    """Start an operation, wait for its callback, and return the callback's argument."""
     result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
     def done(value: Result) -> None:
-        if not result.done():  # else the caller has been cancelled
+        if not result.done():  # otherwise the caller was cancelled
             result.set_result(value)
 
     start(done)
@@ -50,20 +49,20 @@ async def insist(
     return result
 
 
-REST: Final = 3  # times as long as work at a bounded rate took
-REST_S_MAX: Final = 0.5  # a peer that does not answer takes nobody's time
+REST: Final = 3  # work is followed by a rest of this many times its duration,
+REST_S_MAX: Final = 0.5  # but at most of this: waiting for a silent peer costs no resources
 
 
 class Throttle:
-    """Bounds the rate of background work, and the part of the time in which it is done."""
+    """Limits the rate of background work, and the share of the time that it takes."""
 
     def __init__(self, bytes_per_s: int) -> None:
-        """0 means no bound."""
+        """0 means no limit."""
         self.bytes_per_s = bytes_per_s
         self._free_at_s = 0.0
 
     async def take(self, count: int) -> None:
-        """Wait until the bytes that were taken before have been paid for."""
+        """Take `count` bytes: wait until the rate allows it after those that were taken before."""
         if not self.bytes_per_s:
             return
         now_s = asyncio.get_running_loop().time()
@@ -72,7 +71,7 @@ class Throttle:
         await asyncio.sleep(free_at_s - now_s)
 
     def rest(self, took_s: float) -> None:
-        """Leave more time to others than something took: the busier they are, the longer that
-        was."""
+        """Pause for a multiple of the time that the work took, which was longer the busier the
+        machine is."""
         until_s = asyncio.get_running_loop().time() + min(REST * took_s, REST_S_MAX)
         self._free_at_s = max(self._free_at_s, until_s)

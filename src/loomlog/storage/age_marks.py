@@ -1,19 +1,20 @@
-"""Small files (small_files.py) on the volumes of a storage node that show older copies.
+"""Small files (small_files.py) on the volumes of a storage node that reveal older copies.
 
     <volume>/cid=<cluster id>/snid=<node id>/generation
     <volume>/cid=<cluster id>/snid=<node id>/origin
     <volume>/cid=<cluster id>/snid=<node id>/run
 
-generation   of the data on the volume, a number that grows with every start, and while the node
+generation   a number of the data on the volume that grows with every start, and while the node
              writes: data with a lower one than it had before is an older copy. A volume without
-             one beside others that have one is new. It is clean if the node stopped after the last
-             write: then nothing of this generation is missing. Else it has the stamp of the origin
-origin       empty, and never changed: a copy of the volume has another one (core/generation.py)
+             one, next to others that have one, is new. It is `clean` if the node stopped after its
+             last write: then nothing of this generation is missing. Otherwise it has the stamp of
+             the origin file
+origin       an empty file that is never changed; its stamp differs in a copy (core/generation.py)
 run          the newest run of the metadata (core/history.py) that the node knows: metadata with an
-             earlier one is an older copy. The newest counts
+             earlier one is an older copy
 
-Generation and run are the same on all volumes that a node runs with, except after a crash, and
-except for the stamp. Everything here blocks.
+Generation and run are the same on all volumes that a node runs with, except for the stamp, and
+except after a crash; then the newest run counts. All functions block.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ _RUN: Final = "run"
 
 
 def load_generation(files: Files, path: str) -> Generation | None:
-    """Return that of a volume, or NO_GENERATION. None: there is one, but it cannot be read."""
+    """Return the generation of a volume, or NO_GENERATION; None if there is one that cannot be
+    read."""
     try:
         if not files.exists(f"{path}/{_GENERATION}"):
             return NO_GENERATION
     except OSError:
-        pass  # complained of below
+        pass  # `_load` logs it
     mark = _load(files, f"{path}/{_GENERATION}", number=int)
     if mark is None:
         return None
@@ -48,13 +50,14 @@ def load_generation(files: Files, path: str) -> Generation | None:
 
 
 def save_generation(files: Files, path: str, generation: Generation) -> None:
-    """Store it on a volume."""
+    """Store the generation of a volume."""
     data = small_files.encode(generation._asdict())
     small_files.replace_small_file(files, f"{path}/{_GENERATION}", data)
 
 
 def stamp_of_origin(files: Files, path: str) -> str:
-    """Return that of a volume, which gets an origin if it has none; "" if it has no stamp."""
+    """Return the stamp of a volume's origin file, which is created if it is missing; "" if the
+    stamp cannot be determined."""
     origin = f"{path}/{_ORIGIN}"
     try:
         if not files.exists(origin):
@@ -68,30 +71,25 @@ def stamp_of_origin(files: Files, path: str) -> str:
 
 
 def load_run(files: Files, paths: Sequence[str]) -> Seen:
-    """Return the newest one. A file that is damaged counts as none: others know as much."""
-    found = (_load(files, f"{path}/{_RUN}", number=int, id=str, revision=int) for path in paths)
-    marks = [mark for mark in found if mark is not None]
+    """Return the newest run on any volume. Damaged files are ignored: the others are as new."""
+    loaded = (_load(files, f"{path}/{_RUN}", number=int, id=str, revision=int) for path in paths)
+    marks = [mark for mark in loaded if mark is not None]
     runs = (Seen(Run(mark["number"], mark["id"]), mark["revision"]) for mark in marks)
     return max(runs, default=Seen())
 
 
 def save_run(files: Files, paths: Sequence[str], seen: Seen) -> None:
-    """Store it on every volume that can be written to; raise OSError if none can."""
+    """Store the run on every volume that can be written. Raise OSError if none can."""
     (number, run_id), revision = seen
     data = small_files.encode({"number": number, "id": run_id, "revision": revision})
-    failures: list[OSError] = []
-    for path in paths:
-        try:
-            small_files.replace_small_file(files, f"{path}/{_RUN}", data)
-        except OSError as error:
-            failures.append(error)
-    if len(failures) == len(paths):
-        raise failures[0]
+    small_files.save_at_each(
+        paths, lambda path: small_files.replace_small_file(files, f"{path}/{_RUN}", data)
+    )
 
 
 def _load(files: Files, path: str, **kinds: type) -> dict[str, Any] | None:
-    """Return the fields of a mark, which are of these kinds; None if there is none, or none that
-    can be read."""
+    """Return the fields of a mark, checking that they have these types; None if there is no mark
+    or it cannot be read."""
     try:
         if not files.exists(path):
             return None

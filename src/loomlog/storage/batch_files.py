@@ -1,16 +1,16 @@
-"""Large batches, next to RocksDB, in numbered files.
+"""Large batches in numbered files next to RocksDB.
 
     <path>/batches/<folder>/<number>
 
-RocksDB writes what it is given twice, each time with a checksum that takes longer than the write.
-A large batch is written once, here, and a row says where; it is synced before anybody can find
-that row. Files are only appended to: what has no row any more, or never got one because the
-process ended, takes space until its file goes.
+RocksDB writes every value twice, each time with a checksum that takes longer than the write. A
+large batch is written once, here, and synced before the row that refers to it becomes visible.
+Files are append-only: a batch whose row was deleted, or never written because the process ended,
+takes space until its file is removed.
 
-    LogsDB     a folder for each partition, a file for each log in it
-    chains     a folder for each replica, a new file when the last one is large enough
+    LogsDB     a folder for each partition, with a file for each log
+    chains     a folder for each replica, with a new file when the last one is large enough
 
-One thread appends, removes and closes. Others may read at the same time: each opens what it reads.
+One thread appends, removes and closes. Others may read at the same time; each opens its own files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from loomlog.limits import ALIGNMENT
 from loomlog.storage.files import File, Files
 from loomlog.types import Buffer
 
-_FILES_OPEN_MAX: Final = 64  # that are appended to
+_FILES_OPEN_MAX: Final = 64  # for appending
 _PADDING: Final = bytes(ALIGNMENT)
 
 
 class _Appended:
-    """A file that batches are added to."""
+    """A file that batches are appended to."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -61,13 +61,13 @@ class BatchFiles:
         self._path = f"{path}/batches"
         self._open: OrderedDict[tuple[int, int], _Appended] = OrderedDict()
         self._changed: dict[tuple[int, int], _Appended] = {}  # since the last flush
-        self._directories: set[str] = set()  # that have new files
+        self._directories: set[str] = set()  # with new files, not synced yet
 
     # ---- appending
 
     @property
     def changed(self) -> int:
-        """Files that the next flush writes."""
+        """The number of files that the next flush writes."""
         return len(self._changed)
 
     def is_changed(self, folder: int, number: int) -> bool:
@@ -80,7 +80,7 @@ class BatchFiles:
         return appended.add(batch)
 
     def flush(self, *, sync: bool) -> None:
-        """Write what was added."""
+        """Write the queued batches."""
         changed, self._changed = self._changed, {}
         for appended in changed.values():
             appended.write()
@@ -92,19 +92,19 @@ class BatchFiles:
             self._directories.clear()
 
     def _opened(self, key: tuple[int, int]) -> _Appended:
-        found = self._open.get(key)
-        if found is None:
-            found = self._open[key] = _Appended(self._create(*key))
+        appended = self._open.get(key)
+        if appended is None:
+            appended = self._open[key] = _Appended(self._create(*key))
             while len(self._open) > _FILES_OPEN_MAX:
                 self._open.popitem(last=False)  # closed with its last user
         self._open.move_to_end(key)
-        return found
+        return appended
 
     def _create(self, folder: int, number: int) -> File:
         path, directory = self._file(folder, number), self._directory(folder)
         if not self._files.exists(path):
             home = self._path.rpartition("/")[0]
-            if not self._files.exists(home):  # RocksDB would write into a new one when it is closed
+            if not self._files.exists(home):  # do not create it: RocksDB would write there at close
                 raise FileNotFoundError(errno.ENOENT, "its directory is gone", home)
             self._files.make_directory(directory)
             self._directories |= {directory, self._path, home}
@@ -113,7 +113,7 @@ class BatchFiles:
     # ---- reading, in any thread
 
     def open(self, folder: int, number: int) -> File:
-        """Raise FileNotFoundError if it was removed."""
+        """Open a file for reading. Raise FileNotFoundError if it was removed."""
         return self._files.open(self._file(folder, number))
 
     # ---- removing
@@ -131,7 +131,7 @@ class BatchFiles:
             self._files.remove_tree(self._directory(folder))
 
     def remove_others(self, used: Container[tuple[int, int]]) -> None:
-        """Remove the files that an earlier process could not remove any more."""
+        """Remove all files except the used ones: an earlier process may have left some."""
         for folder in self._numbers(self._path):
             numbers = self._numbers(self._directory(folder))
             unused = [number for number in numbers if (folder, number) not in used]

@@ -1,7 +1,7 @@
-"""Implements the ports of files.py on a real disk: vectored I/O, workers, a lock.
+"""The ports of files.py on a real disk: vectored I/O, workers, a lock.
 
-A file is closed when its last user releases it: a reader in another thread may still use a file
-that was trimmed, and its descriptor must not be reused meanwhile.
+A file is closed when its last user drops it: a reader in another thread may still use a file that
+was trimmed, and its descriptor must not be reused meanwhile.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from loomlog.meters import note_sync
 from loomlog.storage.files import File, Finished, Space, Step, UnsyncedError, Worker
 from loomlog.types import Buffer
 
-FILE_MODE: Final = 0o600  # entries and secrets are for the user who runs the server
+FILE_MODE: Final = 0o600  # entries and secrets are only for the user that runs the server
 DIRECTORY_MODE: Final = 0o700
 
-# When an EagerWorker runs a job on the loop.
-QUICK_S: Final = 0.001  # if the last one took less: the loop must not stand still for longer
-ALONE_S: Final = 0.0003  # if the last one ended at least this long ago
+# An EagerWorker runs a job on the loop if the last one took less than QUICK_S, so that the loop is
+# not blocked for long, and ended at least ALONE_S ago.
+QUICK_S: Final = 0.001
+ALONE_S: Final = 0.0003
 
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"  # only on Linux
 _BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system
@@ -54,7 +55,7 @@ class RealFile:
     def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         size = sum(map(len, buffers))
         written = os.pwritev(self._fd, buffers, offset)
-        while written < size:  # a signal or a full disk; the latter raises in the next write
+        while written < size:  # a signal, or a full disk, where the next write raises
             rest = _skip(buffers, written)
             written += os.pwritev(self._fd, rest, offset + written)
         return offset + size
@@ -87,7 +88,7 @@ class RealFile:
         except OSError as error:
             if error.errno not in _NO_NOWAIT:
                 raise
-            self._nowait = False  # this file system cannot say; the caller takes the slow way
+            self._nowait = False  # not supported by this file system
             return None
         if got < size and offset + got < self.size():
             return None
@@ -147,7 +148,7 @@ class RealFiles:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        """Raise OSError if that cannot be determined: a failing disk is not an empty one."""
+        """Raise OSError if it cannot be determined: a failing disk must not look empty."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -158,13 +159,13 @@ class RealFiles:
         return os.stat(path).st_ino
 
     def stamp(self, path: str) -> str:
-        found, boot = os.stat(path), _boot_id()
-        place = f"{found.st_dev} {found.st_ino} {found.st_ctime_ns}"  # ctime: inodes are used again
+        stat, boot = os.stat(path), _boot_id()
+        place = f"{stat.st_dev} {stat.st_ino} {stat.st_ctime_ns}"  # ctime: inodes are reused
         return f"{boot} {place}" if boot else ""
 
     def space(self, path: str) -> Space:
-        found = os.statvfs(path)
-        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+        stat = os.statvfs(path)
+        return Space(stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
 
     def used(self, path: str) -> int:
         count, directories = 0, [path]
@@ -210,7 +211,7 @@ class RealFiles:
 
 
 def _boot_id() -> str:
-    """Return what the kernel tells this boot of the machine by; "" if it does not."""
+    """Return the kernel's id of this boot; "" if it has none."""
     try:
         with open(_BOOT_ID) as file:
             return file.read().strip()
@@ -233,9 +234,9 @@ class CallSoon(Protocol):
 
 
 class ThreadWorker:
-    """A thread of its own: half the hand-over cost of an executor, and strictly in order.
+    """A dedicated thread: half the hand-over cost of an executor, and strictly in order.
 
-    Its queue needs no bound: a journal has one job under way, a reader one per subscription.
+    Its queue needs no bound: a journal has one job in progress, a reader one per subscription.
     """
 
     def __init__(self, loop: Loop, name: str = "loomlog-disk") -> None:
@@ -265,7 +266,7 @@ class ThreadWorker:
             error = _run(steps)
             try:
                 self._loop.call_soon_threadsafe(finished, error)
-            except RuntimeError:  # the loop is closed: nobody waits for the answer
+            except RuntimeError:  # the loop is closed: nobody awaits the result
                 pass
             del job, steps, finished, error  # an idle thread must not keep files open
 
@@ -280,12 +281,12 @@ def _run(steps: Sequence[Step]) -> BaseException | None:
 
 
 class EagerWorker:
-    """Runs short jobs on the loop and others on the worker behind it, in order.
+    """Runs short jobs on the loop, and the others in a worker, in order.
 
-    To hand a job to a thread and its end back to the loop costs about as much as a sync. So a short
-    job that comes alone runs on the loop, as long as jobs were quick lately: in the next turn, so
-    that what was sent in this one leaves first. Jobs that come close upon each other go to the
-    thread, and so do all jobs while the disk is slow.
+    Handing a job to a thread and its result back to the loop costs about as much as a sync. So a
+    short job that comes alone runs on the loop, provided that recent jobs were quick. It runs in
+    the next iteration, so that messages sent in this one leave first. Jobs in close succession go
+    to the thread, and so do all jobs while the disk is slow.
     """
 
     def __init__(
@@ -294,10 +295,10 @@ class EagerWorker:
         self._worker = worker
         self._call_soon = call_soon
         self._clock = clock
-        self._next: tuple[Sequence[Step], Finished] | None = None  # runs in the next turn
-        self._under_way = 0  # in the thread
+        self._next: tuple[Sequence[Step], Finished] | None = None  # runs in the next iteration
+        self._under_way = 0  # jobs in the thread
         self._ended_s = 0.0
-        self._took_s = QUICK_S  # the first one shows how quick they are
+        self._took_s = QUICK_S  # so that the first job, whose time is unknown, uses the thread
 
     def run(self, steps: Sequence[Step], finished: Finished) -> None:
         self._run_early()
@@ -323,7 +324,7 @@ class EagerWorker:
         self._worker.close()
 
     def _run_early(self) -> None:
-        """Run now what waits for the next turn: another job must not overtake it."""
+        """Run the job that waits for the next iteration now: another one must not overtake it."""
         if (job := self._next) is not None:
             self._call_soon(partial(job[1], self._run_next(job[0])))
 
@@ -359,7 +360,7 @@ class EagerWorker:
 
 
 class DirectoryLock:
-    """Held while a process runs on a directory."""
+    """The lock of a directory."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -371,7 +372,7 @@ class DirectoryLock:
 
 
 def lock_directory(path: str) -> DirectoryLock:
-    """Lock `path` against all other processes; the kernel unlocks it when this one dies."""
+    """Lock a directory against other processes. The kernel unlocks it when this process ends."""
     fd = os.open(f"{path}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

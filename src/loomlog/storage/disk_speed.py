@@ -15,13 +15,13 @@ _CONTENT: Final = bytes(4096)
 class DiskSpeed(NamedTuple):
     """The speed and the space of a disk."""
 
-    sync_s: float  # for 4 KiB, the median
+    sync_s: float  # median time to write and sync 4 KiB
     space: Space
-    error: str = ""  # not empty: it could not be measured
+    error: str = ""  # why it could not be measured
 
 
 def measure(files: Files, directory: str) -> DiskSpeed:
-    """Write and sync a file in the directory a few times, and remove it. Blocks."""
+    """Write and sync a file in the directory a few times, then remove it. Blocking."""
     path, taken_s = f"{directory}/sync-probe", []
     try:
         file = files.open(path, create=True)

@@ -1,8 +1,8 @@
 """The ports to the disk: a file system, and a worker that runs blocking work off the loop.
 
-Everything in storage/ reaches the disk through these two, so that the simulator can stand in
-for them and lose unsynced writes on a crash. Calls of `Files` and `File` block: on a server
-they run at start-up or inside a worker; the exception is `File.read_cached`.
+Everything in storage/ except RocksDB reaches the disk through these two, so that the simulator can
+replace them and lose unsynced writes on a crash. Calls of `Files` and `File` block: a server makes
+them at start-up or inside a worker. The exception is `File.read_cached`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from loomlog.types import Buffer
 
 
 class UnsyncedError(OSError):
-    """A sync failed. What was written before it may be lost even if a later sync succeeds."""
+    """A sync failed. Earlier writes may be lost even if a later sync succeeds."""
 
 
 class DamagedRowsError(Corrupt):
-    """Rows of a database cannot be read: others may be missing unnoticed, so it is to be
+    """Rows of a database cannot be read. Others may be missing unnoticed, so the database has to be
     salvaged."""
 
 
 def is_of_disk(error: Exception) -> bool:
-    """Return whether the disk failed, or is full, and not what is on it. RocksDB's errors have no
-    type of their own."""
+    """Return whether the disk failed or is full, as opposed to damaged contents. RocksDB's errors
+    have no type of their own."""
     return isinstance(error, OSError) or str(error).startswith("IO error")
 
 
@@ -42,7 +42,8 @@ class File(Protocol):
     """An open file."""
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all buffers one after the other at `offset`; whole or an OSError."""
+        """Write all buffers one after the other at `offset`. Raise OSError if they were not written
+        completely."""
 
     def read(self, size: int, offset: int) -> bytearray:
         """Return up to `size` bytes; fewer only at the end of the file."""
@@ -58,18 +59,18 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Return when all that was written to this file survives a power loss (fdatasync);
-        UnsyncedError if that failed."""
+        """Return when all writes to this file survive a power loss (fdatasync). Raise UnsyncedError
+        if that failed."""
 
     def close(self) -> None: ...
 
 
-# Two ways to read a file: wait for the disk, or give up if that is necessary. Lookups are written
-# once, against `Read`; on the event loop they get `from_cache`.
+# Two ways to read a file: `from_disk` waits for the disk, `from_cache` raises NotCached instead.
+# Lookups are written once, against `Read`; on the event loop they get `from_cache`.
 Read: TypeAlias = Callable[[File, int, int], bytearray]  # file, size, offset
 
 
-class NotCached(Exception):  # noqa: N818 - not an error: the other way must be taken
+class NotCached(Exception):  # noqa: N818 - not an error: read from the disk instead
     """The bytes are not in memory."""
 
 
@@ -85,13 +86,13 @@ def from_cache(file: File, size: int, offset: int) -> bytearray:
 
 
 class Closable(Protocol):
-    """Something that is held until it is closed, such as a lock or a store."""
+    """A resource that is held until it is closed, such as a lock or a store."""
 
     def close(self) -> None: ...
 
 
 def clear_frames_of(error: BaseException | None) -> None:
-    """Drop what the frames of an error refer to: cursors in them would keep a database locked."""
+    """Clear the frames of an error's traceback: cursors in them would keep a database locked."""
     while error is not None:
         clear_frames(error.__traceback__)
         error = error.__context__
@@ -99,7 +100,7 @@ def clear_frames_of(error: BaseException | None) -> None:
 
 @contextmanager
 def closed_on_failure(store: Closable) -> Iterator[None]:
-    """Close a store if what is done first with it fails."""
+    """Close a store if the body raises."""
     try:
         yield
     except BaseException as error:
@@ -113,26 +114,27 @@ class Files(Protocol):
     """A file system. Paths are strings with `/`."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; without `create` a missing file is FileNotFoundError."""
+        """Open for reading and writing. Raise FileNotFoundError if the file is missing, unless
+        `create` is set."""
 
     def list(self, path: str) -> list[str]:
-        """Return the names in a directory, sorted; a missing directory is FileNotFoundError."""
+        """Return the sorted names in a directory. Raise FileNotFoundError if it is missing."""
 
     def exists(self, path: str) -> bool: ...
 
     def inode(self, path: str) -> int:
-        """Return a number that changes when something else takes the place at `path`;
+        """Return a number that changes when something else is put at `path`. Raise
         FileNotFoundError if nothing is there."""
 
     def stamp(self, path: str) -> str:
-        """Return a text that another file, and a copy of this one, does not have, and that changes
-        when the file is changed or the machine boots; "" if the system cannot tell."""
+        """Return a text that differs for every other file, including copies of this one, and that
+        changes when the file is changed or the machine boots; "" if the system cannot tell."""
 
     def space(self, path: str) -> Space:
         """Return the space of the file system that holds `path`."""
 
     def used(self, path: str) -> int:
-        """Return how many bytes of the disk the files under a directory take."""
+        """Return how many bytes the files under a directory take on the disk."""
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents, unless it exists."""
@@ -145,7 +147,7 @@ class Files(Protocol):
     def remove_tree(self, path: str) -> None: ...
 
     def sync_directory(self, path: str) -> None:
-        """Return when creations, renames and removals in it survive a power loss."""
+        """Return when creations, renames and removals in the directory survive a power loss."""
 
 
 Step = Callable[[], None]
@@ -156,8 +158,8 @@ _SECTOR_BYTES: Final = 512
 
 
 def keep_copy(files: Files, path: str, file: File, begin: int, end: int | None = None) -> str:
-    """Copy what a file has from `begin` on to `….damaged`, unless it is zeros: it may have counted
-    once, and an operator may want it. Return the copy's path, or "". Blocking."""
+    """Copy the bytes of a file from `begin` on to `….damaged`, unless they are zeros: they may have
+    been valid data, and an operator may want them. Return the copy's path, or "". Blocking."""
     end = file.size() if end is None else end
     data = file.read(max(end - begin, 0), begin)
     used = len(data.rstrip(b"\0"))
@@ -174,7 +176,7 @@ def keep_copy(files: Files, path: str, file: File, begin: int, end: int | None =
 
 
 def free_name(files: Files, path: str) -> str:
-    """Return the path, with a number if something is there."""
+    """Return the path, with a number appended if it is taken."""
     name, number = path, 1
     while files.exists(name):
         number += 1
@@ -190,14 +192,14 @@ class Worker(Protocol):
         that stopped them, or None. In a simulation a crash may fall between two steps."""
 
     def run_short(self, steps: Sequence[Step], finished: Finished) -> None:
-        """Like `run`, for a job that takes hardly longer than a sync: it may run on the loop."""
+        """Like `run`, for a job that takes hardly longer than a sync. It may run on the loop."""
 
     def close(self) -> None:
-        """Finish what was handed in, then stop. Blocks; call it at shutdown."""
+        """Finish all jobs, then stop. Blocks; call it at shutdown."""
 
 
 class FileWindow:
-    """A view on a file that moves forward, read block by block."""
+    """A window that moves forward over a file, read block by block."""
 
     def __init__(self, file: File, read: Read, block_bytes: int, limit: int) -> None:
         self._file = file
@@ -208,7 +210,7 @@ class FileWindow:
         self._start = 0
 
     def at(self, offset: int, size: int) -> memoryview:
-        """Return the bytes there; fewer at the end of the file."""
+        """Return `size` bytes at `offset`; fewer at the end of the file."""
         if offset < self._start or offset + size > self._start + len(self._block):
             want = min(max(size, self._block_bytes), max(self._limit - offset, 0))
             self._block = memoryview(self._read(self._file, want, offset))

@@ -1,12 +1,12 @@
-"""Group commit: requests in, answers out, one synced commit for all that waited.
+"""Group commit: requests in, answers out, one synced commit for all waiting requests.
 
-    commits    requests that may change something, in the order they came, decided one after the
-               other in a worker; then ONE commit; then the answers
-    look-ups   in a worker of their own, so that they do not wait for those that wait for a
-               commit; they see only what is committed
+    commits    requests that may change something, decided one after the other in a worker, in the
+               order of arrival; then ONE commit; then the answers
+    look-ups   in a worker of their own, so that they do not wait for commits; they see only
+               committed changes
 
-After a commit has failed every answer is that the disk failed: a failed sync says nothing about
-what reached the disk.
+After a failed commit, every answer is that the disk failed: a failed sync says nothing about what
+reached the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loomlog.storage.files import DamagedRowsError, Worker, clear_frames_of
 logger = logging.getLogger(__name__)
 
 WAITING_BYTES_MAX: Final = 128 * MIB  # batches waiting for the disk; more are refused
-SHORT_BYTES_MAX: Final = 16 * KIB  # of batches: writing more takes longer than a sync
+SHORT_BYTES_MAX: Final = 16 * KIB  # writing more takes longer than a sync
 LOOK_UPS_MAX: Final = 4096  # waiting for the disk; more are refused
 
 RequestT = TypeVar("RequestT")
@@ -33,10 +33,10 @@ FoundT = TypeVar("FoundT")
 
 
 class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
-    """The part of a store that orders its requests. Lives on the loop; the workers do what
-    blocks."""
+    """The part of a store that orders its requests. Lives on the loop; blocking work runs in the
+    workers."""
 
-    content: str  # what it stores, for messages
+    content: str  # what the store contains, for messages
 
     def __init__(
         self, commits: Worker, look_ups: Worker, on_failure: Callable[[BaseException], None]
@@ -51,37 +51,38 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
         self._under_way = False
         self._looking = 0
         self._tracer = tracing.active()
-        self._traces: list[str] = []  # of requests that wait; the sync is part of the first
+        self._traces: list[str] = []  # of waiting requests; the sync is part of the first one
         self.on_damage: Callable[[DamagedRowsError], None] | None = None  # set by its owner
-        self.failed: RefusalT | None = None  # the answer to all requests once a commit has failed
+        self.failed: RefusalT | None = None  # the answer to all requests after a failed commit
 
-    # ---- what is decided by the store
+    # ---- implemented by the store
 
     @abstractmethod
     def _commit(self, requests: Sequence[RequestT], size: int) -> Sequence[AnswerT]:
-        """Decide about the requests, with `size` bytes of batches, and commit; return the answers
-        in the order of the requests. Runs in the worker."""
+        """Decide the requests, which have `size` bytes of batches, and commit their changes. Return
+        the answers, in order. Runs in the worker."""
 
     @abstractmethod
     def _disk_failed(self, error: BaseException) -> RefusalT:
-        """Return the answer to a request that the disk failed."""
+        """Return the answer that the disk failed."""
 
     def _note(self) -> None:
         """Called on the loop after a commit, before the next one begins and before the answers."""
 
     def _lost(self, request: RequestT, refused: RefusalT) -> AnswerT | RefusalT:
-        """Return the answer to a request of a commit that failed."""
+        """Return the answer to a request whose commit failed."""
         return refused
 
     def _rest(self) -> None:
-        """Called on the loop when nothing waits any more."""
+        """Called on the loop when no request is waiting."""
 
     # ---- commits
 
     def _enqueue(
         self, request: RequestT, size: int, done: Callable[[AnswerT | RefusalT], None]
     ) -> bool:
-        """Add a request to the next commit; return False if too much waits for the disk."""
+        """Add a request to the next commit and start it. Return False if too much is waiting for
+        the disk."""
         if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
             return False
         if self._tracer is not None:
@@ -94,11 +95,11 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
         return True
 
     def _add(self, request: RequestT, done: Callable[[AnswerT | RefusalT], None]) -> None:
-        """Add a request to the next commit, whenever another one or `_hurry` begins that."""
+        """Add a request to the next commit without starting it."""
         self._waiting.append((request, done))
 
     def _hurry(self) -> None:
-        """Commit what waits as soon as possible."""
+        """Commit the waiting requests as soon as possible."""
         self._is_urgent = bool(self._waiting)
         if self._is_urgent and not self._under_way:
             self._start()
@@ -106,7 +107,7 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
     def _traced(
         self, tracer: tracing.Tracer, size: int, done: Callable[[AnswerT | RefusalT], None]
     ) -> Callable[[AnswerT | RefusalT], None]:
-        """Make a span of a request, until it is answered."""
+        """Trace a request until it is answered."""
         span = tracer.begin("store", {"bytes": size})
         self._traces.append(tracer.current())
 
@@ -117,7 +118,7 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
         return ended
 
     def _start(self) -> None:
-        """Begin a commit of all that waits."""
+        """Start a commit of all waiting requests."""
         group, size = self._waiting, self._waiting_bytes
         self._waiting, self._waiting_bytes, self._is_urgent = [], 0, False
         answers: list[AnswerT] = []
@@ -172,21 +173,21 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
         done: Callable[[FoundT | RefusalT], None],
         unreadable: Callable[[BaseException], RefusalT],
     ) -> bool:
-        """Call `done` with the answer to a question, or with that to the error it raised; return
-        False if too many wait for the disk."""
+        """Run `question` in the worker and call `done` with its answer, or with `unreadable` of the
+        error that it raised. Return False if too many are waiting for the disk."""
         if self._looking >= LOOK_UPS_MAX:
             return False
-        found: list[FoundT | RefusalT] = []
+        answers: list[FoundT | RefusalT] = []
         self._looking += 1
 
         def finished(error: BaseException | None) -> None:
             self._looking -= 1
             if error is not None:
-                found.append(unreadable(error))
+                answers.append(unreadable(error))
                 clear_frames_of(error)
             if isinstance(error, DamagedRowsError) and self.on_damage is not None:
                 self.on_damage(error)
-            done(found[0] if self.failed is None else self.failed)
+            done(answers[0] if self.failed is None else self.failed)
 
-        self._look_ups.run([lambda: found.append(question())], finished)
+        self._look_ups.run([lambda: answers.append(question())], finished)
         return True

@@ -1,11 +1,11 @@
-"""The owner of the data in a directory: a small file next to the data (small_files.py).
+"""Files that name the owner of the data in their directory (small_files.py).
 
     <volume>/cid=<cluster id>/snid=<node id>/identity         of the directory of a storage node
     <volume>/cid=<cluster id>/snid=<node id>/<store>/owner    of a store: a protocol's database
 
-Directory names alone prove nothing. Secrets are never shown: messages tell them apart by a
-fingerprint. The rows of a store know nothing of clusters and nodes, so a store is opened only if
-its file says that it was made here, and if no copy of it is on another volume.
+Directory names alone prove nothing. Messages show fingerprints instead of secrets. The rows of a
+store do not name clusters and nodes, so a store is opened only if its owner file says that it was
+created here, and if no copy of it is on another volume.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ from loomlog.types import NodeId
 
 FORMAT: Final = 6
 _FILE: Final = "identity"
-_FIRST_FILES: Final = frozenset(
-    (_FILE, "generation", "origin")
-)  # that a node makes before it registers
+_FIRST_FILES: Final = frozenset((_FILE, "generation", "origin"))  # created before registration
 _STORES: Final = frozenset(("chains", "logs"))
 _DEPTH_MAX: Final = 4  # two more levels than where data should be
-LISTED_MAX: Final = 10_000  # a volume that is shared with other files is not searched forever
-_PARENTS: Final = ("cid=", "snid=")  # of data
+LISTED_MAX: Final = 10_000  # bounds the search of a volume with many other files
+_PARENTS: Final = ("cid=", "snid=")  # prefixes of the directories above data
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +43,17 @@ class Identity:
     node_id: NodeId
     node_secret: str = field(repr=False)
     cluster_secret: str = field(default="", repr=False)
-    marks: dict[str, int] = field(default_factory=dict)  # of protocols, by name; they only grow
-    volumes: tuple[str, ...] = ()  # all of the node that are not given up, by index; "": none
-    shard: int = 0  # the index of this volume: it stays the same wherever the volume is mounted
-    taken: int = 0  # how many volumes had this index, up to this one
+    marks: dict[str, int] = field(default_factory=dict)  # of protocols, by name; never decrease
+    volumes: tuple[str, ...] = ()  # the node's volumes that are not given up, by shard; "": none
+    shard: int = 0  # the permanent index of this volume, wherever it is mounted
+    taken: int = 0  # how many volumes have had this index, including this one
 
     def is_of(self, node: Identity) -> bool:
-        """Return whether it names the same cluster and node; secrets are compared elsewhere."""
+        """Return whether both name the same cluster and node. Secrets are compared elsewhere."""
         return (self.cluster_id, self.node_id) == (node.cluster_id, node.node_id)
 
     def __str__(self) -> str:
-        """Return it for messages, with fingerprints instead of secrets."""
+        """Return a text for messages, with fingerprints instead of secrets."""
         text = f"cluster {self.cluster_id}, storage node {self.node_id}"
         if self.node_secret:
             text += f", node secret {fingerprint(self.node_secret)}"
@@ -65,12 +63,12 @@ class Identity:
 
 
 def fingerprint(secret: str) -> str:
-    """Return enough of a secret's hash to tell two secrets apart."""
+    """Return a prefix of a secret's hash, to tell secrets apart in messages."""
     return hashlib.sha256(secret.encode()).hexdigest()[:8]
 
 
 def cluster_stamp(secret: str) -> str:
-    """Return what tells clusters apart without giving away the secret."""
+    """Return a stamp that tells clusters apart without revealing the secret."""
     return hashlib.sha256(f"loomlog cluster {secret}".encode()).hexdigest()[:16] if secret else ""
 
 
@@ -84,7 +82,7 @@ def save(files: Files, path: str, identity: Identity) -> None:
 
 
 def load(files: Files, path: str) -> Identity:
-    """Read the identity of a node directory; Corrupt if it is damaged."""
+    """Read the identity of a node directory. Raise Corrupt if it is damaged."""
     data = small_files.read(files, f"{path}/{_FILE}")
     line, _, crc = data.partition(b"\n")
     fields = _fields(line) or _fields(data)  # format 1 had several lines
@@ -98,7 +96,7 @@ def load(files: Files, path: str) -> Identity:
         try:
             return Identity(**{**fields, "volumes": tuple(fields["volumes"])})
         except (KeyError, TypeError):
-            pass  # nothing of ours wrote it
+            pass  # another program wrote it
     raise Corrupt(
         f"{path}/{_FILE} is damaged; copy it from another volume of this node or a backup; if "
         f"there is none, run `loom node replace {path.rpartition('=')[2]}` and start the node "
@@ -107,14 +105,14 @@ def load(files: Files, path: str) -> Identity:
 
 
 def is_unused(files: Files, path: str) -> bool:
-    """Return whether a node directory was made for a start that no cluster accepted: it has an
-    identity, which has joined nothing, and no data."""
+    """Return whether a node directory was created by a start that no cluster accepted: it has no
+    data, and its identity has not joined a cluster."""
     names = {name.removesuffix(".tmp") for name in files.list(path)}
     return _FILE in names and names <= _FIRST_FILES and not load(files, path).cluster_secret
 
 
 def remove_unused(files: Files, path: str) -> None:
-    """Remove such a directory; if that is interrupted, it is still one, or nothing is left."""
+    """Remove an unused directory. If that is interrupted, the rest is still recognised as one."""
     for name in sorted(files.list(path), key=_FILE.__eq__):  # the identity last
         files.remove(f"{path}/{name}")
     files.remove_tree(path)
@@ -130,11 +128,11 @@ def _fields(line: bytes) -> dict[str, Any] | None:
 
 
 def node_directories(files: Files, volume: str) -> tuple[list[str], bool]:
-    """Return every directory under a volume that has an identity or data of a storage node, and
-    whether all of them were found.
+    """Return the directories under a volume that have an identity or data of a storage node, and
+    whether the search was complete.
 
-    They are looked for everywhere, because a directory may have been copied or mounted at the
-    wrong level; first where they should be."""
+    It covers the whole volume, because a directory may have been copied or mounted at the wrong
+    level, but begins where they should be."""
     found: list[str] = []
     likely, others = deque([(volume, 0)]), deque[tuple[str, int]]()
     for _ in range(LISTED_MAX):
@@ -164,7 +162,8 @@ def _is_data(names: list[str]) -> bool:
 
 
 def _names(files: Files, path: str) -> list[str]:
-    """Return what is in a directory; nothing if it is a file, or of others and not ours to read."""
+    """Return the names in a directory; [] if it is a file, or belongs to others and cannot be
+    read."""
     try:
         return files.list(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -183,11 +182,11 @@ _OWNER_ADVICE: Final = "check --volumes, or move it out of the volume"
 
 
 class Owner(NamedTuple):
-    """The cluster and node that a store was made for."""
+    """The cluster and node that a store was created for."""
 
-    cluster: str  # its stamp
+    cluster: str  # the cluster's stamp
     node_id: NodeId
-    shard: int = 0  # where each volume has its own store
+    shard: int = 0  # for protocols with a store on each volume
 
     def __str__(self) -> str:
         shard = f", shard {self.shard}" if self.shard else ""
@@ -204,7 +203,8 @@ def open_owned(
     open_store: Callable[[str], S],
     is_empty: Callable[[S], bool],
 ) -> S:
-    """Open the store at `path` if it is the owner's; an empty one becomes it. Blocking."""
+    """Open the store at `path` if it belongs to `owner`, or is empty and is given to it.
+    Blocking."""
     is_marked = files.exists(f"{path}/{OWNER_FILE}")
     if is_marked and (found := _load_owner(files, path)) != owner:
         raise InvalidArgument(f"{path} belongs to {found}, not to {owner}; {_OWNER_ADVICE}")
@@ -221,9 +221,9 @@ def open_owned(
 
 @contextmanager
 def _removed_if_not_made(files: Files, path: str) -> Iterator[None]:
-    """Remove the directory of a store that could not be made, unless it was there before. If one
-    was deleted under this process, the old store may still be open, and write into the new
-    directory when it is closed."""
+    """Remove the directory of a store that could not be created, unless it existed before: if it
+    was deleted while this process ran, the old store may still be open, and would write into the
+    new directory when it is closed."""
     is_new = not files.exists(path)
     try:
         yield
@@ -234,7 +234,7 @@ def _removed_if_not_made(files: Files, path: str) -> Iterator[None]:
 
 
 def is_owned(files: Files, path: str, owner: Owner) -> bool:
-    """Return whether the store at `path` is certainly the owner's. Blocking."""
+    """Return whether the store at `path` certainly belongs to `owner`. Blocking."""
     try:
         return files.exists(f"{path}/{OWNER_FILE}") and _load_owner(files, path) == owner
     except Corrupt:
@@ -242,7 +242,8 @@ def is_owned(files: Files, path: str, owner: Owner) -> bool:
 
 
 def find_copies(files: Files, paths: Sequence[str]) -> dict[str, str]:
-    """Return the stores that are there twice: for each, where another copy of it is. Blocking."""
+    """Return the stores of which there are copies, each with the path of another copy.
+    Blocking."""
     marked = [path for path in paths if files.exists(f"{path}/{OWNER_FILE}")]
     stamps = {path: small_files.read(files, f"{path}/{OWNER_FILE}") for path in marked}
     return {

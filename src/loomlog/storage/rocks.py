@@ -1,14 +1,14 @@
-"""RocksDB as rocksdict offers it, and how to avoid its traps:
+"""RocksDB through rocksdict, and workarounds for its pitfalls:
 
-synced writes   stop all threads of the process, because rocksdict holds the GIL until the disk is
-                done. So the sync is a call of its own. Readers must wait for its end: they would
-                see what is not synced yet
-snapshots       do not hold for the cursors that are made of them. A cursor sees what was there
-                when it was made, so whatever must be of one state is read through one cursor
-damaged logs    are cut at the first record that RocksDB cannot read, silently. That is right for
-                what a power loss left, which is a file that ends early, or zeros in sectors
-                that were not written yet. A record that is wrong in another way was damaged later.
-                It may have been acknowledged, like those behind it: `prepare` refuses it
+synced writes   block all threads of the process, because rocksdict holds the GIL until the disk is
+                done. So the sync is a separate call. Readers must wait until it returns, or they
+                would see unsynced changes
+snapshots       do not apply to the cursors created from them. A cursor sees the state at its own
+                creation, so reads that must be consistent use a single cursor
+damaged logs    are silently cut at the first record that RocksDB cannot read. That is right after
+                a power loss, which leaves a file that ends early, or zeros in sectors that were
+                not written yet. A record that is wrong in another way was damaged later, and may
+                have been acknowledged, as may those after it: `prepare` refuses such a log
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from loomlog.storage.files import DamagedRowsError, is_of_disk
 from loomlog.storage.write_ahead_log import check_log
 
 _MEMTABLE_BYTES: Final = 32 * MIB
-_LOG_BYTES_MAX: Final = 128 * MIB  # what a start has to read
+_LOG_BYTES_MAX: Final = 128 * MIB  # write-ahead logs, which a start has to read
 _BLOB_BYTES_MIN: Final = 4 * KIB  # smaller values are not worth a second look-up
-_LOG_FILES_KEPT: Final = 2  # of RocksDB's own log ...
-_LOG_FILE_BYTES: Final = MIB  # ... and how much of that is in one
+_LOG_FILES_KEPT: Final = 2  # of RocksDB's messages
+_LOG_FILE_BYTES: Final = MIB
 _MADE_FIRST: Final = frozenset(("IDENTITY", "LOCK", "rocksdict-config.json"))
 
 
@@ -53,9 +53,11 @@ def options() -> Options:
 
 
 def prepare(path: str, *, was_used: bool = False) -> None:
-    """Make the directory of a database, for this user alone. Raise Corrupt if one is there without
-    its CURRENT file: RocksDB would take it for a new one, and delete what is there; or with a
-    damaged log, which RocksDB would cut. `was_used`: also if nothing is left of it."""
+    """Create the directory of a database, accessible to this user only.
+
+    Raise Corrupt if a database exists without its CURRENT file, because RocksDB would create a new
+    one and delete the rest; or if a log is damaged, because RocksDB would cut it; or if there is
+    nothing although it `was_used`."""
     if not was_used and not os.path.exists(path):
         os.makedirs(path, DIRECTORY_MODE)
     names = os.listdir(path) if os.path.exists(path) else []
@@ -65,7 +67,7 @@ def prepare(path: str, *, was_used: bool = False) -> None:
 
 
 def _is_made_first(name: str) -> bool:
-    """Return whether a file may be there before CURRENT, while a database is being made."""
+    """Return whether RocksDB may create a file of this name before CURRENT."""
     return name in _MADE_FIRST or name.startswith(("LOG", "MANIFEST-")) or name.endswith(".dbtmp")
 
 
@@ -78,8 +80,8 @@ def families(path: str, made: Options) -> list[str]:
 
 
 def open_database(path: str, made: Callable[[], Options], names: Iterable[str] = ()) -> Rdict:
-    """Open a database with these column families, or make it. Raises Corrupt if it is damaged, else
-    OSError."""
+    """Open or create a database with these column families. Raise Corrupt if it is damaged, OSError
+    for other failures."""
     with _errors(path):
         return Rdict(path, made(), {name: made() for name in names})
 
@@ -95,7 +97,7 @@ def _errors(path: str) -> Iterator[None]:
 
 
 def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
-    """Write a batch; no reader may use it before this returns."""
+    """Write a batch. Readers must not look at it before this returns."""
     db.write(batch)
     if sync:
         begun_s = perf_counter()
@@ -104,12 +106,12 @@ def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
 
 
 class Cursor:
-    """A table as of when this was made. Raises DamagedRowsError where it is damaged, and OSError
-    where the disk cannot be read."""
+    """The state of a table at the creation of the cursor. Methods raise DamagedRowsError where it
+    is damaged, and OSError where the disk cannot be read."""
 
     def __init__(self, table: Rdict) -> None:
         self._rows = table.iter()
-        self.key: bytes | None = None  # of the row where it stands; None: behind the last one
+        self.key: bytes | None = None  # of the current row; None: there is none
 
     @property
     def value(self) -> bytes:
@@ -117,7 +119,7 @@ class Cursor:
         return value
 
     def seek(self, key: bytes) -> bytes | None:
-        """Move to the first row at or after `key`; like the others, return the key reached."""
+        """Move to the first row at or after `key`. Return its key, or None at the end."""
         self._rows.seek(key)
         return self._arrive()
 
@@ -138,8 +140,8 @@ class Cursor:
         return self.value if self.seek(key) == key else None
 
     def get_content(self, key: bytes) -> bytes | None:
-        """Return the value of a row that no other row depends on; raise Corrupt if it is damaged:
-        then it is missed, and nothing else."""
+        """Return the value of a row on which no other rows depend. Raise plain Corrupt if it is
+        damaged, since nothing else is affected."""
         try:
             return self.get(key)
         except DamagedRowsError as error:
@@ -158,7 +160,7 @@ class Cursor:
             return self.key
         self.key = None
         try:
-            self._rows.status()  # whether it came to the end, or to what cannot be read
+            self._rows.status()  # raises unless this is the end
         except Exception as error:  # RocksDB's have no type of their own
             kind = OSError if is_of_disk(error) else DamagedRowsError
             raise kind(f"{error}: check the disk") from error

@@ -1,16 +1,16 @@
-"""Make a store again from what can be read of a damaged RocksDB.
+"""Rebuild a store from the readable parts of a damaged RocksDB.
 
-Writes in its logs that are whole, and rows that can be read, are kept. The rest is lost here, and
-nobody knows what it was: the result is not an older state of the store, but one that it never had.
-So the protocol puts its rows in order, and believes only what is true whatever is missing.
+Undamaged writes in its logs, and rows that can be read, are kept. It is unknown what else there
+was: the result is not an older state of the store, but one that it never had. So the protocol makes
+its rows consistent (`put_in_order`), and relies only on facts that hold whatever is missing.
 
-Without a readable MANIFEST, RocksDB finds out by itself which column families its tables belong to,
-but loses the writes to those that have none yet. So all whole writes are made once more; the caller
-finds the names of the column families in them.
+Without a readable MANIFEST, RocksDB determines by itself which column families its tables belong
+to, but loses the writes of families that have no table yet. So all undamaged writes are applied
+once more; the caller derives the names of the column families from them.
 
-It is made as a draft, `<path>.salvaging`, with links to tables and batches, which RocksDB and we
-never change. So it takes hardly any space, unless rows in tables cannot be read: then all others
-are copied to new ones.
+The new store is built as a draft, `<path>.salvaging`, with hard links to tables and batches, which
+are never changed. So it takes hardly any space, unless rows in tables cannot be read: then all
+others are copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from loomlog.storage.write_ahead_log import Change, changes_in, whole_writes, wr
 _LINKED: Final = (".sst", ".blob")
 _BATCHES: Final = "batches"  # files of our own (batch_files.py)
 _NOT_COPIED: Final = ("LOCK", "LOG")
-_KEY_BYTES: Final = 40  # more than any key has
+_KEY_BYTES: Final = 40  # longer than any key
 
 
 class Database(NamedTuple):
@@ -44,7 +44,7 @@ class Database(NamedTuple):
 
     def close(self) -> None:
         for table in (*self.families.values(), self.main):
-            with suppress(Exception):  # what it cannot flush is not read from it, either
+            with suppress(Exception):  # what it fails to flush is not used
                 table.close()
 
 
@@ -65,7 +65,8 @@ def salvage(
     put_in_order: PutInOrder,
     name_families: NameFamilies = _no_families,
 ) -> str:
-    """Put what can be read in the place of a damaged store; return where that is now. Blocking."""
+    """Replace a damaged store by its readable parts. Return the new path of the damaged one.
+    Blocking."""
     draft = f"{path}.salvaging"
     for left_over in (draft, salvaged_path(path)):  # by an attempt that was interrupted
         shutil.rmtree(left_over, ignore_errors=True)
@@ -154,13 +155,14 @@ def _changed(path: str, options: MakeOptions, change: PutInOrder) -> bool:
     return True
 
 
-# ---- rows in tables that cannot be read
+# ---- unreadable rows in tables
 
 
 def _copy_rows(path: str, draft: str, options: MakeOptions, name_families: NameFamilies) -> None:
-    """Copy all rows that can be read to a new database in the place of the draft. A table without
-    its index hides all others: then RocksDB leaves it out (`repair`), and values in blobs with
-    it."""
+    """Replace the draft by a new database with all readable rows.
+
+    A table without a readable index hides the rows of all others. RocksDB then has to drop that
+    table (`repair`), and drops values in blobs, too."""
 
     def lenient() -> Options:
         made = options()
@@ -177,7 +179,7 @@ def _copy_rows(path: str, draft: str, options: MakeOptions, name_families: NameF
             with closed_on_failure(source), suppress(DamagedRowsError):
                 _add_rows(source, target, options)
             source.close()
-            _write_again(path, target, options, name_families)
+            _repeat_writes(path, target, options, name_families)
     target.close()
     for name in (_BATCHES, OWNER_FILE):
         if os.path.exists(os.path.join(draft, name)):
@@ -187,7 +189,7 @@ def _copy_rows(path: str, draft: str, options: MakeOptions, name_families: NameF
 
 
 def _add_rows(source: Database, target: Rdict, options: MakeOptions) -> None:
-    """Add the rows that the target lacks; raise DamagedRowsError if a table hides others."""
+    """Add the rows that the target lacks. Raise DamagedRowsError if a table hides others."""
     damage: DamagedRowsError | None = None
     for name, table in {"default": source.main, **source.families}.items():
         copy = target if name == "default" else _family(target, name, options)
@@ -205,16 +207,16 @@ def _add_rows(source: Database, target: Rdict, options: MakeOptions) -> None:
 
 
 def _family(target: Rdict, name: str, options: MakeOptions) -> Rdict:
-    with suppress(Exception):  # it is there
+    with suppress(Exception):  # it exists
         target.create_column_family(name, options())
     return target.get_column_family(name)
 
 
-def _write_again(
+def _repeat_writes(
     path: str, target: Rdict, options: MakeOptions, name_families: NameFamilies
 ) -> None:
-    """Make all whole writes of the logs once more. What they changed and was changed again, in
-    another write that is whole, is as it was."""
+    """Apply all undamaged writes of the logs again, in order. Rows that later undamaged writes
+    changed end up the same as before."""
     names = name_families(_logged(path))
     for name in sorted(set(names.values())):
         _family(target, name, options).close()
@@ -235,7 +237,7 @@ def _write_again(
 
 
 def _logged(path: str) -> Iterator[list[Change]]:
-    """Yield what the whole writes in the logs of a database changed, in order."""
+    """Yield the changes of each undamaged write in the logs of a database, in order."""
     names = [name for name in os.listdir(path) if name.endswith(".log")]
     for name in sorted(names, key=lambda name: (len(name), name)):  # they are numbered
         with open(os.path.join(path, name), "rb") as file:
@@ -245,7 +247,8 @@ def _logged(path: str) -> Iterator[list[Change]]:
 
 
 def readable_rows(table: Rdict) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows that can be read, in order; raise DamagedRowsError if none can be behind."""
+    """Yield the readable rows, in order. Raise DamagedRowsError after the last one if unreadable
+    rows follow it."""
     start = b""
     while True:
         cursor = rocks.Cursor(table)
@@ -257,12 +260,12 @@ def readable_rows(table: Rdict) -> Iterator[tuple[bytes, bytes]]:
                 key = cursor.next()
             return
         except DamagedRowsError:
-            start = _behind_damage(table, start)
+            start = _after_damage(table, start)
 
 
-def _behind_damage(table: Rdict, start: bytes) -> bytes:
-    """Return the first place found behind `start` from which rows can be read. Rows are damaged
-    together, by the block: so it is looked for in steps that grow."""
+def _after_damage(table: Rdict, start: bytes) -> bytes:
+    """Return a key after `start` from which rows can be read, found by steps of doubling size and
+    a binary search: rows are damaged together, by the block."""
     damaged = int.from_bytes(start.ljust(_KEY_BYTES, b"\0"), "big")
     step, last = 1, (1 << 8 * _KEY_BYTES) - 1
     while not _can_be_read(table, readable := min(damaged + step, last)):

@@ -1,14 +1,14 @@
-"""Damaged data that was set aside, and how a salvaged store takes the place of a damaged one.
+"""Set damaged data aside, and replace a damaged store by a salvaged one.
 
     <path>              the store
-    <path>.salvaged     what takes its place, complete (salvage.py)
-    <path>.damaged      the store as it was found: nothing is ever written there
+    <path>.salvaged     its replacement, complete (salvage.py)
+    <path>.damaged      the damaged store, unchanged
 
-A file `salvaged` in the store says that rows may be missing, and that the metadata repository may
-not know it: the file comes with the store, and goes when it does.
+A file `salvaged` in the store means that rows may be missing, and that the metadata repository may
+not know it yet. It is created with the store, and removed once the metadata repository knows.
 
-Whatever is damaged keeps its bytes under a name that ends with `.damaged`, and perhaps a number:
-stores, replicas of streams, files of theirs. Nothing reads it, and only an operator deletes it.
+Damaged stores, replicas of streams, and their files are kept under names that end with `.damaged`
+and perhaps a number. Nothing reads them, and only an operator deletes them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DEPTH_MAX: Final = 2  # of files in the directory of a stream
 
 
 def find(files: Files, path: str) -> list[str]:
-    """Return what was set aside in the directory of a node, except single files. Blocking."""
+    """Return the stores and replicas that were set aside in the directory of a node. Blocking."""
     return [f"{path}/{name}" for name in sorted(files.list(path)) if _NAME.fullmatch(name)]
 
 
 def find_all(files: Files, path: str) -> list[str]:
-    """Return what was set aside in the directory of a node. Blocking."""
+    """Return everything that was set aside in the directory of a node. Blocking."""
     streams = [name for name in files.list(path) if name.startswith(_STREAM)]
     found = [*find(files, path)]
     for name in streams:
@@ -54,7 +54,7 @@ def _find_files(files: Files, path: str, depth: int) -> Iterator[str]:
 
 
 def replace_store(files: Files, path: str, complete: str) -> str:
-    """Replace a store by a complete one, and return where it is now. Blocking."""
+    """Replace a store by a complete one. Return the new path of the damaged one. Blocking."""
     files.rename(complete, salvaged := salvaged_path(path))
     aside = free_name(files, f"{path}.damaged")
     files.rename(path, aside)
@@ -68,19 +68,19 @@ def salvaged_path(path: str) -> str:
 
 
 def finish(files: Files, path: str) -> None:
-    """Put a salvaged store in place if the process ended just before that. Blocking."""
+    """Finish replacing a store, if the process ended in the middle of it. Blocking."""
     if not files.exists(path) and files.exists(salvaged_path(path)):
         files.rename(salvaged_path(path), path)
         files.sync_directory(path.rpartition("/")[0])
 
 
 def is_unreported(files: Files, path: str) -> bool:
-    """Return whether a store was salvaged and the metadata repository may not know. Blocking."""
+    """Return whether a store was salvaged and the metadata repository may not know it. Blocking."""
     return files.exists(f"{path}/{MARK}")
 
 
 def note_reported(files: Files, path: str) -> None:
-    """Note that the metadata repository knows. Blocking."""
+    """Called when the metadata repository knows that the store was salvaged. Blocking."""
     with suppress(FileNotFoundError):
         files.remove(f"{path}/{MARK}")
         files.sync_directory(path)

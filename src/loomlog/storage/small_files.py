@@ -1,12 +1,13 @@
-"""Small files that are replaced whole: one line of JSON, then its CRC32C in hex on another line.
+"""Small files that are replaced as a whole: a line of JSON, and its CRC32C in hex on a second line.
 
-Everything here blocks.
+All functions block.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from crc32c import crc32c
@@ -20,7 +21,7 @@ def encode(fields: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Any] | None:
-    """Return the fields; None if they do not match their checksum, or are none."""
+    """Return the fields; None if the data does not match its checksum or has no fields."""
     line, _, crc = data.partition(b"\n")
     if crc != b"%08x\n" % crc32c(line):
         return None
@@ -39,7 +40,7 @@ def read(files: Files, path: str) -> bytes:
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:
-    """Write a whole file; after a crash it is the old one or the new one."""
+    """Replace a file atomically: after a crash it has either the old or the new contents."""
     temporary = f"{path}.tmp"
     file = files.open(temporary, create=True)
     file.truncate(0)
@@ -51,8 +52,8 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
 
 
 def replace_small_file(files: Files, path: str, data: bytes) -> None:
-    """Like `replace_file`, but overwrite the old file if the disk is full: that needs no space, and
-    a node must be able to take part, or nothing could be deleted there."""
+    """Like `replace_file`, but overwrite the old file in place if the disk is full. That needs no
+    space, and a node must be able to run, or nothing could be deleted there."""
     try:
         replace_file(files, path, data)
     except OSError as error:
@@ -65,3 +66,15 @@ def replace_small_file(files: Files, path: str, data: bytes) -> None:
             file.sync()
         finally:
             file.close()
+
+
+def save_at_each(paths: Sequence[str], save: Callable[[str], None]) -> None:
+    """Call `save` for each path. Raise OSError only if it fails for all: one copy is enough."""
+    failures: list[OSError] = []
+    for path in paths:
+        try:
+            save(path)
+        except OSError as error:
+            failures.append(error)
+    if len(failures) == len(paths):
+        raise failures[0]

@@ -1,21 +1,22 @@
-"""The volumes of a storage node, and whose data is on them.
+"""The volumes of a storage node, and the checks that they belong to it.
 
     <volume>/cid=<cluster id>/snid=<node id>/identity
 
-Every storage node path holds an identity (identity.py), checked at start and when the node
-registers. A volume belongs to one node: if anything of another one is found under it, or data
-without an identity, nothing is written and the node does not start. Only an empty volume gets an
-identity, and not if the node has used it before: then it is not mounted.
+Every storage node path has an identity (identity.py), checked at start and when the node registers.
+A volume belongs to one node: if it has data of another node, or data without an identity, nothing
+is written and the node does not start. Only an empty volume gets an identity; but an empty volume
+that the node has used before is refused, because it is probably not mounted.
 
-The identities of a node's volumes differ in their shard only, an index that a volume keeps. Marks
-say how many volumes have had each index, and how many of those an operator has given up. While a
-volume is missing, the node runs without it, but takes in no empty one: that may be a wrong mount.
-Once the missing one is given up, it is refused, and a new volume gets its index.
+The identities on the volumes of a node differ only in their shard, a permanent index of the volume.
+Marks record how many volumes have had each index, and how many of those an operator has given up.
+While a volume is missing, the node runs without it, but accepts no empty one, which may be a wrong
+mount. Once the missing volume is given up, it is refused, and a new volume gets its index.
 
-A volume that cannot be read, locked or written to when the node starts is left out, and so counts
-as missing, if another volume knows it by its name. Nothing is assumed of what is on it; whether it
-works again is asked with `look_again`, and the next start uses it.
-Everything here blocks.
+A volume that cannot be read, locked or written when the node starts is left out and counts as
+missing, provided that another volume lists it by name. `look_again` checks whether it works again;
+the next start then uses it.
+
+All functions block.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from loomlog.storage.identity import (
 )
 from loomlog.types import NodeId
 
-_TAKEN: Final = "shard/"  # and an index: a mark, how many volumes have had it
-_GIVEN_UP: Final = "given-up/"  # and an index: a mark, how many of those were given up
+_TAKEN: Final = "shard/"  # plus an index: the mark that counts the volumes that have had it
+_GIVEN_UP: Final = "given-up/"  # plus an index: the mark that counts those that were given up
 
 
 class Volumes:
@@ -58,10 +59,10 @@ class Volumes:
         error_if_exists: bool = False,
         failures: Mapping[str, OSError] | None = None,
     ) -> None:
-        """Check the volumes, make the storage node paths, and lock them.
+        """Check the volumes, create the storage node paths, and lock them.
 
-        `lock` locks a directory against other processes (disk.lock_directory). `failures`: errors
-        that were met behind these checks, by volume; they are left out, too."""
+        `lock` locks a directory against other processes (disk.lock_directory). `failures` has
+        errors that occurred later in an earlier attempt, by volume; these are left out, too."""
         if not volumes:
             raise InvalidArgument("a storage node needs a volume; give --volumes DIR")
         if "/" in cluster_id or not cluster_id:
@@ -81,7 +82,7 @@ class Volumes:
         try:
             self._leave_out_failed(self._check_owner)  # before anything is written
             self._leave_out_failed(lambda volume: self._locks.extend(self._claim(volume)))
-            found = self._leave_out_failed(self._check_owner)  # another process may have come first
+            found = self._leave_out_failed(self._check_owner)  # again, now that they are locked
             self.identity = self._identify(found, new_secret)
         except BaseException:
             self.close()
@@ -97,28 +98,28 @@ class Volumes:
 
     @property
     def cluster_stamp(self) -> str:
-        """Return what data of this node's cluster carries."""
+        """The stamp of the cluster, which its data carries."""
         return cluster_stamp(self.identity.cluster_secret)
 
     @property
     def shards(self) -> dict[str, int]:
-        """Return the index of each storage node path."""
+        """The shard index of each storage node path."""
         return {path: self._shards[path][0] for path in self.paths}
 
     @property
     def missing(self) -> dict[int, str]:
-        """Return the volumes that are neither here nor given up, by their indexes."""
+        """The volumes that are neither present nor given up, by shard index."""
         return _missing([self.identity], self.shards.values())
 
     @property
     def given_up(self) -> list[int]:
-        """Return the indexes of volumes that were given up, whether or not others have them now."""
+        """The shard indexes of volumes that were given up, whether or not others have them now."""
         marks = self.identity.marks
         return [int(m.removeprefix(_GIVEN_UP)) for m in marks if m.startswith(_GIVEN_UP)]
 
     def give_up(self, volume: str) -> None:
-        """Refuse a missing volume from now on, so that another one can take its place. Blocking;
-        may be called in any thread."""
+        """Refuse a missing volume from now on, so that another one can replace it. May be called in
+        any thread."""
         present = self.shards.values()
         names = {name: n for n, name in enumerate(self.identity.volumes) if n not in present}
         if not volume or volume not in names:
@@ -130,12 +131,12 @@ class Volumes:
         self.note({f"{_GIVEN_UP}{shard}": self.identity.marks[f"{_TAKEN}{shard}"]})
 
     def has_replaced(self, path: str) -> bool:
-        """Return whether the volume took the place of another one."""
+        """Return whether the volume has replaced another one."""
         return self._shards[path][1] > 1
 
     def join(self, cluster_secret: str) -> None:
-        """Bind the data to the cluster that took this node in, or refuse another one. An empty
-        secret: the cluster was shown the one that is known here, and did not repeat it."""
+        """Bind the data to the cluster that admitted this node, or refuse another one. An empty
+        secret means that the cluster has accepted the one that is stored here."""
         own = self.identity.cluster_secret
         cluster_secret = cluster_secret or own
         if own and own != cluster_secret:
@@ -148,13 +149,12 @@ class Volumes:
             self._save(cluster_secret=cluster_secret)
 
     def note(self, marks: Mapping[str, int]) -> None:
-        """Remember marks of a protocol, in addition to what is known: they only grow. Blocking;
-        may be called in any thread."""
+        """Store marks of a protocol. A mark never decreases. May be called in any thread."""
         with self._saving:
             self._save(marks=_highest([self.identity.marks, marks]))
 
     def drop(self, names: Collection[str]) -> None:
-        """Forget marks of a protocol. Blocking."""
+        """Delete marks of a protocol."""
         with self._saving:
             kept = {name: mark for name, mark in self.identity.marks.items() if name not in names}
             self._save(marks=kept)
@@ -162,14 +162,7 @@ class Volumes:
     def _save(self, **changes: Any) -> None:
         changed = replace(self.identity, **changes)
         if changed != self.identity:
-            failures: list[OSError] = []
-            for path in self.paths:
-                try:
-                    self._save_at(path, changed)
-                except OSError as error:  # a volume that failed: the others know as much
-                    failures.append(error)
-            if len(failures) == len(self.paths):
-                raise failures[0]
+            small_files.save_at_each(self.paths, lambda path: self._save_at(path, changed))
             self.identity = changed
 
     def _save_at(self, path: str, identity: Identity) -> None:
@@ -180,7 +173,7 @@ class Volumes:
         return replace(identity, shard=shard, taken=taken)
 
     def close(self) -> None:
-        """Let other processes in."""
+        """Unlock the volumes."""
         for lock in self._locks:
             lock.close()
         self._locks = []
@@ -191,8 +184,8 @@ class Volumes:
                 raise AlreadyExists(f"{path} exists; drop --error-if-exists to use its data")
 
     def _leave_out_failed(self, check: Callable[[str], object]) -> dict[str, Identity]:
-        """Check each volume, and use no more those that fail, unless none is left or nobody knows
-        that they are this node's. Return the identities of the others, by path."""
+        """Check each volume, and leave out those that fail. Raise if another volume does not list
+        such a volume as this node's. Return the identities of the others, by path."""
         found: dict[str, Identity] = {}
         failures: dict[str, LoomError] = {}
         for volume in self._volumes:
@@ -216,7 +209,7 @@ class Volumes:
         return found
 
     def look_again(self, volume: str) -> bool:
-        """Return whether a volume that failed can be used again; if not, `failed` says why. May be
+        """Return whether a failed volume can be used again. If not, `failed` has the reason. May be
         called in any thread."""
         path = self._path(volume)
         try:
@@ -239,7 +232,7 @@ class Volumes:
         return True
 
     def _claim(self, volume: str) -> list[Closable]:
-        """Lock a volume, and make the node's directory there."""
+        """Lock a volume, and create the node's directory on it."""
         locks = list[Closable]()
         path, parents = self._path(volume), self._path(volume).split("/")
         try:
@@ -266,7 +259,7 @@ class Volumes:
                 identities.remove_unused(self.files, path)
 
     def _check_owner(self, volume: str) -> None:
-        """Refuse a volume with anything under it that is not this node's."""
+        """Refuse a volume that has data of anything but this node."""
         own = self._path(volume)
         _check_directory(self.files, volume)
         with _failing(f"volume {volume} cannot be read"):
@@ -280,7 +273,7 @@ class Volumes:
                 found = self._identity_at(path)
                 if not found.is_of(self._expected):
                     if identities.is_unused(self.files, path):
-                        continue  # of a start with a wrong number, say
+                        continue  # left by a start that no cluster accepted
                     raise _mismatch(path, self._expected, found)
                 if path != own:
                     raise InvalidArgument(
@@ -289,7 +282,7 @@ class Volumes:
                     )
 
     def _check_mounted(self, found: Collection[str], missing: Collection[str]) -> None:
-        """Refuse an empty volume while one that this node had is missing."""
+        """Refuse an empty volume while one of this node's volumes is missing."""
         for volume, path in zip(self._volumes, self.paths, strict=True):
             if path in found or not missing:
                 continue
@@ -312,17 +305,17 @@ class Volumes:
         return identities.load(self.files, path)
 
     def _identify(self, found: Mapping[str, Identity], new_secret: Callable[[], str]) -> Identity:
-        """Return the identity on all volumes; empty volumes get it."""
+        """Return the identity of all volumes, and store it on empty ones."""
         joined_first = sorted(found.values(), key=lambda identity: not identity.cluster_secret)
         own = joined_first[0] if found else replace(self._expected, node_secret=new_secret())
         self._check_same(found, own)
-        # A crash may have kept the newest from some volumes.
+        # After a crash, some volumes may lack the newest marks.
         marks = _highest(identity.marks for identity in found.values())
         self._check_shards(found, marks)
         self._give_shards(found, marks)
         own = replace(own, shard=0, taken=0, marks=marks)
         for path in self.paths:
-            if path not in found:  # before others know of it: a crash leaves none missing
+            if path not in found:  # before others list it: after a crash it must not seem missing
                 shard, taken = self._shards[path]
                 own = replace(own, marks=_highest([own.marks, {f"{_TAKEN}{shard}": taken}]))
                 self._save_at(path, own)
@@ -333,7 +326,7 @@ class Volumes:
         return own
 
     def _check_same(self, found: Mapping[str, Identity], own: Identity) -> None:
-        """Refuse data of another life of this node, or of another cluster."""
+        """Refuse data of another node with the same number, or of another cluster."""
         for path, identity in found.items():
             if identity.node_secret != own.node_secret or (
                 identity.cluster_secret not in ("", own.cluster_secret)
@@ -341,12 +334,12 @@ class Volumes:
                 raise _mismatch(path, own, identity)
 
     def _by_shard(self, missing: Mapping[int, str]) -> tuple[str, ...]:
-        """Return all volumes of the node by their indexes; "" where there is none."""
+        """Return all volumes of the node by shard index; "" where there is none."""
         volumes = {**missing, **dict(zip(self.shards.values(), self._volumes, strict=True))}
         return tuple(volumes.get(shard, "") for shard in range(max(volumes) + 1))
 
     def _check_shards(self, found: Mapping[str, Identity], marks: Mapping[str, int]) -> None:
-        """Refuse two volumes with one index, and one that another has taken the place of."""
+        """Refuse two volumes with the same index, and one that was given up or replaced."""
         by_shard: dict[int, str] = {}
         for path, identity in found.items():
             other = by_shard.setdefault(identity.shard, path)
@@ -363,7 +356,7 @@ class Volumes:
                 )
 
     def _give_shards(self, found: Mapping[str, Identity], marks: Mapping[str, int]) -> None:
-        """Give each new volume an index."""
+        """Assign an index to each new volume."""
         self._shards = {path: (identity.shard, identity.taken) for path, identity in found.items()}
         used = {shard for shard, _ in self._shards.values()}
         free = (index for index in range(len(self.paths)) if index not in used)
@@ -373,7 +366,7 @@ class Volumes:
 
 
 def _missing(found: Collection[Identity], present: Collection[int]) -> dict[int, str]:
-    """Return the volumes of a node that are neither `present` nor given up, by their indexes."""
+    """Return the volumes of a node that are neither `present` nor given up, by shard index."""
     marks = _highest(identity.marks for identity in found)
     missing: dict[int, str] = {}
     for mark in (mark for mark in marks if mark.startswith(_TAKEN)):
@@ -409,12 +402,12 @@ def _check_directory(files: Files, volume: str) -> None:
 
 
 class _FailedVolumeError(InvalidArgument):
-    """The disk of a volume fails, or does not let this process in."""
+    """The disk of a volume fails, or denies access."""
 
 
 @contextmanager
 def _failing(what: str) -> Iterator[None]:
-    """Raise errors of the disk as such; `what` is the beginning of a sentence."""
+    """Convert errors of the disk to _FailedVolumeError. `what` is the beginning of its message."""
     try:
         yield
     except OSError as error:
@@ -424,7 +417,7 @@ def _failing(what: str) -> Iterator[None]:
 
 
 def _probe(files: Files, path: str) -> None:
-    """Raise OSError if what is at a path, if anything, cannot be read."""
+    """Raise OSError if there is something at a path that cannot be read."""
     if files.exists(path):
         try:
             files.list(path)

@@ -1,11 +1,11 @@
-"""The write-ahead logs of a RocksDB: found damaged, and written again without what is damaged.
+"""Check the write-ahead logs of a RocksDB for damage, and rewrite them without it.
 
-A log consists of blocks of 32 KiB, a block of records, little-endian:
+A log consists of blocks of 32 KiB, and a block of records, little-endian:
 
     checksum(4): CRC-32C of the rest, masked    length(2)    kind(1)    content
 
-Less than a header at the end of a block is left empty. A write that does not fit into the rest of a
-block is split: its parts are of kinds of their own.
+If less than a header is left at the end of a block, it stays empty. A write that does not fit into
+the rest of a block is split into records of kinds FIRST, MIDDLE and LAST.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _find_damage(file: BinaryIO) -> int | None:
 
 
 def _end_of_records(block: memoryview) -> int:
-    """Return where the block has no whole record any more."""
+    """Return the end of the last sound record before the first damaged one, or of all records."""
     at = 0
     while (end := _end_of_record(block, at)) is not None:
         at = end
@@ -69,7 +69,7 @@ def _end_of_records(block: memoryview) -> int:
 
 
 def _end_of_record(block: memoryview, at: int) -> int | None:
-    """Return the end of the record there, or None if there is no whole one."""
+    """Return the end of the record at `at`, or None if there is no sound one."""
     if at + _HEADER.size > len(block):
         return None
     checksum, length, _ = _HEADER.unpack_from(block, at)
@@ -83,7 +83,7 @@ def _masked(crc: int) -> int:
 
 
 def _is_torn(block: memoryview, at: int) -> bool:
-    """Return whether the record there was not written to its end."""
+    """Return whether the record at `at` was not written completely."""
     if at + _HEADER.size > len(block):
         return True
     end = at + _HEADER.size + _HEADER.unpack_from(block, at)[1]
@@ -95,17 +95,17 @@ def _is_torn(block: memoryview, at: int) -> bool:
 
 
 def _has_records(block: memoryview, start: int) -> bool:
-    """Return whether there is a whole record, wherever it begins."""
+    """Return whether a sound record begins anywhere at or after `start`."""
     places = range(start, len(block) - _HEADER.size + 1)
     candidates = (at for at in places if block[at + _KIND_AT] in _KINDS)
     return any(_end_of_record(block, at) is not None for at in candidates)
 
 
-# ---- what is left of a damaged one
+# ---- salvaging a damaged log
 
 
 def whole_writes(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the writes of a log that are whole, in order."""
+    """Yield the undamaged writes of a log, in order."""
     parts: list[bytes] = []
     for kind, content in _records(file):
         if kind in (_Kind.WHOLE, _Kind.FIRST):
@@ -113,14 +113,14 @@ def whole_writes(file: BinaryIO) -> Iterator[bytes]:
         elif kind in (_Kind.MIDDLE, _Kind.LAST) and parts:
             parts.append(content)
         else:
-            parts = []  # some of it is damaged
+            parts = []  # a part of the write is damaged
         if parts and kind in (_Kind.WHOLE, _Kind.LAST):
             yield b"".join(parts)
             parts = []
 
 
 def _records(file: BinaryIO) -> Iterator[tuple[int | None, bytes]]:
-    """Yield kinds and contents of records; a kind is None where some are damaged."""
+    """Yield the kinds and contents of records; kind None where records are damaged."""
     while block := memoryview(file.read(_BLOCK_BYTES)):
         at: int | None = 0
         while at is not None and at + _HEADER.size <= len(block):
@@ -130,13 +130,13 @@ def _records(file: BinaryIO) -> Iterator[tuple[int | None, bytes]]:
                 at = end
             else:
                 yield None, b""
-                at = _behind_damage(block, at)
+                at = _after_damage(block, at)
 
 
-def _behind_damage(block: memoryview, at: int) -> int | None:
-    """Return where the next whole record begins, if the lengths of damaged ones lead there: that
-    proves them right. Other places are not tried, because an entry may have in it what looks like
-    a record."""
+def _after_damage(block: memoryview, at: int) -> int | None:
+    """Return where the next sound record begins, if the lengths of the damaged ones lead there,
+    which proves these lengths right. Other places are not tried: the contents of an entry may look
+    like a record."""
     while at + _HEADER.size <= len(block):
         at += _HEADER.size + _HEADER.unpack_from(block, at)[1]
         if _end_of_record(block, at) is not None:
@@ -145,7 +145,7 @@ def _behind_damage(block: memoryview, at: int) -> int | None:
 
 
 def write_log(file: BinaryIO, writes: Iterable[bytes]) -> None:
-    """Write a log."""
+    """Write a log with these writes."""
     room = _BLOCK_BYTES
     for write in writes:
         rest, is_first = memoryview(write), True
@@ -169,13 +169,13 @@ def _kind_of(*, is_first: bool, is_last: bool) -> _Kind:
     return _Kind.LAST if is_last else _Kind.MIDDLE
 
 
-# ---- what is in a write
+# ---- the contents of a write
 
 
 class Change(NamedTuple):
-    """A change of a row, or of the rows from `key` to before `end`. Without a value they go."""
+    """A change of the row `key`, or of the rows in [key, end). Without a value it is a deletion."""
 
-    family: int  # the number of its column family, in the order of their creation; 0: the default
+    family: int  # number of the column family, in order of creation; 0: the default one
     key: bytes
     value: bytes | None = None
     end: bytes | None = None
@@ -189,15 +189,15 @@ class _Tag(IntEnum):
     DELETE_RANGE = 15
 
 
-_OF_FAMILY: Final = {4: _Tag.DELETE, 5: _Tag.PUT, 14: _Tag.DELETE_RANGE}  # their number follows
+_OF_FAMILY: Final = {4: _Tag.DELETE, 5: _Tag.PUT, 14: _Tag.DELETE_RANGE}  # a family number follows
 _WRITE_HEADER_BYTES: Final = 12  # a sequence number and a count
 
 
 def changes_in(write: bytes) -> list[Change]:
-    """Return the changes of a write, in order; raise Corrupt if there are others than we make.
+    """Return the changes of a write, in order. Raise Corrupt if there are any that we never make.
 
-    Each is a tag, the number of its column family unless that is the default one, a key, and the
-    value or the end. Numbers and lengths have seven bits in a byte, the lowest first."""
+    A change is a tag, the number of its column family unless that is the default one, a key, and
+    the value or the end. Numbers and lengths are encoded with seven bits per byte, lowest first."""
     parts = _Parts(write, _WRITE_HEADER_BYTES)
     changes = []
     while parts.at < len(write):
@@ -216,7 +216,7 @@ def changes_in(write: bytes) -> list[Change]:
 
 
 class _Parts:
-    """The parts of a write, from one place on."""
+    """Reads the parts of a write, beginning at `at`."""
 
     def __init__(self, write: bytes, at: int) -> None:
         self._write = write

@@ -1,18 +1,20 @@
 """Append a block by writing it down a chain, across failures and epochs. Pure.
 
-The head decides which block gets an address; the replicas behind it only ever take that block. So
-a block on a replica is on all replicas before it, and a block at the tail is decided for good.
+The head decides which block gets an address; the replicas after it only ever receive that block. So
+a block on a replica is also on all replicas before it, and a block at the tail is decided.
 
-While the epoch of its ticket lasts, an interrupted block is written again. Once a newer epoch has
-begun, the block is where the new projection can see it, or will never be seen: looking decides it.
+While the epoch of its ticket lasts, an interrupted write is repeated. Once a newer epoch has begun,
+reading the address decides the outcome: either the new projection has the block, or no reader will
+ever see it.
 
-A block counts as appended only where its chain has as many replicas as appends need. On a shorter
-chain it may be decided, and readers see it; its writer waits for a later epoch, with more replicas.
+A block counts as appended only if its chain has as many replicas as appends need. On a shorter
+chain it may be decided and visible to readers, while its writer waits for a later epoch with more
+replicas.
 
-Only the writer of a block knows that it was acknowledged. Its next block on the same chain tells
-the replicas. If all others forget the block, one can prove later that it is lost. In a later epoch
-the replicas may have forgotten it already: then no block tells them, but a request, and they say
-what they lack.
+Only the writer of a block knows that it was acknowledged. It reports that to the replicas with its
+next block on the same chain. If all other replicas forget the block, the one that remembers it can
+prove the loss. In a later epoch, replicas may have forgotten the block already. It is then reported
+with a request instead (`Acknowledge`), and they answer if they lack the block.
 """
 
 from __future__ import annotations
@@ -54,19 +56,19 @@ from loomlog.types import Glsn, StreamId
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Every replica of the chain has the block, and there are as many as appends need."""
+    """Every replica of the chain has the block, and the chain has as many as appends need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """The address was filled first: nothing of this append was or will ever be seen there."""
+    """The address was filled first: no reader has seen or will see this block there."""
 
 
 def append(
     projection: Projection, ticket: Ticket, block: Block
 ) -> Steps[Appended | Overtaken | Stop]:
-    """Write a block where its ticket says. An interrupted append may be repeated as long as the
-    epoch of the ticket lasts; after that `resolve` finds the outcome."""
+    """Write a block at the address of its ticket. An interrupted append may be repeated as long as
+    the epoch of the ticket lasts; after that, `resolve` finds the outcome."""
     if ticket.epoch != projection.epoch:
         return Interrupted(f"the ticket is of epoch {ticket.epoch}", ticket.epoch)
     if shortage := projection.shortage(block.first % len(projection.chains)):
@@ -90,11 +92,12 @@ def _stopped_at_head(answer: Answer) -> Overtaken | Stop:
 
 
 def resolve(projection: Projection, block: Block) -> Steps[Appended | Overtaken | Stop]:
-    """Find out whether an interrupted block was appended, once a newer epoch has begun. A block at
-    a head only is brought down; a block that is nowhere is filled, unless its place is given to
-    others now. Trimmed: it is too late to tell. Interrupted, too: the block is there, but on too
-    few replicas."""
-    outcome = yield from _look_back(projection, block.first)
+    """Find out whether an interrupted block was appended, once a newer epoch has begun.
+
+    A block that only some replicas have is written down to the tail. If no replica has it, its
+    address is filled, unless the new epoch gives it to other writers. The outcome is Trimmed if it
+    cannot be known any more, and Interrupted also if the chain has too few replicas for appends."""
+    outcome = yield from _read_old(projection, block.first)
     match outcome:
         case Found(decided) if not decided.is_same(block):
             return Overtaken()
@@ -106,28 +109,30 @@ def resolve(projection: Projection, block: Block) -> Steps[Appended | Overtaken 
     return outcome
 
 
-def _look_back(projection: Projection, position: Glsn) -> Steps[Reading]:
-    """Return what became of a position that an older epoch gave: it is written for good, or never
-    will be, since all replicas serve a newer epoch. Below its start holes are filled."""
-    look = decide_at if position < projection.start else read_at
-    return (yield from look(projection, position))
+def _read_old(projection: Projection, position: Glsn) -> Steps[Reading]:
+    """Read a position that was handed out in an older epoch. What is not written there now never
+    will be, since all replicas serve a newer epoch. Holes below its start are filled."""
+    read_or_fill = decide_at if position < projection.start else read_at
+    return (yield from read_or_fill(projection, position))
 
 
 def settle(
     projection: Projection, ticket: Ticket, producer_id: int, *, fill: bool
 ) -> Steps[bool | NotWritten | Stop]:
-    """Find out whether the block that a producer was to write with a ticket is there for good, or
-    never will be. NotWritten: that is not decided yet, unless it is to `fill` what is empty. Holes
-    before it are left to their writers. DataLoss: a block was there, or there may have been one."""
+    """Return whether a producer has written the block of its ticket.
+
+    NotWritten: the writer may still do it. With `fill`, its empty address is filled instead, so
+    that it cannot. Holes before it are left to their writers. Raise DataLoss if a block was lost
+    there, or may have been."""
     if projection.epoch < ticket.epoch:
         return Interrupted(f"the ticket is of epoch {ticket.epoch}", ticket.epoch)
     if projection.closed or projection.epoch > ticket.epoch:
-        outcome = yield from _look_back(projection, ticket.first)
+        outcome = yield from _read_old(projection, ticket.first)
         if isinstance(outcome, NotWritten):
             return False
     else:
         outcome = yield from read_at(projection, ticket.first)
-        if isinstance(outcome, NotWritten) and fill:  # a ticket begins there: it is an address
+        if isinstance(outcome, NotWritten) and fill:  # where a ticket begins is an address
             outcome = yield from fill_at(projection, ticket.first)
     if not isinstance(outcome, Found):
         return outcome
@@ -137,9 +142,9 @@ def settle(
 
 
 Report: TypeAlias = Callable[[Interrupted | None], None]
-"""Called with None before a block is sent: from then on it may be written. Called with the last
-interruption when everything that was sent was refused, so that nothing was written; when the block
-was overtaken, so that it never will be; and when no position is given for it."""
+"""Called with None before a block is sent, which may be written from then on. Called with an
+interruption when the block is certainly not written: all requests were refused, it was overtaken,
+or the sequencer gave no ticket."""
 
 
 def append_next(
@@ -151,9 +156,11 @@ def append_next(
     once: bool,
     expected: Glsn | None = None,
 ) -> Steps[tuple[Ticket, Appended | Interrupted]]:
-    """Take a ticket for `count` records and write the block that `place` makes for it; if that is
-    overtaken, take another one. Interrupted only if it is tried `once`. Conflict: no ticket begins
-    directly behind the `expected` position any more, and nothing was written."""
+    """Take a ticket for `count` records and write the block that `place` returns for it; if it is
+    overtaken, take another ticket.
+
+    The outcome is Interrupted only with `once`. Raise Conflict if no ticket can begin directly
+    after the `expected` position; nothing was written then."""
     while True:
         ticket, projection = yield from next_ticket(projection, count, expected, report)
         outcome, projection = yield from write(
@@ -171,8 +178,8 @@ def next_ticket(
     expected: Glsn | None = None,
     report: Report = lambda interrupted: None,
 ) -> Steps[tuple[Ticket, Projection]]:
-    """Return a ticket, and the projection of its epoch. Sealed: the segment has ended. Conflict:
-    it would not begin directly behind the `expected` position."""
+    """Return a ticket, and the projection of its epoch. Raise Sealed if the segment has ended,
+    Conflict if the ticket would not begin directly after the `expected` position."""
     attempts = 0
     while True:
         if projection.closed:
@@ -200,11 +207,11 @@ def write(
     once: bool = False,
     alone: bool = False,
 ) -> Steps[tuple[Appended | Overtaken | Interrupted, Projection]]:
-    """Write a block where its ticket says. Return the outcome and the newest projection.
+    """Write a block at the address of its ticket. Return the outcome and the newest projection.
 
-    Interrupted only if it is tried `once`, or if nobody else writes the block (`alone`) and its
-    head refused it until its epoch was over: then it is nowhere. AppendUnknown: the position was
-    trimmed before the outcome was known."""
+    The outcome is Interrupted only with `once`, or if no other party writes the block (`alone`) and
+    the head refused it until its epoch was over, so that it is certainly not written. Raise
+    AppendUnknown if the position was trimmed before the outcome was known."""
     attempts = 0
     untouched = True
     while True:
@@ -228,7 +235,7 @@ def write(
 
 
 def _renew(projection: Projection, stop: Interrupted, attempts: int) -> Steps[Projection]:
-    """Return the newest projection; if it is not newer, after a pause."""
+    """Return the newest projection, after a pause if it is not newer."""
     [answer] = yield [Ask(Service.METADATA, Renew(projection.epoch, stop.epoch, attempts))]
     assert isinstance(answer, InForce)
     return answer.projection
@@ -237,19 +244,19 @@ def _renew(projection: Projection, stop: Interrupted, attempts: int) -> Steps[Pr
 ChainKey: TypeAlias = tuple[StreamId, int, int]  # a chain of a segment in an epoch
 
 
-class Untold:
-    """Addresses of acknowledged blocks that the replicas of their chains were not told yet. Blocks
-    of the same epoch tell of them."""
+class UnreportedBlocks:
+    """Addresses of acknowledged blocks that were not reported to the replicas of their chains yet.
+    They are reported with later blocks of the same epoch."""
 
     __slots__ = ("_by_chain", "_seen", "_watch", "is_watched")
 
     def __init__(self, watch: Callable[[], None]) -> None:
-        """`watch` is called when there is something to tell and nobody watches. Whoever watches
-        calls `take_idle` now and then."""
+        """`watch` is called when an address is added and `is_watched` is False. It starts a task
+        that calls `take_idle` periodically."""
         self.is_watched = False
         self._watch = watch
         self._by_chain: dict[ChainKey, list[Glsn]] = {}
-        self._seen: dict[ChainKey, list[Glsn]] = {}  # the last time
+        self._seen: dict[ChainKey, list[Glsn]] = {}  # by the last call of `take_idle`
 
     def __bool__(self) -> bool:
         return bool(self._by_chain)
@@ -261,22 +268,24 @@ class Untold:
             self._watch()
 
     def take(self, chain: ChainKey) -> tuple[Glsn, ...]:
-        """Return what to tell with the next block; add it again if that is not written."""
-        found = self._by_chain.pop(chain, None)
-        if found is None:
+        """Return addresses to report with the next block. If it is not written, `add` them
+        again."""
+        addresses = self._by_chain.pop(chain, None)
+        if addresses is None:
             return ()
-        if len(found) > ACKNOWLEDGED_MAX:
-            self._by_chain[chain] = found[ACKNOWLEDGED_MAX:]
-        return tuple(found[:ACKNOWLEDGED_MAX])
+        if len(addresses) > ACKNOWLEDGED_MAX:
+            self._by_chain[chain] = addresses[ACKNOWLEDGED_MAX:]
+        return tuple(addresses[:ACKNOWLEDGED_MAX])
 
     def take_idle(self) -> Iterator[tuple[ChainKey, tuple[Glsn, ...]]]:
-        """Yield what to tell by itself: no block could tell it since this was called last."""
-        for chain, found in list(self._by_chain.items()):
-            if self._seen.get(chain) is found:
+        """Yield addresses that need a request of their own: no block was written to their chain
+        since the last call."""
+        for chain, addresses in list(self._by_chain.items()):
+            if self._seen.get(chain) is addresses:
                 yield chain, self.take(chain)
         self._seen = dict(self._by_chain)
 
     def take_all(self) -> Iterator[tuple[ChainKey, tuple[Glsn, ...]]]:
         for chain in list(self._by_chain):
-            while found := self.take(chain):
-                yield chain, found
+            while addresses := self.take(chain):
+                yield chain, addresses

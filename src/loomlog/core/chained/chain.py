@@ -1,15 +1,16 @@
-"""Chains: the blocks that they hold, and the projection that says where they are. Pure.
+"""Blocks, chains of replicas, and the projection that maps one to the other. Pure.
 
-A block occupies the positions [first, first + count). Its first position is its address. It is
-written once: a second writer finds it, and two blocks never share a position.
+A block occupies the positions [first, first + count). Its first position is its address. An address
+is written once: later writers find the block that is there. Two blocks never share a position.
 
-A projection is replaced as a whole, by a compare-and-swap on its epoch. All its replicas were
-sealed at its epoch before it came into force, so nothing of an older epoch is written to them any
-more, and nothing at or above `start` has been: there its sequencer begins.
+A projection is replaced as a whole, by a compare-and-swap on its epoch. All its replicas are sealed
+at its epoch before it comes into force. From then on they accept no writes of older epochs, and
+have none at or above `start`, where its sequencer begins.
 
-The number of chains never changes: it determines the chain of an address. Chains keep their order:
-a leaving replica is taken out, a joining one is put at the end. A chain that lost all its replicas
-begins again with another one, and the projection says below which position blocks were lost.
+The number of chains never changes, because it determines the chain of an address. Chains keep their
+order: a leaving replica is removed, a joining one is added at the end. A chain that lost all its
+replicas begins again with a new one, and the projection records below which position blocks were
+lost.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Extent(NamedTuple):
     """The positions of a block."""
 
     first: Glsn
-    count: int  # type: ignore[assignment]  # nobody misses tuple.count
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
 
     @property
     def end(self) -> Glsn:
-        """The first position behind it."""
+        """One past the last position."""
         return self.first + self.count
 
     @property
@@ -44,20 +45,20 @@ class Extent(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A batch and its producer; junk has neither."""
+    """A batch with its positions and its producer. Junk has neither batch nor producer."""
 
     first: Glsn
-    count: int  # type: ignore[assignment]  # nobody misses tuple.count
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     producer_id: int = 0
     sequence: int = 0
     batch: Buffer = b""
-    # The addresses of blocks on its chain of which its writer tells that they were acknowledged.
-    # They are kept with it, and not read with it.
+    # Addresses of earlier blocks on its chain that its writer reports as acknowledged. They are
+    # stored with this block, but not returned to readers.
     acknowledged: tuple[Glsn, ...] = ()
 
     @property
     def end(self) -> Glsn:
-        """The first position behind it."""
+        """One past the last position."""
         return self.first + self.count
 
     @property
@@ -66,7 +67,7 @@ class Block(NamedTuple):
 
     @property
     def is_sane(self) -> bool:
-        """Return whether it can be stored at all."""
+        """Whether the positions of the block are valid."""
         first, count = self.first, self.count
         fits = first > 0 and first + count - 1 <= POSITION_MAX
         return fits and 0 < count <= REFERENCE_RECORDS_MAX
@@ -77,8 +78,8 @@ class Block(NamedTuple):
 
     @property
     def latest_us(self) -> int:
-        """The timestamp of its youngest entry. Junk counts as older than anything, and an
-        unreadable batch as younger, so that it is kept."""
+        """The timestamp of the youngest entry. Junk counts as older than anything, an unreadable
+        batch as younger than anything, so that it is kept."""
         if self.is_junk:
             return NEVER_US
         try:
@@ -91,12 +92,12 @@ class Block(NamedTuple):
         return Extent(self.first, self.count)
 
     def is_same(self, other: Block) -> bool:
-        """Return whether it is the same append, by the producer's number of the batch."""
+        """Return whether both blocks are the same append, by the producer's sequence number."""
         return self[:4] == other[:4] and self.is_junk == other.is_junk
 
 
 def block_of(batch: Buffer) -> Block:
-    """Return the block of a batch that has its positions."""
+    """Return the block of a batch whose header contains its positions."""
     header = read_header(batch)
     return Block(header.first_position, header.count, header.producer_id, header.sequence, batch)
 
@@ -104,7 +105,7 @@ def block_of(batch: Buffer) -> Block:
 def placed(
     unplaced: Block, stream: StreamId, epoch: int, first: Glsn, acknowledged: tuple[Glsn, ...] = ()
 ) -> Block:
-    """Return the block at an address; the header of its batch, a bytearray, is given positions."""
+    """Return the block placed at `first`. The header of its batch, a bytearray, is changed."""
     _, count, producer_id, sequence, batch, _ = unplaced
     assert isinstance(batch, bytearray)
     assign_place(batch, stream, epoch, first)
@@ -112,36 +113,36 @@ def placed(
 
 
 def junk(first: Glsn, count: int) -> Block:
-    """Return a block that takes the place of one that was never written."""
+    """Return a block that fills positions which were never written."""
     return Block(first, count)
 
 
 def crashed_between(then: int, now: int) -> bool:
-    """Return whether a node is known to have crashed, given its lives; 0: not known."""
+    """Return whether a node is known to have crashed between two of its lives; 0: not known."""
     return 0 < then != now > 0
 
 
 class Replica(NamedTuple):
-    """The blocks of a chain on one node. A node that left and comes back gets a replica of another
-    `birth`, because the old one may hold blocks that no other replica has."""
+    """The blocks of a chain on one node. A node that left and comes back gets a replica with a new
+    `birth`, because its old one may have blocks that no other replica has."""
 
     node_id: NodeId
     log_id: LogId
     chain: int
-    birth: int  # random: a request that names it means this replica and no other
+    birth: int  # random: tells replicas of one chain on one node apart
 
 
 Chain: TypeAlias = tuple[Replica, ...]  # head first
 
 
 class Unheard(NamedTuple):
-    """A replica that an epoch did without, although all that answered of its chain had crashed and
-    may have forgotten blocks."""
+    """A replica that was left out of an epoch, although all the others of its chain that answered
+    had crashed and may have forgotten blocks."""
 
     replica: Replica
-    epoch: int  # that did without it
+    epoch: int  # the epoch that it was left out of
     end: Glsn  # where that epoch starts: its blocks are below
-    decided: Glsn = POSITION_MAX  # those that answered had all its blocks below
+    decided: Glsn = POSITION_MAX  # the others had all its blocks below this position
 
 
 class Projection(NamedTuple):
@@ -149,44 +150,47 @@ class Projection(NamedTuple):
 
     log_id: LogId
     epoch: int
-    first: Glsn  # of the log, or of the segment of it that is kept here
+    first: Glsn  # the first position of the segment
     start: Glsn  # the first position of this epoch
     chains: tuple[Chain, ...]
-    sequencer: int  # of the party that made this projection and hands out its positions
-    closed: bool = False  # for good: there is nothing at or above `start`
-    lost: tuple[Glsn, ...] = ()  # see `lost_end`; empty: no chain ever lost anything
-    least: int = 1  # replicas that every chain needs to take appends
-    lost_from: tuple[Glsn, ...] = ()  # the first position that each chain lost; empty: not known
-    lives: tuple[tuple[NodeId, int], ...] = ()  # of its nodes, when its replicas were sealed
-    decided: Glsn = 0  # all replicas of a chain have the same blocks below
+    sequencer: int  # id of the party that made this projection and hands out its positions
+    closed: bool = False  # for good: nothing is ever at or above `start`
+    lost: tuple[Glsn, ...] = ()  # by chain, see `lost_end`; empty: no chain ever lost anything
+    least: int = 1  # the number of replicas that a chain needs for appends
+    lost_from: tuple[Glsn, ...] = ()  # by chain: the first position that was lost; empty: not known
+    lives: tuple[tuple[NodeId, int], ...] = ()  # of the nodes, when their replicas were sealed
+    decided: Glsn = 0  # all replicas of a chain have the same blocks below this position
 
     def life_of(self, node: NodeId) -> int:
-        """Return the life that a node had when the epoch began; 0: not known. In a later one its
-        replicas may have forgotten blocks."""
+        """Return the life that a node had when the epoch began; 0: not known. If it is in a later
+        one, its replicas may have forgotten blocks."""
         return dict(self.lives).get(node, 0)
 
     def has_crashed(self, node: NodeId, life: int) -> bool:
-        """Return whether a node crashed since the epoch began, given its present life. Its replicas
-        may have forgotten blocks until another epoch begins, even if it has stopped and was started
-        since."""
+        """Return whether a node crashed since the epoch began, given its present life.
+
+        Its replicas may then lack blocks until the next epoch begins, even if the node was stopped
+        and started regularly since."""
         return crashed_between(self.life_of(node), life)
 
     def lost_end(self, address: Glsn) -> Glsn:
-        """Return the position below which the chain of an address lost blocks, 0 if it lost none.
-        Some blocks may be left; junk below it stands for a lost block or for nothing."""
+        """Return the position below which the chain of an address lost blocks; 0: it lost none.
+
+        Some blocks below it may be left. Junk below it stands either for a lost block or for a
+        hole."""
         return self.lost[address % len(self.chains)] if self.lost else 0
 
     def lost_range(self, chain: int) -> range:
-        """Return the positions from the first to the last that a chain lost."""
+        """Return the range from the first to the last position that a chain lost."""
         first = self.lost_from[chain] if self.lost_from else self.first
         return range(first, self.lost[chain] if self.lost else 0)
 
     def may_be_lost(self, address: Glsn) -> bool:
-        """Return whether there may have been a block at an address that its chain lost."""
+        """Return whether the chain of an address may have lost a block there."""
         return address in self.lost_range(address % len(self.chains))
 
     def losses_behind(self, address: Glsn) -> Iterator[Glsn]:
-        """Yield for each chain the first address behind this one where it may have lost a block."""
+        """Yield for each chain the first address above this one where it may have lost a block."""
         count = len(self.chains)
         for chain in range(len(self.lost)):
             lost = self.lost_range(chain)
@@ -196,11 +200,11 @@ class Projection(NamedTuple):
                 yield first
 
     def is_lost(self, block: Block) -> bool:
-        """Return whether there may have been another block in the place of this one."""
+        """Return whether this is junk in the place of a block that may have been lost."""
         return block.is_junk and self.may_be_lost(block.first)
 
     def shortage(self, chain: int) -> str:
-        """Say that a chain has fewer replicas than appends need; "" if it has enough."""
+        """Return a text if a chain has fewer replicas than appends need; "" if it has enough."""
         count = len(self.chains[chain])
         if count >= self.least:
             return ""
@@ -232,8 +236,8 @@ def first_projection(
     first: Glsn = 1,
     least: int = 1,
 ) -> Projection:
-    """Return the first projection of a log, with a chain for each list of nodes. Create its
-    replicas and seal them at epoch 1 before it comes into force."""
+    """Return the first projection of a log, with a chain for each list of nodes. The caller has to
+    create its replicas and seal them at epoch 1 before it comes into force."""
     if not nodes or not all(nodes):
         raise InvalidArgument("a log needs at least one chain, and each chain a node")
     chains = tuple(
@@ -246,18 +250,19 @@ def first_projection(
 class ReplicaEpochs(NamedTuple):
     """The epochs that a replica of a chain reports."""
 
-    sealed: int  # the epoch that it is sealed at
-    written: int  # the newest epoch in which it took a block
+    sealed: int  # the epoch at which it is sealed
+    written: int  # the newest epoch in which it stored a block
 
 
 def newest_projection(
     projection: Projection, epochs: Mapping[Replica, ReplicaEpochs]
 ) -> Projection | Unknowable:
-    """Return the projection to continue with, given all replicas on all nodes. Leaving replicas may
-    have been sealed with the others. So a replica that was in `projection` and is sealed as high as
-    any of its chain was in every projection since, except perhaps the last. It is whole if it took
-    a block in the last one, or if no replica did. Of others it is unknown whether they were
-    filled."""
+    """Return the projection to continue with after a rollback, given all replicas on all nodes.
+
+    A replica that was in `projection` and is sealed at the highest epoch of its chain was in every
+    projection since, except perhaps the last: replicas that leave may have been sealed with the
+    others. It is whole if it stored a block in the last one, or if no replica did. Of replicas that
+    were not in `projection`, it is unknown whether they were filled."""
     newest = max((each.sealed for each in epochs.values()), default=0)
     if newest <= projection.epoch:
         return projection

@@ -1,20 +1,24 @@
-"""Compare replicas that were not heard with the chains that continued without them. Pure.
+"""Compare unheard replicas with the chains that continued without them. Pure.
 
-When the power fails, some disks forget writes that they confirmed. If all replicas that answer have
-crashed, an epoch does without the others after a while, and they are unheard (reconfigure.py). When
-one is back, it may have blocks that all others forgot: then these are lost, because readers may
-have found nothing in their places. If a replica before it in the chain was heard, that one had
-every block before the unheard one got it. So what it lacks, its disk forgot. If none was, the block
-may have been on its way. Then it is lost only if all had it: because everything was decided up
-there when another epoch began, or because its writer told the replica that it was acknowledged.
+When the power fails, some disks lose writes that they had confirmed. If all replicas that answer
+have crashed, an epoch begins without the others after a while; those are unheard (reconfigure.py).
+An unheard replica that comes back may have blocks that all others forgot. Such blocks are lost,
+because readers may have found nothing in their places. But blocks that were never acknowledged must
+not count as lost:
 
-A writer that lives on finds out by itself that the replicas in force have forgotten its block, and
-reports that. It is believed if readers find nothing in its place.
+- If a replica before it in the chain answered, that one had each block before the unheard replica
+  got it. So its disk has forgotten every block that it lacks now.
+- Otherwise the block may still have been in flight. It counts as lost only if all replicas had it:
+  because everything at its position was decided when an epoch began, or because its writer reported
+  it as acknowledged.
 
-Comparing disturbs nobody. The unheard replica serves the epoch that did without it, and no other:
-so it never seems to have been in a later one. All its blocks are below the start of that epoch,
-where the head in force gets nothing but junk. Only if something is lost, another epoch begins that
-says so.
+A writer that is still alive notices by itself that the replicas in force have forgotten its block,
+and reports it. That is believed if readers find nothing in its place.
+
+A comparison disturbs nobody. The unheard replica is sealed at the epoch that it was left out of,
+and at no later one, so it never appears to have been part of a later one. All its blocks are below
+the start of that epoch, where the head in force gets nothing but junk. Another epoch begins only if
+blocks were lost, to record that.
 """
 
 from __future__ import annotations
@@ -43,31 +47,31 @@ from loomlog.types import Glsn
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The outcome for some replicas; others did not answer."""
+    """The outcome of a comparison."""
 
-    compared: tuple[Replica, ...] = ()  # or lost
-    witnesses: tuple[Replica, ...] = ()  # have blocks that their chains lost
-    forgotten: tuple[range, ...] = ()  # these blocks
-    trouble: str = ""  # why others were not compared
+    compared: tuple[Replica, ...] = ()  # these replicas were compared, or are lost
+    witnesses: tuple[Replica, ...] = ()  # those that have blocks which their chains lost
+    forgotten: tuple[range, ...] = ()  # the lost blocks
+    trouble: str = ""  # why some replicas could not be compared
 
 
 def compare(
     projection: Projection, unheard: Sequence[Unheard], lost: Container[Replica] = ()
 ) -> Steps[Comparison]:
-    """Compare unheard replicas with the chains in force. Those that are `lost` never come back;
-    others may be on a volume that is missing, or in a directory that was moved away."""
+    """Compare unheard replicas with the chains in force. Replicas in `lost` never come back; others
+    may be on a missing volume, or in a directory that was moved away."""
     compared, witnesses, forgotten, trouble = [], [], set[range](), ""
     for each in unheard:
-        found = yield from _compare(projection, each, is_lost=each.replica in lost)
-        if isinstance(found, Interrupted):
-            trouble = found.reason
+        blocks = yield from _compare(projection, each, is_lost=each.replica in lost)
+        if isinstance(blocks, Interrupted):
+            trouble = blocks.reason
             continue
         compared.append(each.replica)
-        if found:
+        if blocks:
             witnesses.append(each.replica)
-            forgotten.update(found)
-    blocks = sorted(forgotten, key=lambda block: block.start)
-    return Comparison(tuple(compared), tuple(witnesses), tuple(blocks), trouble)
+            forgotten.update(blocks)
+    in_order = sorted(forgotten, key=lambda block: block.start)
+    return Comparison(tuple(compared), tuple(witnesses), tuple(in_order), trouble)
 
 
 def _compare(
@@ -75,7 +79,7 @@ def _compare(
 ) -> Steps[list[range] | Interrupted]:
     replica, epoch = unheard.replica, unheard.epoch
     [answer] = yield [Ask(replica, Seal(epoch, salvage=True))]
-    if isinstance(answer, EpochOver):  # what it had was copied for a chain that began again
+    if isinstance(answer, EpochOver):  # it was sealed later, for a chain that began again
         epoch = answer.epoch
         [answer] = yield [Ask(replica, Seal(epoch, salvage=True))]
     if answer == NOT_HERE:
@@ -84,8 +88,8 @@ def _compare(
         return as_interrupted(stopped(answer))
     head = projection.chains[replica.chain][0]
     witness, in_force = Side(replica, epoch), Side(head, projection.epoch)
-    found = yield from find_forgotten(witness, in_force, unheard.decided)
-    return found if isinstance(found, list) else as_interrupted(found)
+    blocks = yield from find_forgotten(witness, in_force, unheard.decided)
+    return blocks if isinstance(blocks, list) else as_interrupted(blocks)
 
 
 def _not_there(replica: Replica) -> str:
@@ -100,9 +104,11 @@ def _not_there(replica: Replica) -> str:
 def find_lost(
     projection: Projection, addresses: Iterable[Glsn]
 ) -> Steps[list[range] | Interrupted]:
-    """Return the places of blocks of which nothing is left, and which are not recorded as lost.
-    Their writers say that they were acknowledged at these addresses, below the start of the epoch.
-    Holes are filled as readers do, so a lie makes a loss only of what is a hole for all."""
+    """Return the ranges of lost blocks that are not recorded as lost yet. Writers claim that blocks
+    at these addresses were acknowledged; addresses at or above the epoch's start are ignored.
+
+    Holes are filled as readers do it. So a false claim can turn nothing into a loss but a range
+    that is a hole for all readers anyway."""
     lost = []
     for address in sorted(addresses):
         if not projection.first <= address < projection.start:
@@ -119,5 +125,6 @@ def find_lost(
 
 
 def _is_recorded(projection: Projection, junk: Block) -> bool:
-    """Return whether all of it is lost, also when another loss before its end is trimmed."""
+    """Return whether all of the junk is recorded as lost, and remains so if other losses of its
+    chain are trimmed."""
     return projection.is_lost(junk) and projection.lost_end(junk.first) >= junk.end

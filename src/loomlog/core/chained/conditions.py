@@ -1,4 +1,4 @@
-"""Describe what is not as it should be with the chains of a loglet. Pure."""
+"""Describe the conditions of the chains of a loglet. Pure."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class ChainsView:
     log: str
     standing: ChainsStanding
     nodes: Nodes
-    unverified: Collection[Replica]  # their nodes are back, and have not been asked for them yet
-    positions: int | None  # that are not trimmed; None: not known
-    sizes: Sequence[int | None]  # about, of each chain in bytes; None: not known
+    unverified: Collection[Replica]  # not checked yet since their nodes came back
+    positions: int | None  # how many are not trimmed; None: not known
+    sizes: Sequence[int | None]  # approximate bytes of each chain; None: not known
     trimmed: Glsn
     takes_appends: bool
     action: Action
-    filled: Mapping[Replica, int]  # percent that newcomers have copied
+    filled: Mapping[Replica, int]  # newcomers, and the percentage that they have copied
     trouble: str
-    not_compared: str = ""  # why replicas that were not heard were not compared yet
+    not_compared: str = ""  # why unheard replicas were not compared yet
 
     def counting(self, chain: Chain) -> list[Replica]:
-        """Return the replicas of a chain that are there, with all its blocks."""
+        """Return the reachable replicas of a chain that have all its blocks."""
         whole = self.standing.whole(chain[0].chain)
         there = (replica for replica in whole if replica not in self.unverified)
         return [replica for replica in there if self.nodes.reachable(replica.node_id)]

@@ -1,7 +1,8 @@
-"""Decide when a follower of a segment inquires about the next block, which has not arrived. Pure.
+"""Decide when a follower of a segment inquires about its next block, which has not arrived. Pure.
 
-If later blocks have arrived, fetching may have passed the missing one, which is read from its tail:
-a peek. If that does not help, its writer is waited for, and then a look decides the position.
+If later blocks have arrived, the fetch may have passed the missing one. It is then read from its
+tail (a peek). If it is not there, the follower gives the writer some time, and then decides the
+position (a look).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Final, NamedTuple
 
 from loomlog.core.backoff import Backoff
 
-STALL_S: Final = 0.1  # until a missing block is looked for
-PEEK_S: Final = 0.005  # until the first peek: few blocks are later; then doubled up to STALL_S
-IDLE_S: Final = 5.0  # the longest interval between looks
+STALL_S: Final = 0.1  # first interval between looks, and longest between peeks
+PEEK_S: Final = 0.005  # until the first peek: few blocks take longer; then doubled
+IDLE_S: Final = 5.0  # longest interval between looks
 LOOKS: Final = Backoff(STALL_S, IDLE_S)
 PEEKS: Final = Backoff(PEEK_S, STALL_S)
 
@@ -24,7 +25,7 @@ class Absence(NamedTuple):
 
     is_void: bool  # its writer can no longer write it
     is_lost: bool  # its chain lost blocks, perhaps this one
-    is_wanted: bool  # the follower has an end, so that the block exists or will
+    is_wanted: bool  # the follower has an end, so the block exists or will exist
     is_passed: bool  # later blocks were fetched from its chain
     later_s: float | None  # when the first later block of any chain arrived; None: none has
 
@@ -32,21 +33,21 @@ class Absence(NamedTuple):
 class Inquiry(Enum):
     """A way to find out about the next block."""
 
-    PEEK = "read it, and blocks behind it, from its tail"
+    PEEK = "read it, and blocks after it, from its tail"
     LOOK = "decide its position"
 
 
 class Patience:
-    """The inquiries about the next block, and when the next one is due."""
+    """Schedules the inquiries about the next block."""
 
     def __init__(self, hole_timeout_s: float, now_s: float) -> None:
         self._hole_timeout_s = hole_timeout_s
         self.advance(now_s)
 
     def advance(self, now_s: float) -> None:
-        """Begin again: another block is the next one."""
+        """Start over: another block is the next one."""
         self.looks = self._peeks = 0
-        self._looked_s = self._peeked_s = now_s  # the last one, or when the block became next
+        self._looked_s = self._peeked_s = now_s  # the last inquiry, or when the block became next
 
     def due_s(self, absence: Absence) -> float:
         """Return when the next inquiry is due."""
@@ -83,7 +84,7 @@ class Patience:
         return self._looked_s + IDLE_S
 
     def _peek_s(self, absence: Absence) -> float:
-        """Return when to peek; never, unless fetching has passed the block."""
+        """Return when to peek; inf unless the fetch has passed the block."""
         if absence.later_s is None or not absence.is_passed:
             return inf
         if self._peeks:

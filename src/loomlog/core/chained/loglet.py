@@ -20,22 +20,24 @@ from loomlog.types import Glsn, LogId, NodeId, StreamId
 class ChainedRecord:
     """A loglet of protocol `chained`. It outlives its segment until all replicas are removed.
 
-    Each change returns the record to be swapped in, which is the old one if nothing changes."""
+    Methods that change it return a new record, for a compare-and-swap, or the record itself if
+    nothing changes."""
 
     loglet: LogId
     log_id: LogId
-    stream_id: StreamId  # of the one stream that its segment shows
+    stream_id: StreamId  # the only stream of its segment
     projection: Projection  # in force; before the segment begins, `first` is 0
     made: bool = False  # its replicas exist and are sealed; until then it may be recreated
-    joining: tuple[Replica, ...] = ()  # are being filled
-    dropping: tuple[Replica, ...] = ()  # left; are to be removed from their nodes
+    joining: tuple[Replica, ...] = ()  # being filled
+    dropping: tuple[Replica, ...] = ()  # left; to be removed from their nodes
     trimmed: Glsn = 0  # on all replicas
-    given_up: tuple[Replica, ...] = ()  # did not join; are to be removed, too
-    moving: tuple[tuple[Replica, NodeId], ...] = ()  # operators want them there; 0: on any other
-    # node; their own: there if need be, on another volume
-    damaged: tuple[Replica, ...] = ()  # leave, or left, because blocks cannot be read
-    unheard: tuple[Unheard, ...] = ()  # left; are compared with their chains when they are back
-    witnesses: tuple[Replica, ...] = ()  # left, and may have blocks that all others have lost
+    given_up: tuple[Replica, ...] = ()  # newcomers that did not join; to be removed, too
+    # Replicas that operators move to a node. 0: to any other; its own node: elsewhere if possible,
+    # else to another volume.
+    moving: tuple[tuple[Replica, NodeId], ...] = ()
+    damaged: tuple[Replica, ...] = ()  # leaving or left, because blocks cannot be read
+    unheard: tuple[Unheard, ...] = ()  # left; compared with their chains when they are back
+    witnesses: tuple[Replica, ...] = ()  # left; may have blocks that all others have lost
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""
@@ -67,17 +69,19 @@ class ChainedRecord:
         return [r.node_id for r in (*self.projection.replicas, *self.joining)]
 
     def older(self, *chains: int) -> list[Replica]:
-        """Return the replicas besides those in force that may have blocks of some chains, in the
-        order in which they are believed. Newcomers have decided blocks only. A replica that left
-        may have blocks that were decided otherwise later, also on another chain: so one that left
-        later comes first."""
+        """Return the replicas of these chains that are not in force but may have blocks, most
+        trustworthy first.
+
+        Newcomers have only decided blocks. A replica that left may have blocks in places that later
+        went to others, perhaps on another chain; so those that left last come first."""
         older = (*self.joining, *reversed(self.given_up), *reversed(self.dropping))
         return [replica for replica in older if replica.chain in chains]
 
     def unserved(self, node: NodeId, life: int) -> list[Replica]:
-        """Return the replicas of a node that serve nothing until they are sealed again: those that
-        it crashed with, and those that left. Of a chain that began again without them, no other
-        replica refuses clients that know nothing of that."""
+        """Return the replicas of a node that must serve nothing until they are sealed again.
+
+        These are all in force if the node crashed, and those that left: if a chain began again
+        without them, they would serve clients that do not know of it yet."""
         has_crashed = self.projection.has_crashed(node, life)
         unserved = (*self.needless, *(self.projection.replicas if has_crashed else ()))
         return [replica for replica in unserved if replica.node_id == node]
@@ -85,7 +89,7 @@ class ChainedRecord:
     # ---- changes
 
     def make_again(self, projection: Projection) -> ChainedRecord:
-        """Start over after its creation was interrupted: remove what there may be of it."""
+        """Start over after an interrupted creation, and remove the replicas of that attempt."""
         return replace(
             self,
             projection=projection,
@@ -97,15 +101,16 @@ class ChainedRecord:
         )
 
     def begin(self, start: Glsn, sequencer: int) -> ChainedRecord:
-        """Hand out positions from the start of its segment."""
+        """Begin to hand out positions, from the start of the segment."""
         projection = self.projection._replace(first=start, start=start, sequencer=sequencer)
         return replace(self, projection=projection)
 
     def swap(self, projection: Projection, unheard: tuple[Unheard, ...] = ()) -> ChainedRecord:
-        """Bring a projection into force, if the previous epoch is in force. Replicas that leave are
-        marked for removal; those that are `unheard`, for a comparison before it. A chain that
-        begins again has to be trimmed again, and newcomers that were filled from its lost replicas
-        do not match it."""
+        """Bring a projection into force, if the previous epoch is in force.
+
+        Replicas that leave are marked for removal, `unheard` ones for a comparison before that. A
+        chain that begins again has to be trimmed again, and its newcomers are given up, because
+        they were filled from the lost replicas."""
         if self.projection.epoch + 1 != projection.epoch:
             return self
         staying = set(projection.replicas)
@@ -125,7 +130,7 @@ class ChainedRecord:
         )
 
     def move(self, replica: Replica, target: NodeId) -> ChainedRecord:
-        """Note that another node is to take the place of a replica."""
+        """Record that a replica is to be moved to another node."""
         others = tuple(move for move in self.moving if move[0] != replica)
         return replace(self, moving=(*others, (replica, target)))
 
@@ -133,35 +138,36 @@ class ChainedRecord:
         return any(moving == replica for moving, _ in self.moving)
 
     def admit(self, *newcomers: Replica) -> ChainedRecord:
-        """Note newcomers before they are created."""
+        """Record newcomers before they are created."""
         return replace(self, joining=(*self.joining, *newcomers))
 
     def note_damaged(self, *replicas: Replica) -> ChainedRecord:
-        """Note why replicas leave: what is damaged elsewhere, too, is not deleted with them."""
+        """Record that replicas leave because of damage. If their chain lost blocks, they are
+        kept."""
         return replace(self, damaged=tuple(dict.fromkeys((*self.damaged, *replicas))))
 
     def note_witnesses(self, *replicas: Replica) -> ChainedRecord:
-        """Note replicas that a chain begins again without: their nodes were given up, and may be
-        back nevertheless."""
+        """Record replicas that a chain begins again without: their nodes were given up, but may
+        come back nevertheless."""
         return replace(self, witnesses=tuple(dict.fromkeys((*self.witnesses, *replicas))))
 
     def is_unheard(self, replica: Replica) -> bool:
         return any(each.replica == replica for each in self.unheard)
 
     def hear(self, *replicas: Replica, witnesses: tuple[Replica, ...] = ()) -> ChainedRecord:
-        """Note that replicas were compared with their chains, or need not be, and which of them
-        have blocks that their chains lost. What they prove is in the projection."""
+        """Record that replicas were compared with their chains, or need not be, and which of them
+        have blocks that their chains lost. The losses are recorded in the projection."""
         unheard = tuple(each for each in self.unheard if each.replica not in replicas)
         return replace(self.note_witnesses(*witnesses), unheard=unheard)
 
     def give_up(self, *newcomers: Replica) -> ChainedRecord:
-        """Continue without newcomers; what they hold is to be removed."""
+        """Abandon newcomers, which are to be removed."""
         gone = [r for r in self.joining if r in newcomers]
         joining = tuple(r for r in self.joining if r not in newcomers)
         return replace(self, joining=joining, given_up=(*self.given_up, *gone))
 
     def forget(self, *replicas: Replica) -> ChainedRecord:
-        """Note that replicas are gone from their nodes."""
+        """Record that replicas were removed from their nodes."""
         dropping = tuple(r for r in self.dropping if r not in replicas)
         given_up = tuple(r for r in self.given_up if r not in replicas)
         damaged = tuple(r for r in self.damaged if r not in replicas)
@@ -172,8 +178,9 @@ class ChainedRecord:
         return gone.hear(*replicas)
 
     def restore(self, epochs: Mapping[Replica, ReplicaEpochs]) -> ChainedRecord | Unknowable:
-        """Return the record after a rollback, given all replicas on all nodes that are not void.
-        Replicas that may have what their chains lost are still compared, and kept."""
+        """Return the record after a rollback of the metadata, given all replicas on all nodes that
+        are not void. Replicas that may have blocks their chains lost are still compared, and
+        kept."""
         newest = newest_projection(self.projection, epochs)
         if isinstance(newest, Unknowable):
             return newest
@@ -181,7 +188,7 @@ class ChainedRecord:
         return replace(self, projection=newest, joining=(), dropping=kept, given_up=(), moving=())
 
     def abandon(self) -> ChainedRecord:
-        """Mark all replicas for removal: the loglet belongs to no log any more."""
+        """Mark all replicas for removal: the loglet no longer belongs to a log."""
         if not self.nodes_used:
             return self
         empty = self.projection._replace(chains=())

@@ -1,9 +1,9 @@
 """Decide which replicas of a node are void when it registers. Pure.
 
-A replica is void if blocks of it may be missing: on a volume that came back with an older copy of
-its data, whose table was salvaged from a damaged one, or that was lost. Nobody knows on which
-volume a replica was that the node does not have any more. So those are void only when nothing of
-the node is left out, such as a table that cannot be opened now; until then it stays uncertain.
+A replica is void if it may lack blocks: its volume holds an older copy of its data, its table was
+salvaged from a damaged one, or its volume was lost. It is not recorded on which volume a replica
+was. So replicas that the node does not have any more are void only if all its tables are open; as
+long as one cannot be opened, they stay uncertain.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def judge(
     uncertain: bool,
     is_all: bool,
 ) -> Judgement:
-    """Judge the replicas that a node should have, and those that are `there`, on which shards.
-    `incomplete`: shards where anything may be missing. `uncertain`: others were lost, now or
-    before. `is_all`: all that the node has is there."""
+    """Judge the replicas that a node should have. `there` maps those that it has to their shards.
+    `incomplete` shards may lack anything. `uncertain`: other replicas may have been lost, now or
+    earlier. `is_all`: `there` has all replicas of the node, because all its tables are open."""
     void = {key for key, shard in there.items() if shard in incomplete}
     uncertain = uncertain or bool(incomplete)
     if uncertain and is_all:

@@ -1,14 +1,14 @@
-"""Find which positions chains have lost. Pure.
+"""Find the positions that chains have lost. Pure.
 
-Blocks and tickets leave no position out. So what was acknowledged and is lost is where no block of
-any chain is, below the start of the new epoch. What begins there on a chain that lost nothing is a
-hole, except behind the trim: the block before may be lost and trimmed in part. A damaged replica
-knows which blocks there were: then nothing else is lost. Junk of a replica that left does not
-count: something that is lost may have been decided in its place.
+Tickets are contiguous. So acknowledged blocks that are lost can only be where no block of any chain
+is, below the start of the new epoch. An uncovered range that begins on a chain which lost nothing
+is a hole; except directly above the trim, where a lost block may have been trimmed in part. A
+damaged replica still knows which blocks there were: then only those can be lost. Junk of a replica
+that left does not count as a block, because a block may have been decided in its place and lost.
 
-A replica that was not heard when its chain continued may prove later which blocks are lost: those
-that the replicas which were heard had, or that were acknowledged, as it was told. By then
-readers may have filled their places: with junk that begins before them, perhaps on another chain.
+An unheard replica may prove later which blocks are lost: those that all the replicas that answered
+must have had, or that their writers reported as acknowledged. By then readers may have filled their
+places with junk, which may begin before them, perhaps on another chain.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from loomlog.types import Glsn
 def find_gaps(
     epoch: int, heads: list[Replica], position: Glsn, *, without_junk: bool = False
 ) -> Steps[list[range] | Stop]:
-    """Return the positions from this one on that no block covers; the last gap has no end. All
-    heads are sealed."""
+    """Return the ranges from a position on that no block covers. The last one is open-ended. All
+    heads must be sealed."""
     gaps: list[range] = []
     more = True
     while more:
@@ -66,10 +66,10 @@ def find_gaps(
 def find_additions(
     epoch: int, source: Replica, gaps: list[range], first: Glsn
 ) -> Steps[list[range] | Stop]:
-    """Return from where to where a replica has blocks, one behind the other, that are in places
-    which nothing covers. It is sealed. What is before `first` is trimmed, perhaps in a block."""
+    """Return ranges in which all blocks of a sealed replica lie within gaps, each as long as
+    possible. Positions below `first` are trimmed; a block may begin there."""
     runs: list[range] = []
-    position, more, goes_on = first, True, False
+    position, more, in_run = first, True, False
     while more:
         [answer] = yield [Ask(source, List(epoch, position, LIST_MAX))]
         if isinstance(answer, TrimmedTo):
@@ -81,16 +81,16 @@ def find_additions(
             index = bisect_right(gaps, max(extent.first, first), key=_start) - 1
             is_free = index >= 0 and extent.end <= gaps[index].stop
             if is_free:
-                begin = runs.pop().start if goes_on else extent.first
+                begin = runs.pop().start if in_run else extent.first
                 runs.append(range(begin, extent.end))
-            goes_on, position = is_free, extent.end
+            in_run, position = is_free, extent.end
         more = answer.more
     return runs
 
 
 def lost_by(chain: int, chains: int, gaps: list[range], start: Glsn) -> range:
-    """Return the positions from the first to the last that a chain lost below the start of the
-    epoch. What begins on another chain is a hole there."""
+    """Return the range from the first to the last position that a chain lost below the epoch's
+    start. The part of a gap before the chain's first address is a hole of other chains."""
     lost = range(0)
     for gap in sorted(gaps, key=lambda gap: gap.start):
         first, end = gap.start + (chain - gap.start) % chains, min(gap.stop, start)
@@ -100,20 +100,20 @@ def lost_by(chain: int, chains: int, gaps: list[range], start: Glsn) -> range:
 
 
 def overlaps(gaps: list[range], others: list[range]) -> list[range]:
-    """Return what both have in common."""
+    """Return the intersection of two lists of ranges."""
     ranges = [each for each in (*gaps, *others) if each]
     edges = sorted([*((r.start, 1) for r in ranges), *((r.stop, -1) for r in ranges)])
-    found, depth = [], 0
+    common, depth = [], 0
     for (edge, step), (after, _) in pairwise(edges):
         depth += step
         if depth > 1 and edge < after:
-            found.append(range(edge, after))
-    return found
+            common.append(range(edge, after))
+    return common
 
 
 def with_losses(projection: Projection, lost: Mapping[int, range], first: Glsn = 0) -> Projection:
-    """Return the projection with what chains lost now, besides what they lost before. What is
-    before `first` is trimmed."""
+    """Return the projection with new losses added to the recorded ones. Losses below `first` are
+    trimmed."""
     if not any(lost.values()):
         return projection
     ranges = []
@@ -121,21 +121,22 @@ def with_losses(projection: Projection, lost: Mapping[int, range], first: Glsn =
         before = projection.lost_range(chain)
         if before.stop <= first:
             before = range(0)
-        ranges.append(_around(before, lost.get(chain, range(0))))
+        ranges.append(_hull(before, lost.get(chain, range(0))))
     return projection._replace(
         lost=tuple(each.stop for each in ranges), lost_from=tuple(each.start for each in ranges)
     )
 
 
-def _around(one: range, other: range) -> range:
-    """Return the positions from the first to the last of both."""
+def _hull(one: range, other: range) -> range:
+    """Return the smallest range that contains both."""
     both = [each for each in (one, other) if each]
     first = min((each.start for each in both), default=0)
     return range(first, max((each.stop for each in both), default=0))
 
 
 def find_missing(epoch: int, source: Replica, other: Replica) -> Steps[list[range] | Stop]:
-    """Return the blocks that one replica has, or had, and the other lacks. Both are sealed."""
+    """Return the blocks that `source` has, or had if it is damaged, and `other` lacks. Both must be
+    sealed."""
     return (yield from _compare(Side(source, epoch), Side(other, epoch)))
 
 
@@ -147,45 +148,48 @@ class Side(NamedTuple):
 
 
 def find_forgotten(witness: Side, head: Side, decided: Glsn) -> Steps[list[range] | Stop]:
-    """Return the blocks other than junk that a replica has, the head in force lacks, and all had:
-    those below `decided`, and those that one of them knows to have been acknowledged: the head may
-    have been told since. Nothing is added to them: the replica left, and all its blocks are below
-    the start of the epoch."""
-    known = _Acknowledged()
-    missing = yield from _compare(witness, head, known)
+    """Return the blocks, without junk, that the witness has, the head in force lacks, and that all
+    replicas once had.
+
+    Those are the blocks below `decided`, and those that either of the two knows to have been
+    acknowledged: the head may have got such a report later. No blocks are added meanwhile, because
+    the witness left, and all its blocks are below the start of the epoch."""
+    acknowledged = _Acknowledged()
+    missing = yield from _compare(witness, head, acknowledged)
     if not isinstance(missing, list):
         return missing
-    return [block for block in missing if block.stop <= decided or block.start in known.found]
+    return [b for b in missing if b.stop <= decided or b.start in acknowledged.missing]
 
 
 class _Acknowledged:
-    """The missing blocks that replicas know to have been acknowledged, perhaps from a block before
-    these or behind."""
+    """Collects the missing blocks that were acknowledged, according to reports stored with any
+    block of the compared replicas."""
 
     def __init__(self) -> None:
-        self.found: set[Glsn] = set()
-        self._missing: set[Glsn] = set()
-        self._told: set[Glsn] = set()  # of blocks that are not compared yet
+        self.missing: set[Glsn] = set()  # and acknowledged
+        self._all_missing: set[Glsn] = set()
+        self._reported: set[Glsn] = set()  # at positions that are not compared yet
 
-    def note(self, missing: Iterable[Extent], told: Iterable[Glsn], until: Glsn) -> None:
-        """Called with what is missing below `until`, and with what was told there."""
-        self._missing.update(extent.first for extent in missing)
-        self._told.update(told)
-        self.found |= self._told & self._missing
-        self._told = {address for address in self._told if address >= until}
+    def note(self, missing: Iterable[Extent], reported: Iterable[Glsn], until: Glsn) -> None:
+        """Called with the missing blocks below `until`, and the addresses reported by blocks
+        there."""
+        self._all_missing.update(extent.first for extent in missing)
+        self._reported.update(reported)
+        self.missing |= self._reported & self._all_missing
+        self._reported = {address for address in self._reported if address >= until}
 
 
 def _compare(
-    source: Side, other: Side, known: _Acknowledged | None = None
+    source: Side, other: Side, acknowledged: _Acknowledged | None = None
 ) -> Steps[list[range] | Stop]:
-    """Return the blocks that one replica has and the other lacks; without junk, if it is to be
-    `known` which of them were acknowledged."""
-    found: list[range] = []
-    position, more, with_known = 0, True, known is not None
+    """Return the blocks that `source` has and `other` lacks. With `acknowledged`, junk is left out,
+    and reports of acknowledged blocks are collected."""
+    lacking: list[range] = []
+    position, more, with_reports = 0, True, acknowledged is not None
     while more:
         first = max(position, 1)
         had, has = yield [
-            Ask(side.replica, List(side.epoch, first, LIST_MAX, None, with_known, with_known))
+            Ask(side.replica, List(side.epoch, first, LIST_MAX, None, with_reports, with_reports))
             for side in (source, other)
         ]
         if trimmed := [each.position for each in (had, has) if isinstance(each, TrimmedTo)]:
@@ -198,20 +202,21 @@ def _compare(
         if has.more and has.extents[-1].end < until:
             until, more = has.extents[-1].end, True
         missing = {e for e in had.extents if e.end <= until}.difference(has.extents)
-        found += (range(extent.first, extent.end) for extent in sorted(missing))
-        if known is not None:
-            known.note(missing, [*had.acknowledged, *has.acknowledged], until)
+        lacking += (range(extent.first, extent.end) for extent in sorted(missing))
+        if acknowledged is not None:
+            acknowledged.note(missing, [*had.acknowledged, *has.acknowledged], until)
         position = until
-    return found
+    return lacking
 
 
 def find_places(
     epoch: int, heads: list[Replica], blocks: Iterable[range], within: range
 ) -> Steps[dict[int, range] | Stop]:
-    """Return for each chain the positions from the first to the last where junk stands for one of
-    these blocks, or will. A place is filled, or it is empty: then it will be filled from where it
-    begins. In a place that is too long to be filled at once, a fill may begin on any chain. All
-    heads are sealed."""
+    """Return, for each chain, the range from the first to the last position where junk stands for
+    one of the lost `blocks`, or will stand.
+
+    A place of such blocks is either filled, or it will be, beginning at its first position. If it
+    is too long for one fill, further fills may begin on any chain. All heads must be sealed."""
     lost = _merged(blocks, within)
     if not lost:
         return {}
@@ -227,12 +232,12 @@ def find_places(
         return sound
     places: dict[int, range] = {}
     for place in _places(extents, set(sound), range(first, within.stop)):
-        inside = lost[_index_behind(lost, place.start) : bisect_left(lost, place.stop, key=_start)]
+        inside = lost[_index_above(lost, place.start) : bisect_left(lost, place.stop, key=_start)]
         if inside:
-            found = range(place.start, min(place.stop, inside[-1].stop))
-            is_long = len(found) > REFERENCE_RECORDS_MAX
+            junk = range(place.start, min(place.stop, inside[-1].stop))
+            is_long = len(junk) > REFERENCE_RECORDS_MAX
             chains = range(len(heads)) if is_long else [place.start % len(heads)]
-            places |= {chain: _around(places.get(chain, range(0)), found) for chain in chains}
+            places |= {chain: _hull(places.get(chain, range(0)), junk) for chain in chains}
     return places
 
 
@@ -240,24 +245,24 @@ def _start(each: range) -> Glsn:
     return each.start
 
 
-def _index_behind(ranges: list[range], position: Glsn) -> int:
-    """Return the index of the first that ends behind a position."""
+def _index_above(ranges: list[range], position: Glsn) -> int:
+    """Return the index of the first range that ends above a position."""
     return bisect_right(ranges, position, key=lambda each: each.stop)
 
 
 def _merged(blocks: Iterable[range], within: range) -> list[range]:
-    """Return the blocks in order, as far as they are within a range."""
+    """Return the blocks in order, clipped to a range, and merged where they touch."""
     clipped = (range(max(b.start, within.start), min(b.stop, within.stop)) for b in blocks)
     merged: list[range] = []
     for block in sorted(filter(None, clipped), key=_start):
         if merged and block.start <= merged[-1].stop:
-            block = _around(merged.pop(), block)
+            block = _hull(merged.pop(), block)
         merged.append(block)
     return merged
 
 
 def _places(extents: list[Extent], sound: set[Extent], within: range) -> Iterable[range]:
-    """Yield the blocks of junk, and what no block covers."""
+    """Yield the ranges of junk, and those that no block covers."""
     position = within.start
     for extent in extents:
         if extent.first > position:
@@ -272,8 +277,8 @@ def _places(extents: list[Extent], sound: set[Extent], within: range) -> Iterabl
 def _end_before(
     epoch: int, heads: list[Replica], position: Glsn, first: Glsn
 ) -> Steps[Glsn | Stop]:
-    """Return the end of the last block that ends at or before a position, or `first`; the position
-    if a block covers it."""
+    """Return the end of the last block that ends at or before a position, or `first` if there is
+    none; the position itself if a block covers it."""
     answers = yield [Ask(head, Before(epoch, position)) for head in heads]
     if (stop := first_stop(answers, Found, Missing, TrimmedTo)) is not None:
         return stop
@@ -284,8 +289,8 @@ def _end_before(
 def _list_blocks(
     epoch: int, heads: list[Replica], within: range, *, without_junk: bool = False
 ) -> Steps[list[Extent] | Stop]:
-    """Return all blocks of these heads that overlap a range, in order."""
-    found: list[Extent] = []
+    """Return the blocks of these heads that overlap a range, in order."""
+    extents: list[Extent] = []
     for head in heads:
         position, more = within.start, True
         while more:
@@ -296,7 +301,7 @@ def _list_blocks(
                 continue
             if not isinstance(answer, Listed):
                 return stopped(answer)
-            found += (extent for extent in answer.extents if extent.first < within.stop)
+            extents += (extent for extent in answer.extents if extent.first < within.stop)
             position = answer.extents[-1].end if answer.extents else within.stop
             more = answer.more and position < within.stop
-    return sorted(found)
+    return sorted(extents)

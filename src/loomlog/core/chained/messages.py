@@ -1,8 +1,8 @@
-"""Requests of operations, the answers, and what they mean for an operation. Pure.
+"""Requests of operations, their answers, and what an answer means for an operation. Pure.
 
-The docstring of a request says how it is answered. A request names the epoch it is meant for; a
-replica serves the epoch it is sealed at and no other. They are not tuples: `Stored()` must not
-equal `Written()`.
+The docstring of a request describes its answers. Most requests name an epoch, and a replica serves
+only the epoch at which it is sealed. Answers are not tuples, because `Stored()` must not equal
+`Written()`.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from loomlog.errors import Corrupt
 from loomlog.types import Glsn
 
 LIST_MAX: Final = 4096  # extents in one answer; fits a frame's header
-ACKNOWLEDGED_MAX: Final = 64  # addresses that a writer tells at a time; the same holds for these
+ACKNOWLEDGED_MAX: Final = 64  # addresses in one report of a writer; fits a frame's header, too
 
 # ---- to a replica
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Stored, also if this block is there already; Written if another is in its place."""
+    """Stored if this block is there, now or before; Written if another block is in its place."""
 
     epoch: int
     block: Block
-    proof: bytes = b""  # of the ticket for this block; empty: there is none
+    proof: bytes = b""  # of the block's ticket; empty: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Found, the block that covers the position; or Missing."""
+    """Found with the block that covers the position; or Missing."""
 
     epoch: int
     position: Glsn
-    with_acknowledged: bool = False  # with what its writer told with it
+    with_acknowledged: bool = False  # include `Block.acknowledged`
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Found, the last block that begins at the position or before it; or Missing."""
+    """Found with the last block that begins at or before the position; or Missing."""
 
     epoch: int
     position: Glsn
@@ -51,8 +51,9 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Listed: extents from the first that ends behind `position`, at most `blocks_max`. With
-    `before_us` only as long as all entries are older than that time."""
+    """Listed with the extents of blocks, from the first that ends above `position`, at most
+    `blocks_max`. With `before_us`, the list ends before the first block with an entry that is not
+    older."""
 
     epoch: int
     position: Glsn
@@ -64,7 +65,7 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """MeasuredBlocks: those that begin from `position` to `last`, at most `blocks_max`."""
+    """MeasuredBlocks of the blocks that begin from `position` to `last`, at most `blocks_max`."""
 
     epoch: int
     position: Glsn
@@ -74,28 +75,28 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetched: like List, but the blocks themselves, until they have this many bytes. With
-    `salvage` damaged blocks are left out."""
+    """Fetched with blocks, from the first that ends above `position`, until they have this many
+    bytes. With `salvage`, damaged blocks are left out."""
 
     epoch: int
     position: Glsn
     bytes_max: int
     salvage: bool = False
-    last: Glsn = 0  # blocks that end behind it are left out; 0: none are
+    last: Glsn = 0  # blocks that end above it are left out; 0: none are
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Done: the epoch still holds here."""
+    """Done if the replica still serves this epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Done: it is stored of the blocks at these addresses that they were acknowledged, except of
-    those that are trimmed. Missing: the same, but some are not there. A writer says so if it has no
-    more blocks that could tell it."""
+    """Store that the blocks at these addresses were acknowledged. Sent by a writer that has no
+    further block to report it with. Done, or Missing if some of the blocks are neither there nor
+    trimmed."""
 
     epoch: int
     addresses: tuple[Glsn, ...]
@@ -103,7 +104,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Done: positions up to this one are deleted."""
+    """Done when positions up to this one are deleted."""
 
     epoch: int
     position: Glsn
@@ -111,8 +112,9 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """SealedAt: from now on this epoch is served, and no older one. With `salvage` also by a
-    replica that is an older copy: no other has more, and what it has is copied."""
+    """SealedAt: the replica serves this epoch from now on, and no older one. With `salvage`, a
+    replica that is an older copy of itself obeys, too: its chain is lost, and what it has is
+    copied."""
 
     epoch: int
     salvage: bool = False
@@ -120,15 +122,16 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Done: the replica exists, is empty and serves no epoch yet. Refused if it existed."""
+    """Done: the replica exists, is empty and serves no epoch yet. Refused if it existed before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Pulled: the joining replica has what its source fetched; else the answer of the source. With
-    `salvage` damaged blocks are left out, and blocks that were copied from another source stay."""
+    """Pulled: the replica has stored blocks that it fetched from the source; otherwise the answer
+    of the source. With `salvage`, damaged blocks are left out, and blocks that were copied from
+    another source stay."""
 
-    epoch: int  # that the source serves
+    epoch: int  # the epoch that the source serves
     source: Replica
     position: Glsn
     bytes_max: int
@@ -138,7 +141,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Stored: a block for a replica that pulls. It has no epoch: blocks at a tail are decided."""
+    """Stored: a block for a replica that pulls. It needs no epoch: blocks at a tail are decided."""
 
     block: Block
 
@@ -153,17 +156,18 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """HandedOut, a new ticket; Beyond: it would not begin directly behind the expected position."""
+    """HandedOut with a new ticket; Beyond if it would not begin directly after `expected`."""
 
     epoch: int
     count: int
     expected: Glsn | None = None  # None: any
-    proves: bool = True  # the proof of the ticket will be shown with the block
+    proves: bool = True  # the writer will show the ticket's proof with the block
 
 
 @dataclass(frozen=True, slots=True)
 class FindTicket:
-    """HandedOut, the ticket that covers the position; Forgotten; or Beyond: not handed out yet."""
+    """HandedOut with the ticket that covers the position; Forgotten; or Beyond if the position is
+    not handed out yet."""
 
     epoch: int
     position: Glsn
@@ -171,30 +175,30 @@ class FindTicket:
 
 @dataclass(frozen=True, slots=True)
 class FindEnd:
-    """Beyond: the first position that is not handed out. Asked of a replica: the first behind its
-    last block or its trim; 0 if there never was any."""
+    """Beyond with the first position that is not handed out. A replica answers with the first
+    position after its last block or its trim; 0 if it never had any."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """InForce: the newest projection."""
+    """InForce with the newest projection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """InForce, the newest projection that can be learned; if it is not newer, after a pause."""
+    """InForce with the newest projection that is known; after a pause if it is not newer."""
 
     epoch: int
     met: int  # the newest epoch named in answers; 0: none
-    attempts: int  # failed before; determine the length of the pause
+    attempts: int  # failed ones so far; they determine the length of the pause
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Swapped if the previous epoch was in force, else InForce with the newer projection. The
-    replicas that the new epoch did without are noted with it."""
+    """Swapped if the previous epoch was in force, else InForce with the newer projection. `unheard`
+    are recorded along with it."""
 
     projection: Projection
     unheard: tuple[Unheard, ...] = ()
@@ -231,17 +235,17 @@ ChainedAsk: TypeAlias = Ask[Replica | Service, Request]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The block is there."""
+    """The replica has the block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Another block is in the way."""
+    """Another block is in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The block that was asked for."""
+    """The requested block."""
 
     block: Block
 
@@ -250,12 +254,12 @@ class Found:
 class Missing:
     """No block covers the position."""
 
-    trimmed: Glsn  # all up to here is gone
+    trimmed: Glsn  # everything up to here is trimmed
 
 
 @dataclass(frozen=True, slots=True)
 class TrimmedTo:
-    """The position was trimmed, with all up to this one."""
+    """The requested position was trimmed, along with everything up to this one."""
 
     position: Glsn
 
@@ -266,13 +270,13 @@ class Listed:
 
     extents: Sequence[Extent]
     more: bool
-    young: Glsn = 0  # where the block behind them begins, if it is too young to be listed
-    acknowledged: Sequence[Glsn] = ()  # addresses that their writers told, if that was asked
+    young: Glsn = 0  # where the next block begins, if it is too young to be listed
+    acknowledged: Sequence[Glsn] = ()  # `Block.acknowledged` of all of them, if requested
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBlocks:
-    """The size of the blocks that begin up to a position."""
+    """The total size of the blocks that begin up to `through`."""
 
     through: Glsn
     size: int
@@ -290,23 +294,23 @@ class Fetched:
 class Pulled:
     """The replica has stored a part of what it pulls."""
 
-    end: Glsn  # it has all that its source had from the position to here
-    size: int  # of the batches
+    end: Glsn  # it has all blocks that its source had from the requested position to here
+    size: int  # of the batches, in bytes
     more: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SealedAt:
-    """The replica is sealed; this is what it has."""
+    """The replica is sealed, and has this."""
 
-    end: Glsn  # behind the last block, or what was trimmed; 0 if there was never any
+    end: Glsn  # one past the last block or the trim; 0: it never had any
     trimmed: Glsn
     life: int = 0  # of its node
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request was carried out, or the epoch holds."""
+    """The request was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +322,8 @@ class EpochOver:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was or will be done: no such replica, a failed or slow disk, an invalid request."""
+    """Nothing was or will be done: the replica does not exist, its disk has failed or is slow, or
+    the request is invalid."""
 
     reason: str
 
@@ -327,9 +332,9 @@ class Ticket(NamedTuple):
     """Positions that the sequencer gave to one writer."""
 
     first: Glsn
-    count: int  # type: ignore[assignment]  # nobody misses tuple.count
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     epoch: int
-    proof: bytes = b""  # that it was given, for the replicas; empty: nobody needs it
+    proof: bytes = b""  # proves to replicas that the ticket was given; empty: not needed
 
     @property
     def end(self) -> Glsn:
@@ -345,12 +350,12 @@ class HandedOut:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The position was handed out, but nobody remembers with which ticket."""
+    """The position was handed out, but the sequencer has forgotten the ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """Positions from `end` on are not handed out, or not written."""
+    """Positions from `end` on are not handed out (sequencer) or not written (replica)."""
 
     end: Glsn
 
@@ -389,25 +394,26 @@ Answer: TypeAlias = (
     | Swapped
 )
 
-# Yields requests that are sent all at once, and gets their answers in the same order.
+# Yields requests that are sent concurrently, and receives their answers in the same order.
 Steps: TypeAlias = requests.Steps[list[ChainedAsk], list[Answer], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class NotWritten:
-    """Nothing is there, and nothing was when the operation began."""
+    """Nothing is written there, and nothing was when the operation began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Positions up to this one are gone."""
+    """Positions up to this one are trimmed."""
 
     position: Glsn
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Look for a newer projection and try again; it is unknown whether anything was written."""
+    """The operation was interrupted, and may have written something: get the newest projection and
+    try again."""
 
     reason: str
     epoch: int = 0  # the newest epoch seen; 0: none newer
@@ -419,7 +425,7 @@ Reading: TypeAlias = Found | NotWritten | Stop
 
 
 def stopped(answer: Answer) -> Stop:
-    """Return what an unexpected answer means for the caller of an operation."""
+    """Return the outcome of an operation that an unexpected answer ends."""
     match answer:
         case TrimmedTo(position):
             return Trimmed(position)
@@ -433,11 +439,11 @@ def stopped(answer: Answer) -> Stop:
 
 
 def first_stop(answers: Iterable[Answer], *expected: type[Answer]) -> Stop | None:
-    """Return the most telling of the answers that were not expected, if there are any."""
+    """Return the most informative outcome of the unexpected answers, if there are any."""
     stops = [stopped(answer) for answer in answers if not isinstance(answer, expected)]
     return min(stops, key=_is_vague, default=None)
 
 
 def _is_vague(stop: Stop) -> bool:
-    """Return whether it is less informative than a newer epoch."""
+    """Return whether the outcome names neither a trim nor a newer epoch."""
     return isinstance(stop, Interrupted) and not stop.epoch

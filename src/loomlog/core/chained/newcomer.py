@@ -1,7 +1,7 @@
 """Fill a replica that is not in force, or that forgot blocks, from another one. Pure.
 
-Blocks go from node to node, in parts. A newcomer is filled from the tail of a projection in force,
-while the log is in use: all that is there is decided.
+Blocks go from node to node, in parts. A newcomer is filled while the log is in use, from the tail
+of a projection in force, because all blocks at a tail are decided.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from loomlog.types import Glsn
 
 
 class Newcomer(NamedTuple):
-    """A replica that is going to join. It has all blocks of its chain below `copied`, where nothing
-    is open any more, except trimmed ones; but not if its node has crashed since."""
+    """A replica that is going to join.
+
+    It has all blocks of its chain below `copied`, where everything is decided, except trimmed ones.
+    If its node has crashed since, it may have forgotten some."""
 
     replica: Replica
     copied: Glsn
@@ -49,14 +51,14 @@ class Newcomer(NamedTuple):
     life: int = 0  # of its node when it was made; 0: not known
 
     def has_crashed(self, life: int) -> bool:
-        """Return whether it may have forgotten blocks, given the present life of its node."""
+        """Return whether its node has crashed since, given the node's present life."""
         return crashed_between(self.life, life)
 
 
 def create(
     projection: Projection, replica: Replica, life: int = 0
 ) -> Steps[Newcomer | Interrupted]:
-    """Create a replica that is going to join, on a node that has this life."""
+    """Create a replica that is going to join. `life` is that of its node."""
     [answer] = yield [Ask(replica, Create())]
     if not isinstance(answer, Done):
         return as_interrupted(stopped(answer))
@@ -65,7 +67,7 @@ def create(
 
 def decide_below(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
     """Decide all addresses from this one to the start of the epoch, so that each has a block at its
-    tail. This disturbs no writer: those of older epochs are fenced."""
+    tail. This disturbs no writers: those of older epochs are fenced."""
     decided = yield from _first_address(projection, address)
     while isinstance(decided, int) and decided < projection.start:
         decided = yield from _decide_some(projection, decided)
@@ -73,7 +75,7 @@ def decide_below(projection: Projection, address: Glsn) -> Steps[Glsn | Interrup
 
 
 def _first_address(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
-    """Return this address, or the next that is not trimmed."""
+    """Return the first address at or above this position that is not trimmed."""
     if address >= projection.start:
         return address
     outcome = yield from decide_at(projection, address)
@@ -88,8 +90,8 @@ def _first_address(projection: Projection, address: Glsn) -> Steps[Glsn | Interr
 
 
 def _decide_some(projection: Projection, address: Glsn) -> Steps[Glsn | Interrupted]:
-    """Advance as far as one listing of all tails allows, or by one block, or behind a trim that has
-    reached some of them."""
+    """Return the next address to decide: after the blocks in one listing of all tails, after one
+    decided block, or after a trim that has reached some tails."""
     request = List(projection.epoch, address, LIST_MAX)
     answers = yield [Ask(tail, request) for tail in projection.tails]
     ends: dict[Glsn, Glsn] = {}
@@ -121,8 +123,8 @@ def copy(
     last: Glsn = 0,
     note: Callable[[Newcomer], None] = _ignore,
 ) -> Steps[Newcomer | Interrupted]:
-    """Copy every block that the newcomer lacks, or all below `until`, but none that ends behind
-    `last`. `note` is called after each part with how far it got."""
+    """Copy the blocks that the newcomer lacks, all or those below `until`, except blocks that end
+    above `last`. `note` is called with the progress after each part."""
     more = True
     while more and (until is None or newcomer.copied < until):
         request = Pull(epoch, source, newcomer.copied, COPY_PART_BYTES, salvage, last)
@@ -139,7 +141,7 @@ def copy(
 
 
 def pull(replica: Replica, request: Pull) -> Steps[Answer]:
-    """Carry out a pull on the node of the newcomer: blocks go from node to node."""
+    """Carry out a pull, on the node of the newcomer."""
     fetch = Fetch(request.epoch, request.position, request.bytes_max, request.salvage, request.last)
     [fetched] = yield [Ask(request.source, fetch)]
     if not isinstance(fetched, Fetched):
@@ -155,7 +157,8 @@ def pull(replica: Replica, request: Pull) -> Steps[Answer]:
 
 
 def as_interrupted(outcome: Stop | NotWritten) -> Interrupted:
-    """Return why a step of an operation that knows nothing of trims did not succeed."""
+    """Return the outcome of a failed step as an interruption, for operations in which a trim is
+    one, too."""
     if isinstance(outcome, Interrupted):
         return outcome
     return Interrupted("the log was trimmed meanwhile")

@@ -1,6 +1,6 @@
-"""Decide what it costs a log of protocol `chained` if nodes are away. Pure.
+"""Predict what a `chained` log loses while nodes are down. Pure.
 
-Chains continue with the replicas that are left, if they are as many as appends need.
+Chains continue with the remaining replicas, provided that these are as many as appends need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from loomlog.types import NodeId
 
 
 def outage(chains: ChainsStanding, away: Collection[NodeId]) -> list[PartOutage]:
-    """Return the cost for each chain."""
+    """Return the outage of each chain."""
     projection = chains.projection
     parts = []
     for index in range(len(projection.chains)):

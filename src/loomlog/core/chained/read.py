@@ -1,23 +1,22 @@
-"""Read blocks, and fill holes: positions that were given to a writer and never written. Pure.
+"""Read blocks, and fill holes: positions that were handed out and never written. Pure.
 
-A block is read at the tail, in one round trip; a block on its way there is brought there first. The
-answer that nothing is written is given only after every replica of a chain has confirmed the epoch:
-a newer one would have sealed at least one of them, and may have written since.
+A block is read at the tail of its chain, in one round trip. A block that has not reached the tail
+is written down to it first. `NotWritten` is returned only after every replica of a chain has
+confirmed the epoch: a newer epoch would have sealed at least one of them.
 
-A hole is filled with junk at the address where its ticket begins, from the head down, in a race
-with the writer and other fillers: one of them gets the head, and the others bring its block down.
+A hole is filled with junk at the address where its ticket begins, from the head down. Fillers race
+with the writer and with each other: one block gets the head, and all of them write that one down.
 
-Only addresses are filled: where the log begins, or where a decided block ends. Tickets follow one
-another, and a new epoch begins behind all that was written; so a ticket begins there, or one
-of an older epoch that is over. A fill must not be longer than that ticket, or its end would lie
-within the next one, on another chain:
+Only addresses are filled: the beginning of the log, or the end of a decided block. Tickets are
+contiguous, and a new epoch begins above everything that was written; so a ticket begins at such an
+address, or one of an older epoch did. A fill must not be longer than that ticket: its end would lie
+within the next ticket, which may be on another chain. Its length is
 
-    below the start of the epoch    all tickets are void: up to the next block at any head
+    below the start of the epoch    up to the next block at any head: all tickets there are void
     in the epoch                    up to the end of the ticket, if that is remembered; else 1
 
-Where another chain lost its blocks, a hole must not cover what they were: there it ends where one
-of them may have begun. A place on the chain that lost them is filled up to the next block, and
-counts as lost.
+A hole must not cover addresses where another chain may have lost a block: it ends before the first
+of them. On the chain that lost blocks, junk extends up to the next block and counts as lost.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ from loomlog.types import Glsn
 
 
 def read(projection: Projection, address: Glsn) -> Steps[Reading]:
-    """Read the block at an address: the end of another block, or where the log begins."""
+    """Read the block at an address: the end of another block, or the beginning of the log."""
     return (yield from _read(projection, address, [projection.chain_of(address)]))
 
 
 def read_at(projection: Projection, position: Glsn) -> Steps[Reading]:
-    """Read the block that covers a position, wherever it begins. All tails are asked at once."""
+    """Read the block that covers a position, wherever it begins. Asks all tails at once."""
     return (yield from _read(projection, position, projection.chains))
 
 
@@ -87,7 +86,7 @@ def _read(projection: Projection, position: Glsn, chains: Sequence[Chain]) -> St
 
 
 def _complete(projection: Projection, found: Found, holders: set[Replica]) -> Steps[Reading]:
-    """Bring a block down to the tail of its chain, with what its writer told."""
+    """Write a block down to the tail of its chain, with the addresses that its writer reported."""
     chain = projection.chain_of(found.block.first)
     missing = [replica for replica in chain if replica not in holders]
     refusal = yield from write_down(projection.epoch, missing, found.block)
@@ -95,9 +94,10 @@ def _complete(projection: Projection, found: Found, holders: set[Replica]) -> St
 
 
 def find_tail(projection: Projection) -> Steps[Glsn | Stop]:
-    """Return the last position that is decided, or void because its epoch is over: everything
-    acknowledged is at or below it. It never falls, because a block at a tail is on every replica,
-    so each later epoch begins behind it."""
+    """Return the last position that is decided, or void because its epoch is over.
+
+    All acknowledged entries are at or below it. It never decreases: a block at a tail is on every
+    replica, so each later epoch begins above it."""
     if projection.closed:
         return projection.start - 1
     request, others = FindEnd(projection.epoch), projection.chains[0][:-1]
@@ -111,7 +111,8 @@ def find_tail(projection: Projection) -> Steps[Glsn | Stop]:
 
 
 def find_end(projection: Projection) -> Steps[Glsn | Stop]:
-    """Return the first position that was not handed out. It may fall if the sequencer is lost."""
+    """Return the first position that was not handed out. It may decrease if the sequencer is
+    lost."""
     if projection.closed:
         return projection.start
     [answer] = yield [Ask(Service.SEQUENCER, FindEnd(projection.epoch))]
@@ -123,8 +124,8 @@ def find_end(projection: Projection) -> Steps[Glsn | Stop]:
 
 
 def fill(projection: Projection, address: Glsn, *, certain: bool = False) -> Steps[Reading]:
-    """Fill an address with junk; return the block there, or NotWritten if not handed out.
-    `certain`: a decided block ends there."""
+    """Fill an address with junk. Return the block that is there, or NotWritten if the address is
+    not handed out. `certain`: a decided block ends at this address."""
     count = yield from _length(projection, address, certain)
     if not isinstance(count, int):
         return count
@@ -141,7 +142,7 @@ def fill(projection: Projection, address: Glsn, *, certain: bool = False) -> Ste
 
 
 def decide(projection: Projection, address: Glsn, *, certain: bool = False) -> Steps[Reading]:
-    """Read an address, and fill it if nothing is there."""
+    """Read an address, and fill it if it is empty."""
     outcome = yield from read(projection, address)
     if isinstance(outcome, NotWritten):
         outcome = yield from fill(projection, address, certain=certain)
@@ -149,7 +150,7 @@ def decide(projection: Projection, address: Glsn, *, certain: bool = False) -> S
 
 
 def decide_at(projection: Projection, position: Glsn) -> Steps[Reading]:
-    """Return the block that covers a position, after filling all holes up to it."""
+    """Return the block that covers a position, filling holes up to it if it is empty."""
     outcome = yield from read_at(projection, position)
     if not isinstance(outcome, NotWritten):
         return outcome
@@ -165,8 +166,8 @@ def decide_at(projection: Projection, position: Glsn) -> Steps[Reading]:
 
 
 def _length(projection: Projection, address: Glsn, certain: bool) -> Steps[int | NotWritten | Stop]:
-    """Return the length of the hole at an address; 0 if there is a block. A ticket that began
-    before a `certain` address was not used up by its writer, and will not be."""
+    """Return the length of the hole at an address; 0 if there is a block. If the address is
+    `certain`, a ticket that covers it may begin before it: its block is shorter than the ticket."""
     if address < projection.start:
         return (yield from _length_of_old(projection, address))
     if projection.closed:
@@ -185,15 +186,17 @@ def _length(projection: Projection, address: Glsn, certain: bool) -> Steps[int |
 
 
 def find_end_of_loss(projection: Projection, block: Block) -> Steps[Glsn | Stop]:
-    """Return the end of the loss that begins with this block. A fill has a limited length. A loss
-    that is longer is one of which nobody knows the extent: it may be too long to be filled."""
+    """Return the end of the loss that begins with this block of junk.
+
+    The length of a fill is limited, so a longer loss may consist of several. Its real extent is
+    unknown, and it may be too long to be filled completely."""
     end = least = block.end
     until = projection.lost_end(block.first)
     while block.count == REFERENCE_RECORDS_MAX and end < projection.start:
-        found = yield from _next_block(projection, end)
-        if not isinstance(found, int):
-            return found
-        end = found
+        begin = yield from _next_block(projection, end)
+        if not isinstance(begin, int):
+            return begin
+        end = begin
         if end < projection.start:
             outcome = yield from read(projection, end)
             if not isinstance(outcome, Found) or not projection.is_lost(outcome.block):
@@ -203,7 +206,7 @@ def find_end_of_loss(projection: Projection, block: Block) -> Steps[Glsn | Stop]
 
 
 def _next_block(projection: Projection, address: Glsn) -> Steps[Glsn | Stop]:
-    """Return where the first block at or behind an address begins, or the epoch."""
+    """Return where the first block at or above an address begins; at most the epoch's start."""
     request = List(projection.epoch, address, 1)
     answers = yield [Ask(head, request) for head in projection.heads]
     end = projection.start
@@ -224,7 +227,8 @@ def _length_of_old(projection: Projection, address: Glsn) -> Steps[int | Stop]:
 
 
 def _address_before(projection: Projection, position: Glsn) -> Steps[Glsn | Stop]:
-    """Return the last address at or before a position that is known for certain."""
+    """Return the last certain address at or before a position: a decided block ends there, or the
+    log begins."""
     request = Before(projection.epoch, position)
     answers = yield [Ask(head, request) for head in projection.heads]
     if (stop := first_stop(answers, Found, Missing)) is not None:
@@ -242,14 +246,15 @@ def _address_before(projection: Projection, position: Glsn) -> Steps[Glsn | Stop
         case NotWritten():
             return Interrupted("a block was there, and is not any more")
         case Trimmed(position=trimmed) if trimmed <= nearest.last < position:
-            return nearest.end  # it was decided: only decided blocks are trimmed
+            return nearest.end  # it was decided, because only decided blocks are trimmed
         case Trimmed():
             return Interrupted("the log was trimmed meanwhile")
     return outcome
 
 
 def write_down(epoch: int, replicas: Sequence[Replica], block: Block) -> Steps[Answer | None]:
-    """Write to one replica after the other. Return the answer that ended it early, or None."""
+    """Write a block to one replica after the other. Return the first answer that is not Stored, or
+    None."""
     for replica in replicas:
         [answer] = yield [Ask(replica, Write(epoch, block))]
         if not isinstance(answer, Stored):

@@ -1,31 +1,33 @@
 """Replace a projection by the next one, and fill replicas that join. Pure.
 
     seal every replica at the next epoch → those that answer stay → (copy the rest to a newcomer) →
-    compare-and-swap the projection → the new sequencer begins behind all that was found
+    compare-and-swap the projection → the new sequencer begins above everything that was found
 
-Unless nodes crashed, nothing is repaired on the way: readers of the new projection complete blocks
-and fill holes as always. So it takes two round trips, however long the log is.
+Unless nodes crashed, nothing is repaired here: readers of the new projection complete blocks and
+fill holes as always. So it takes two round trips, however long the log is.
 
-- One replica of each chain is enough. What was acknowledged is on each of them; what is on none of
-  them was not, and is not.
+- One replica of each chain is enough. Acknowledged blocks are on all of them. A block that is on
+  none of those that answer was not acknowledged, and never will be.
 - A replica may have forgotten blocks if its node crashed since the epoch began: its disk may have
-  confirmed writes that it did not make. It gets what the others have. If all have crashed, all are
-  waited for, within reason: one of them still has what was acknowledged. What is not waited for
-  any longer is noted as unheard, and compared when it is back (comparison.py).
-- A chain that becomes too short for appends gains little and depends on fewer disks. If it is not
-  known that its nodes are away, they may all be about to stop: what to do is decided again.
-- A replica that did not answer leaves: it may still take writes of the old epoch.
-- Two attempts at once seal the same epoch and write nothing to replicas in force; one wins the
-  swap. A newcomer of the other is given up: it may have blocks that are not decided.
-- A newcomer is filled from the tail of a projection in force, while the log is in use: all that
-  is there is decided. The last part is copied when that tail is sealed; if it is lost or another
-  epoch begins meanwhile, the newcomer waits. If its node crashes, it is given up.
-- A chain whose replicas are all lost or damaged begins again with a fresh one, which gets what
-  they, replicas that left and newcomers have. Positions below the start of the new epoch that no
-  block of any chain covers are lost for good. Replicas that left may have blocks that were decided
-  otherwise later, so of two blocks in one place the one that is copied first stays, also if the
-  other one is on another chain. Their junk does not count: something that is lost may have taken
-  its place.
+  confirmed writes that it lost. It gets these blocks from the others. If all that answer have
+  crashed, the others are waited for as long as is reasonable, because one of them may still have
+  what was acknowledged. A replica that is not waited for any longer is recorded as unheard, and
+  compared when it is back (comparison.py).
+- A chain that becomes too short for appends gains little, and depends on fewer disks. So if nodes
+  unexpectedly do not answer, perhaps because the whole cluster is stopping, the epoch is not begun
+  and the next step is decided again (`Goal.short`).
+- A replica that did not answer leaves, because it may still accept writes of the old epoch.
+- Two concurrent attempts seal the same epoch and write nothing to replicas in force; one wins the
+  swap. The other one's newcomer is given up: it may have blocks that are not decided.
+- A newcomer is filled while the log is in use, from the tail of a projection in force, because all
+  blocks there are decided. The last part is copied after that tail is sealed. If the tail is lost
+  or another epoch begins meanwhile, the newcomer waits. If its own node crashes, it is given up.
+- A chain whose replicas are all lost or damaged begins again with a fresh one, which gets the
+  blocks that they, replicas that left, and newcomers still have. Positions below the start of the
+  new epoch that no block of any chain covers are lost for good. Replicas that left may have blocks
+  in places that later went to others. So where two blocks overlap, even on different chains, the
+  one that is copied first stays. Their junk does not count: a block may have been decided in its
+  place and lost.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
-from loomlog.core.backoff import Backoff
 from loomlog.core.chained.chain import Chain, Projection, Replica, Unheard
 from loomlog.core.chained.lost_blocks import (
     find_additions,
@@ -61,13 +62,13 @@ from loomlog.core.chained.messages import (
     Trim,
     first_stop,
 )
-from loomlog.core.chained.newcomer import Newcomer, as_interrupted, copy, create, decide_below
+from loomlog.core.chained.newcomer import Newcomer, as_interrupted, copy, create
 from loomlog.core.chained.replica import NOT_HERE
 from loomlog.core.requests import Ask, Service
 from loomlog.limits import POSITION_MAX
 from loomlog.types import Glsn, NodeId
 
-# An upper bound, if blocks may be lost and the number of positions handed out is unknown.
+# An upper bound, used if blocks may be lost and it is unknown how many positions were handed out.
 HANDED_OUT_MAX: Final = 1 << 40
 
 
@@ -77,90 +78,27 @@ class Goal(NamedTuple):
     leaving: frozenset[NodeId] = frozenset()
     newcomer: Newcomer | None = None
     close: bool = False
-    unfit: frozenset[Replica] = frozenset()  # leave, too: their data is not what it should be
+    unfit: frozenset[Replica] = frozenset()  # leave, because blocks are missing or damaged
     fresh: tuple[Replica, ...] = ()  # one for each chain without a whole replica
-    older: tuple[Replica, ...] = ()  # of those chains and not in force; believed in this order
+    older: tuple[Replica, ...] = ()  # of those chains, and not in force; most trustworthy first
     damaged: frozenset[Replica] = frozenset()  # unfit, but they know which blocks there were
-    moved: frozenset[Replica] = frozenset()  # leave, too: others have taken their places
+    moved: frozenset[Replica] = frozenset()  # leave, because others have replaced them
     short: bool = True  # chains may become shorter than appends need
-    forgotten: tuple[range, ...] = ()  # blocks that are proved to be lost
-    # Called when all that answer of a chain have crashed, and others do not answer. Return whether
-    # to continue without those.
+    forgotten: tuple[range, ...] = ()  # blocks that are proven to be lost
+    # Called when all replicas of a chain that answer have crashed, and others do not answer.
+    # Returns whether to continue without those.
     do_without: Callable[[], bool] = lambda: False
     filling: Callable[[], None] = lambda: None  # called before the newcomer gets the last part
 
-
-CATCH_UP_S: Final = 0.3  # what arrives in this time is copied while appends wait
-EPOCHS_MAX: Final = 5  # begun to make the rest that small
-ATTEMPTS_MAX: Final = 8  # without any progress; then another node is looked for
-RETRY: Final = Backoff(0.1, 2.0)
-
-
-class Admission:
-    """Fills a newcomer, over as many epochs as that takes, until it may join. An interrupted copy
-    continues where it ended."""
-
-    def __init__(self, newcomer: Newcomer) -> None:
-        self.newcomer = newcomer
-        self._epochs = 0
-        self._has_last_part = False  # or some of it
-        self._attempts = 0  # that failed since it had copied this much:
-        self._copied_before = newcomer.copied
-
-    def catch_up(self, projection: Projection) -> Steps[Interrupted | None]:
-        """Copy everything below the start of the epoch from the tail."""
-        decided = yield from decide_below(projection, self.newcomer.copied)
-        if isinstance(decided, Interrupted):
-            return decided
-
-        def note(newcomer: Newcomer) -> None:
-            # Blocks above were copied, too, but something between them may still be open.
-            self.newcomer = newcomer._replace(copied=min(newcomer.copied, decided))
-
-        tail = projection.chains[self.newcomer.replica.chain][-1]
-        filled = yield from copy(projection.epoch, tail, self.newcomer, decided, note=note)
-        if isinstance(filled, Interrupted):
-            return filled
-        self.newcomer = filled._replace(copied=decided)
-        return None
-
-    def next_goal(self, took_s: float) -> Goal:
-        """Return the goal of the next epoch, given how long it took to catch up. What is left is
-        copied while appends wait; if that is much, catch up again in another epoch first."""
-        if took_s <= CATCH_UP_S or self._epochs == EPOCHS_MAX:
-            return Goal(newcomer=self.newcomer, short=False, filling=self._fill)
-        self._epochs += 1
-        return Goal(short=False)
-
-    def _fill(self) -> None:
-        self._has_last_part = True
-
-    def problem(self, life: int) -> str:
-        """Return why the newcomer cannot join any more, given the present life of its node; "" if
-        it can."""
-        crashed = self.newcomer.has_crashed(life)
-        return (
-            f"node {self.newcomer.replica.node_id} crashed while it was filled" if crashed else ""
-        )
-
-    def retry_delay_s(self) -> float | None:
-        """Return when to try again after a failure; None: it is hopeless."""
-        if self._has_last_part:
-            return None
-        has_progressed = self.newcomer.copied > self._copied_before
-        self._attempts = 0 if has_progressed else self._attempts + 1
-        self._copied_before = self.newcomer.copied
-        return RETRY.delay_s(self._attempts) if self._attempts < ATTEMPTS_MAX else None
-
-    def percent(self, projection: Projection) -> int:
-        """Return how much of its chain the newcomer has."""
-        copied, whole = self.newcomer.copied - projection.first, projection.start - projection.first
-        return min(100, 100 * max(0, copied) // max(1, whole))
+    @property
+    def lost_chains(self) -> set[int]:
+        """The chains that begin again."""
+        return {replica.chain for replica in self.fresh}
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """The projection is in force; the caller makes its sequencer."""
+    """This projection is in force; the caller creates its sequencer."""
 
     projection: Projection
 
@@ -182,58 +120,29 @@ def reconfigure(
     sequencer: int,
     stop_sequencer: Callable[[bool], Glsn] = lambda did_without: 0,
 ) -> Steps[Ending]:
-    """Replace a projection that is in force. `sequencer` belongs to this attempt alone.
-    `stop_sequencer` is called when nothing can be written in the old epoch any more, with whether
-    the new one does without replicas that may have what all others forgot. It returns the
-    `least_start` of the new one, so that the end of the log does not fall."""
+    """Replace a projection that is in force. `sequencer` is the id of this attempt's sequencer.
+
+    `stop_sequencer` is called when nothing can be written in the old epoch any more. Its argument
+    is whether the new epoch begins without replicas that may have blocks which all others forgot.
+    It returns the `least_start` of the new epoch, so that the end of the log does not decrease."""
     epoch = projection.epoch + 1
     newcomer = goal.newcomer
     if newcomer is not None and _is_behind(projection, newcomer):
         return Interrupted("another epoch began since the newcomer was filled")
-    replicas = [*projection.replicas, *([newcomer.replica] if newcomer else [])]
-    lost = {replica.chain for replica in goal.fresh}
-    answers = yield [Ask(r, Seal(epoch, salvage=r.chain in lost)) for r in replicas]
-    if any(isinstance(answer, EpochOver) for answer in answers):
-        return (yield from _adopt(projection))
-    if goal.older:
-        replicas += goal.older
-        answers += yield [Ask(r, Seal(epoch, salvage=True)) for r in goal.older]
-    seals = _seals(replicas, answers)
-    for replica, answer in zip(replicas, answers, strict=True):
-        if replica.chain in lost and not _is_certain(replica, answer, goal):
-            return Interrupted(
-                f"what node {replica.node_id} has left of chain {replica.chain} is not known yet"
-            )
-    absent: list[Replica] = []
-    for index, chain in enumerate(projection.chains):
-        if index not in lost:
-            missed = yield from _remind(projection, chain, seals, goal)
-            if isinstance(missed, Interrupted):
-                return missed
-            absent += missed
-    chains = [_staying(chain, seals, goal) for chain in projection.chains]
-    for fresh in goal.fresh:
-        chains[fresh.chain] = (fresh,)
-    filled = newcomer.replica.chain if newcomer else None
-    for index, chain in enumerate(chains):
-        if not chain and index != filled:
-            return Interrupted(_why_none_stays(projection, index, seals))
-    if not goal.short:
-        for index, (before, after) in enumerate(zip(projection.chains, chains, strict=True)):
-            if len(after) < min(len(before), projection.least):
-                return Interrupted(f"fewer replicas of chain {index} answered than are there")
+    seals = yield from _seal(projection, goal)
+    if not isinstance(seals, dict):
+        return seals
+    absent = yield from _repair_crashed(projection, seals, goal)
+    if isinstance(absent, Interrupted):
+        return absent
+    chains = _next_chains(projection, seals, goal)
+    if isinstance(chains, Interrupted):
+        return chains
     if newcomer is not None:
-        index = newcomer.replica.chain
-        tail = projection.chains[index][-1]
-        if tail not in seals or newcomer.replica not in seals:
-            return Interrupted("the newcomer or the replica it is copied from did not answer")
-        if newcomer.has_crashed(seals[newcomer.replica].life):
-            return Interrupted(f"node {newcomer.replica.node_id} crashed while it was filled")
-        goal.filling()
-        problem = yield from _fill_up(tail, newcomer, seals, epoch)
+        problem = yield from _fill_up(projection, newcomer, seals, goal)
         if problem is not None:
             return problem
-        chains[index] += (newcomer.replica,)
+        chains[newcomer.replica.chain] += (newcomer.replica,)
     restored = yield from _restore_chains(projection, goal, chains, seals, epoch)
     if isinstance(restored, Interrupted):
         return restored
@@ -258,9 +167,48 @@ def reconfigure(
     return (yield from _swap(projection, new, _unheard(projection, absent, new)))
 
 
+def _seal(
+    projection: Projection, goal: Goal
+) -> Steps[dict[Replica, SealedAt] | Adopted | Interrupted]:
+    """Seal all replicas at the next epoch. Return the seals of those that answered."""
+    epoch, lost, newcomer = projection.epoch + 1, goal.lost_chains, goal.newcomer
+    replicas = [*projection.replicas, *([newcomer.replica] if newcomer else [])]
+    answers = yield [Ask(r, Seal(epoch, salvage=r.chain in lost)) for r in replicas]
+    if any(isinstance(answer, EpochOver) for answer in answers):
+        return (yield from _adopt(projection))
+    if goal.older:
+        replicas += goal.older
+        answers += yield [Ask(r, Seal(epoch, salvage=True)) for r in goal.older]
+    for replica, answer in zip(replicas, answers, strict=True):
+        if replica.chain in lost and not _is_certain(replica, answer, goal):
+            return Interrupted(
+                f"what node {replica.node_id} has left of chain {replica.chain} is not known yet"
+            )
+    pairs = zip(replicas, answers, strict=True)
+    return {replica: answer for replica, answer in pairs if isinstance(answer, SealedAt)}
+
+
+def _next_chains(projection: Projection, seals: Seals, goal: Goal) -> list[Chain] | Interrupted:
+    """Return the chains of the next epoch, without the newcomer."""
+    chains = [_staying(chain, seals, goal) for chain in projection.chains]
+    for fresh in goal.fresh:
+        chains[fresh.chain] = (fresh,)
+    filled = goal.newcomer.replica.chain if goal.newcomer else None
+    for index, chain in enumerate(chains):
+        if not chain and index != filled:
+            return Interrupted(_why_none_stays(projection, index, seals))
+    if not goal.short:
+        for index, (before, after) in enumerate(zip(projection.chains, chains, strict=True)):
+            if len(after) < min(len(before), projection.least):
+                return Interrupted(f"fewer replicas of chain {index} answered than are there")
+    return chains
+
+
 def _unheard(projection: Projection, absent: list[Replica], new: Projection) -> tuple[Unheard, ...]:
-    """Return the absent replicas. If one before them is not, that one had all their blocks, and
-    what it lacks it has forgotten. Else what they alone have may have been in flight."""
+    """Return the absent replicas as unheard.
+
+    If a replica before it in the chain answered, that one once had all blocks of the absent one.
+    Otherwise blocks that only the absent one has may have been in flight."""
     first = {r for c in projection.chains for r in takewhile(absent.__contains__, c)}
     decided = {r: projection.decided if r in first else POSITION_MAX for r in absent}
     return tuple(Unheard(replica, new.epoch, new.start, decided[replica]) for replica in absent)
@@ -271,8 +219,10 @@ def _is_behind(projection: Projection, newcomer: Newcomer) -> bool:
 
 
 def _decided(projection: Projection, goal: Goal, seals: Seals, start: Glsn) -> Glsn:
-    """Return below which position all replicas of a chain have the same blocks. All was decided
-    that newcomers got before this epoch. If all have crashed, they have exchanged what they had."""
+    """Return the position below which all replicas of a chain have the same blocks.
+
+    Everything that newcomers got before this epoch was decided. If all replicas have crashed, they
+    have exchanged their blocks."""
     if goal.newcomer is not None:
         return max(projection.decided, goal.newcomer.copied)
     answered = [_answered(projection, chain, seals, goal) for chain in projection.chains]
@@ -282,13 +232,13 @@ def _decided(projection: Projection, goal: Goal, seals: Seals, start: Glsn) -> G
 def _answered(
     projection: Projection, chain: Chain, seals: Seals, goal: Goal
 ) -> tuple[list[Replica], list[Replica]]:
-    """Return the replicas that are there, and which of them have crashed."""
+    """Return the fit replicas that answered, and which of them have crashed."""
     there = [replica for replica in chain if replica in seals and replica not in goal.unfit]
     return there, [r for r in there if seals[r].life != projection.life_of(r.node_id)]
 
 
 def _lives(chains: list[Chain], seals: Seals) -> tuple[tuple[NodeId, int], ...]:
-    """Return the life in which each node was sealed; if it crashed meanwhile, the earlier one."""
+    """Return the life in which each node was sealed; the earlier one if it crashed meanwhile."""
     lives: dict[NodeId, int] = {}
     for replica in sorted(replica for chain in chains for replica in chain):
         life = seals[replica].life
@@ -296,12 +246,26 @@ def _lives(chains: list[Chain], seals: Seals) -> tuple[tuple[NodeId, int], ...]:
     return tuple(lives.items())
 
 
-def _remind(
+def _repair_crashed(
+    projection: Projection, seals: Seals, goal: Goal
+) -> Steps[list[Replica] | Interrupted]:
+    """Give crashed replicas back the blocks that they may have forgotten. Return the absent
+    replicas of chains of which all others have crashed."""
+    absent: list[Replica] = []
+    for index, chain in enumerate(projection.chains):
+        if index not in goal.lost_chains:
+            missed = yield from _repair_chain(projection, chain, seals, goal)
+            if isinstance(missed, Interrupted):
+                return missed
+            absent += missed
+    return absent
+
+
+def _repair_chain(
     projection: Projection, chain: Chain, seals: Seals, goal: Goal
 ) -> Steps[list[Replica] | Interrupted]:
-    """Give the replicas of a chain back what they may have forgotten. First upwards: what a replica
-    has was on all before it. Then downwards: that completes blocks, as readers do. Return the
-    replicas that are not there, if all others may have forgotten something."""
+    """Do this for one chain. Copy upwards first, because each replica's blocks were also on all
+    before it; then downwards, which completes blocks, as readers do."""
     there, crashed = _answered(projection, chain, seals, goal)
     absent: list[Replica] = []
     if not crashed:
@@ -344,10 +308,12 @@ def least_start(
     *,
     did_without: bool = False,
 ) -> Glsn:
-    """Return where the next epoch may start at the least: behind what was `handed_out` (0: another
-    term did that, and it is unknown), and behind the trim of the log, or its entries would be lost.
-    If a chain loses all its blocks, or all that answer may have forgotten some, leave room for all
-    that may have been handed out."""
+    """Return the lowest possible start of the next epoch.
+
+    It is above everything that was handed out (`handed_out` is 0 if another term did that, and it
+    is unknown), and above the trim of the log, or new entries would be trimmed. If a chain loses
+    all its blocks, or all replicas that answered may have forgotten some, it leaves room for
+    everything that may have been handed out."""
     if projection.closed:
         return handed_out
     lost = [r for r in goal.fresh if not goal.damaged.intersection(projection.chains[r.chain])]
@@ -363,8 +329,8 @@ def _restore_chains(
     seals: dict[Replica, SealedAt],
     epoch: int,
 ) -> Steps[dict[int, list[range]] | Interrupted]:
-    """Make the fresh replicas from what remains of their chains, and seal them. Return what each
-    may have lost, if it was handed out."""
+    """Create the fresh replicas from what remains of their chains, and seal them. Return, for each
+    chain, the positions that it may have lost, if they were handed out."""
     if not goal.fresh:
         return {}
     newcomers = {}
@@ -394,7 +360,7 @@ def _restore_chains(
         if not isinstance(gaps, list):
             return as_interrupted(gaps)
         lost = {chain: overlaps(gaps, before) for chain, before in lost.items()}
-    if first > projection.first:  # a block that is trimmed in part may be lost
+    if first > projection.first:  # a block that was trimmed in part may be lost
         at_trim = [gap for gaps in lost.values() for gap in gaps if gap.start == first]
         lost = {index: lost.get(index, at_trim) for index in range(len(chains))}
     return lost
@@ -403,7 +369,7 @@ def _restore_chains(
 def _restore_chain(
     projection: Projection, fresh: Replica, seals: dict[Replica, SealedAt], epoch: int
 ) -> Steps[Newcomer | Interrupted]:
-    """Make a replica from what remains on the replicas in force of its chain."""
+    """Create a replica from what remains on the replicas of its chain that are in force."""
     newcomer = yield from create(projection, fresh)
     if isinstance(newcomer, Interrupted):
         return newcomer
@@ -421,7 +387,7 @@ def _restore_chain(
 def _add(
     epoch: int, source: Replica, newcomer: Newcomer, heads: list[Replica], first: Glsn
 ) -> Steps[Interrupted | None]:
-    """Copy the blocks of a replica that left, where no chain has any."""
+    """Copy blocks of a replica that left, where no chain has a block."""
     gaps = yield from find_gaps(epoch, heads, first)
     if not isinstance(gaps, list):
         return as_interrupted(gaps)
@@ -437,7 +403,7 @@ def _add(
 
 
 def _is_certain(replica: Replica, answer: Answer, goal: Goal) -> bool:
-    """Return whether a replica of a lost chain has said what it has left, or never will."""
+    """Return whether a replica of a lost chain has answered what it has left, or never will."""
     is_settled = isinstance(answer, SealedAt) or answer == NOT_HERE
     return is_settled or replica.node_id in goal.leaving
 
@@ -449,25 +415,26 @@ def _why_none_stays(projection: Projection, index: int, seals: Seals) -> str:
     return f"no replica of chain {index} answered that may stay: start node {' or '.join(silent)}"
 
 
-def _seals(replicas: list[Replica], answers: list[Answer]) -> dict[Replica, SealedAt]:
-    pairs = zip(replicas, answers, strict=True)
-    return {replica: answer for replica, answer in pairs if isinstance(answer, SealedAt)}
-
-
 def _staying(chain: Chain, seals: Seals, goal: Goal) -> Chain:
     gone = (
         goal.unfit | goal.moved | {r for r in chain if r.node_id in goal.leaving or r not in seals}
     )
-    if goal.newcomer is not None:  # a node has one replica of a chain: two are lost together
+    if goal.newcomer is not None:  # a node has only one replica of a chain: it would lose both
         joins = goal.newcomer.replica
         gone |= {r for r in chain if (r.node_id, r.chain) == (joins.node_id, joins.chain)}
     return tuple(replica for replica in chain if replica not in gone)
 
 
 def _fill_up(
-    tail: Replica, newcomer: Newcomer, seals: Seals, epoch: int
+    projection: Projection, newcomer: Newcomer, seals: Seals, goal: Goal
 ) -> Steps[Interrupted | None]:
-    """Copy what reached the tail since the newcomer was filled. Both are sealed by now."""
+    """Copy the blocks that reached the tail since the newcomer was filled. Both are sealed now."""
+    epoch, tail = projection.epoch + 1, projection.chains[newcomer.replica.chain][-1]
+    if tail not in seals or newcomer.replica not in seals:
+        return Interrupted("the newcomer or the replica it is copied from did not answer")
+    if newcomer.has_crashed(seals[newcomer.replica].life):
+        return Interrupted(f"node {newcomer.replica.node_id} crashed while it was filled")
+    goal.filling()
     filled = yield from copy(epoch, tail, newcomer)
     if isinstance(filled, Interrupted):
         return filled

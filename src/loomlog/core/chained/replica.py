@@ -1,7 +1,7 @@
-"""Decide what a replica answers, and what it changes. Pure.
+"""Decide the answers of a replica, and the changes to its store. Pure.
 
-A change must be durable before the answer is given and before it can be read: readers carry what
-they find down the chain.
+A change must be durable before the answer is sent, and before readers can see it: they write the
+blocks that they find down the chain.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from loomlog.types import Glsn
 class Standing(NamedTuple):
     """The durable state of a replica besides its blocks."""
 
-    epoch: int = 0  # that it is sealed at, and serves; 0: none yet
-    trimmed: Glsn = 0  # all up to here is gone
-    written: int = 0  # the newest epoch that it took a block in: it was in that projection
+    epoch: int = 0  # the epoch at which it is sealed, and which it serves; 0: none yet
+    trimmed: Glsn = 0  # everything up to here is trimmed
+    written: int = 0  # the newest epoch in which it stored a block; it was in that projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,8 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Store with a block that is there which blocks were acknowledged, besides what is known of
-    it."""
+class SetAcknowledged:
+    """Replace `Block.acknowledged` of a stored block."""
 
     extent: Extent
     latest_us: int
@@ -79,14 +78,15 @@ class Gone:
     """Delete the replica and its blocks."""
 
 
-Change: TypeAlias = Put | Tell | Standing | Gone  # a standing that trims more takes blocks along
+# A Standing with a higher trim also deletes the blocks up to there.
+Change: TypeAlias = Put | SetAcknowledged | Standing | Gone
 
 
 class Blocks(Protocol):
     """The blocks of a replica. They do not overlap."""
 
     def find(self, position: Glsn) -> Extent | None:
-        """Return the first block that ends behind `position`: it covers it or comes next."""
+        """Return the first block that ends above `position`: it covers it, or is the next one."""
 
     def find_before(self, position: Glsn) -> Extent | None:
         """Return the last block that ends at or before `position`."""
@@ -94,7 +94,7 @@ class Blocks(Protocol):
     def last(self) -> Extent | None: ...
 
     def scan(self, position: Glsn, blocks_max: int) -> list[Extent]:
-        """Yield blocks from `find(position)` on, in order."""
+        """Return blocks from `find(position)` on, in order."""
 
     def load(self, extent: Extent) -> Block:
         """Return the block; raise Corrupt if it is damaged."""
@@ -103,23 +103,23 @@ class Blocks(Protocol):
         """Return the timestamp of the youngest entry of the block."""
 
     def size_of(self, extent: Extent) -> int:
-        """Return the bytes of the block's batch."""
+        """Return the size of the block's batch in bytes; 0 for junk."""
 
     def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
-        """Return the addresses that were told with the block."""
+        """Return `Block.acknowledged` of the block."""
 
 
 Decision: TypeAlias = tuple[Answer, tuple[Change, ...]]
 
 FETCH_BLOCKS_MAX: Final = 256  # in one answer, however small they are
-REACH: Final = 1 << 32  # positions behind what is known to be handed out; a block is shorter
+REACH: Final = 1 << 32  # how far above the known positions a block may be; far more than a block
 DAMAGED: Final = Refused("blocks of this replica cannot be read: its disk is damaged")
 FORGETFUL: Final = Refused("this node crashed, and may have forgotten blocks: a new epoch begins")
 NOT_HERE: Final = Refused("this replica is not here: its disk was lost, or it was removed")
 
 
 def decide(request: Request, standing: Standing | None, blocks: Blocks) -> Decision:
-    """Return the answer, and the changes that must be durable before it is given."""
+    """Return the answer, and the changes that must be durable before it is sent."""
     if standing is None:
         return _decide_without(request)
     if isinstance(request, Write):
@@ -191,38 +191,40 @@ def look_up(request: Request, standing: Standing | None, blocks: Blocks) -> Answ
 def _check_epoch(epoch: int, standing: Standing) -> Answer | None:
     if epoch < standing.epoch:
         return EpochOver(standing.epoch)
-    if epoch > standing.epoch:  # it was sealed before that epoch began, and forgot
+    if epoch > standing.epoch:  # it was sealed before that epoch began, and has forgotten it
         return Refused(f"this replica was never sealed at epoch {epoch}")
     return None
 
 
 def _acknowledge(addresses: tuple[Glsn, ...], standing: Standing, blocks: Blocks) -> Decision:
-    """Store it with each block itself. Blocks that are trimmed are left out. A trim in the same
-    commit has not removed its blocks yet, and a row that came after it would stay."""
+    """Store with each of these blocks its own address.
+
+    Trimmed blocks are left out, even if they are still in the table: a trim of the same commit has
+    not deleted them yet, and a row written after it would stay."""
     answer: Answer = Done()
     changes: list[Change] = []
     for address in addresses:
         extent = blocks.find(address)
         if extent is not None and extent.first == address and blocks.size_of(extent):
             if extent.last > standing.trimmed:
-                changes += _tell(extent, (address,), blocks, ACKNOWLEDGED_MAX + 1)
+                changes += _add_acknowledged(extent, (address,), blocks, ACKNOWLEDGED_MAX + 1)
         elif address > standing.trimmed:
             answer = Missing(standing.trimmed)
     return answer, tuple(changes)
 
 
-def _tell(
+def _add_acknowledged(
     extent: Extent, addresses: tuple[Glsn, ...], blocks: Blocks, most: int
 ) -> tuple[Change, ...]:
-    """Return what stores these addresses with a block, besides those that are, but not more than
-    `most`: a writer may send its block again and again, each time with others."""
+    """Return the change that adds addresses to `Block.acknowledged` of a stored block. It keeps at
+    most `most`, because a writer may send its block repeatedly, each time with other addresses."""
     if not addresses:
         return ()
-    known = blocks.acknowledged_in(extent)
-    told = (*known, *(address for address in addresses if address not in known))[:most]
-    if len(told) <= len(known):
+    stored = blocks.acknowledged_in(extent)
+    merged = (*stored, *(address for address in addresses if address not in stored))[:most]
+    if len(merged) <= len(stored):
         return ()
-    return (Tell(extent, blocks.latest_us(extent), blocks.size_of(extent), told),)
+    return (SetAcknowledged(extent, blocks.latest_us(extent), blocks.size_of(extent), merged),)
 
 
 def _trim(position: Glsn, standing: Standing) -> Decision:
@@ -262,8 +264,8 @@ def _store(block: Block, standing: Standing, blocks: Blocks) -> Decision:
     if extent is None or extent.first > block.last:
         return Stored(), (Put(block),)
     if extent == block.extent and blocks.load(extent).is_same(block):
-        # A reader may have brought it.
-        return Stored(), _tell(extent, block.acknowledged, blocks, ACKNOWLEDGED_MAX)
+        # A reader may have written it first, without these addresses.
+        return Stored(), _add_acknowledged(extent, block.acknowledged, blocks, ACKNOWLEDGED_MAX)
     return Written(), ()
 
 
@@ -281,8 +283,8 @@ def _read(request: Read, standing: Standing, blocks: Blocks) -> Answer:
     found = _found(extent, standing, blocks)
     if extent is None or not request.with_acknowledged or not isinstance(found, Found):
         return found
-    told = blocks.acknowledged_in(extent)[-ACKNOWLEDGED_MAX:]  # a request takes no more
-    return Found(found.block._replace(acknowledged=told))
+    acknowledged = blocks.acknowledged_in(extent)[-ACKNOWLEDGED_MAX:]  # the limit of a request
+    return Found(found.block._replace(acknowledged=acknowledged))
 
 
 def _list(request: List, blocks: Blocks) -> Listed:
@@ -294,23 +296,23 @@ def _list(request: List, blocks: Blocks) -> Listed:
         for index, extent in enumerate(listed):
             if blocks.latest_us(extent) >= before_us:
                 return Listed(listed[:index], more=False, young=extent.first)
-    told: tuple[Glsn, ...] = ()
+    acknowledged: tuple[Glsn, ...] = ()
     if request.with_acknowledged:
-        told = tuple(chain.from_iterable(map(blocks.acknowledged_in, listed)))
-    return Listed(listed, more=len(extents) > request.blocks_max, acknowledged=told)
+        acknowledged = tuple(chain.from_iterable(map(blocks.acknowledged_in, listed)))
+    return Listed(listed, more=len(extents) > request.blocks_max, acknowledged=acknowledged)
 
 
 def _without_junk(request: List, scanned: list[Extent], blocks: Blocks) -> list[Extent]:
-    """Return more than the request asks for, if there are."""
-    found = [extent for extent in scanned if blocks.size_of(extent)]
-    while len(found) <= request.blocks_max < len(scanned):
+    """Return more than `blocks_max` blocks without junk, if there are that many."""
+    kept = [extent for extent in scanned if blocks.size_of(extent)]
+    while len(kept) <= request.blocks_max < len(scanned):
         scanned = blocks.scan(scanned[-1].end, request.blocks_max + 1)
-        found += [extent for extent in scanned if blocks.size_of(extent)]
-    return found
+        kept += [extent for extent in scanned if blocks.size_of(extent)]
+    return kept
 
 
 def _measure(request: Measure, blocks: Blocks) -> MeasuredBlocks:
-    """Count a block where it begins: a piece that begins within one does not count it."""
+    """Measure blocks by their first positions: a block that began earlier does not count."""
     extents = blocks.scan(request.position, request.blocks_max + 1)
     through = request.last
     if len(extents) > request.blocks_max:
@@ -322,7 +324,7 @@ def _measure(request: Measure, blocks: Blocks) -> MeasuredBlocks:
 def _fetch(request: Fetch, blocks: Blocks) -> Fetched:
     fetched: list[Block] = []
     size, position, more = 0, request.position, True
-    while more and not fetched:  # all of a part may be damaged
+    while more and not fetched:  # all blocks of a scan may be damaged
         extents = blocks.scan(position, FETCH_BLOCKS_MAX)
         more = len(extents) == FETCH_BLOCKS_MAX
         for extent in extents:

@@ -1,10 +1,10 @@
-"""The sequencer hands out the positions of one epoch. Pure; nothing of it is stored.
+"""The sequencer hands out the positions of one epoch. Pure; its state is not stored.
 
-A projection has one, made once by the party that made the projection: when it is lost, its epoch is
-over. A second one of the same epoch could hand out positions that overlap with tickets of the
-first, unnoticed, on other chains.
+A projection has exactly one, created by the party that made the projection. If it is lost, its
+epoch is over: a second sequencer of the same epoch could hand out positions that overlap with
+tickets of the first, and because they may be on different chains nobody would notice.
 
-While a chain has fewer replicas than appends need, it hands out nothing.
+It hands out nothing while a chain has fewer replicas than appends need.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from loomlog.errors import InvalidArgument
 from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Glsn
 
-TICKETS_REMEMBERED: Final = 100_000  # to know the length of a hole: a few MB
+TICKETS_REMEMBERED: Final = 100_000  # for the lengths of holes; takes a few MB
 
 NOT_YET: Final = Refused("positions are not handed out yet, or not any more: try again soon")
 
 
 class Sequencer:
-    """Hands out positions from the start of its projection. It remembers the newest tickets, so
-    that a hole can be filled as a whole; older holes are filled position by position. It also
-    remembers which writers, of an older release, cannot show the proofs of their tickets."""
+    """Hands out positions from the start of its projection.
+
+    It remembers the newest tickets, so that a hole can be filled as a whole; older holes are filled
+    position by position. It also remembers the tickets of writers of an older release, which cannot
+    show proofs."""
 
     def __init__(self, projection: Projection, remembered: int = TICKETS_REMEMBERED) -> None:
         if projection.closed:
@@ -49,8 +51,8 @@ class Sequencer:
         shortages = filter(None, map(projection.shortage, range(len(projection.chains))))
         self._shortage = next(shortages, "")
         self._remembered = remembered
-        self._firsts: list[Glsn] = []  # of the tickets that are remembered
-        self._unproven: set[Glsn] = set()  # the firsts of those whose writers show no proofs
+        self._firsts: list[Glsn] = []  # of the remembered tickets
+        self._unproven: set[Glsn] = set()  # of those whose writers show no proofs
 
     def next(self, count: int, proves: bool = True) -> Ticket:
         ticket = Ticket(self.end, count, self.epoch)
@@ -64,7 +66,7 @@ class Sequencer:
         return ticket
 
     def is_unproven(self, ticket: Ticket) -> bool:
-        """Return whether the writer of a ticket that is remembered will not show its proof."""
+        """Return whether a ticket is remembered as one whose writer will show no proof."""
         return ticket.first in self._unproven
 
     def answer(self, request: Request) -> Answer:
@@ -100,8 +102,8 @@ class Sequencer:
 
 
 def answer_without_sequencer(projection: Projection | None, request: Request) -> Answer:
-    """Answer for a projection whose sequencer does not run. A closed one never has another: all
-    that was handed out is below its start."""
+    """Answer for a projection without a running sequencer. A closed projection never gets one; all
+    positions that were handed out are below its start."""
     if projection is None or not projection.closed or not isinstance(request, FindEnd):
         return NOT_YET
     if request.epoch < projection.epoch:

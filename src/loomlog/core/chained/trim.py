@@ -1,12 +1,12 @@
-"""Trim the oldest positions; find where a time begins, and measure, to trim by age and size. Pure.
+"""Trim the oldest positions, and find out how far to trim by age and size. Pure.
 
-Only positions up to a decided block are trimmed, so that a log never begins within a hole, where
-the next address would be unknown. A block that is cut by the trim stays until all of it is trimmed.
+A log is trimmed only up to a decided block, so that it never begins within a hole, where the next
+address would be unknown. A block that is trimmed in part stays until all of it is trimmed.
 
-The search for a time walks over the blocks of all chains. Whatever is in doubt counts as young:
-timestamps come from writers and may fall with positions. A position that was handed out and is not
-written yet is in doubt: its writer may be slow, and its entries young. So in a log that takes
-appends the walk stops at the first position that no block covers.
+The search for a time walks over the blocks of all chains. In case of doubt, entries count as young:
+timestamps come from writers and need not grow with positions. A position that is handed out but not
+written yet may get young entries from a slow writer; so in a log that takes appends, the walk stops
+at the first position that no block covers.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ def trim(projection: Projection, position: Glsn) -> Steps[Trimmed | NotWritten |
     return first_stop(answers, Done) or Trimmed(position)
 
 
-_BLOCKS_AT_ONCE: Final = 1024  # of a chain: a node takes some milliseconds for them
+_BLOCKS_AT_ONCE: Final = 1024  # of a chain; takes a node some milliseconds
 
 
 def measure(projection: Projection, first: Glsn, last: Glsn) -> Steps[list[Measured] | Stop]:
-    """Return the size of each chain from `first` to `last`, or as far as its tail looks at once."""
+    """Return the size of each chain from `first` to `last`, or to where its tail measures in one
+    request."""
     request = Measure(projection.epoch, first, last, _BLOCKS_AT_ONCE)
     answers = yield [Ask(chain[-1], request) for chain in projection.chains]
     if (stop := first_stop(answers, MeasuredBlocks)) is not None:
@@ -61,8 +62,8 @@ def measure(projection: Projection, first: Glsn, last: Glsn) -> Steps[list[Measu
 def find_time(
     projection: Projection, timestamp_us: int, first: Glsn, last: Glsn, *, ended: bool
 ) -> Steps[Glsn | Stop]:
-    """Return a position from `first` to one past `last` before which every entry is older. `ended`:
-    what is not written up to `last` never will be."""
+    """Return a position from `first` to one past `last` below which every entry is older. `ended`:
+    positions up to `last` that are not written never will be."""
     walks = [_Walk(chain[-1], first) for chain in projection.chains]
     reach = first
     while reach <= last and (walking := [walk for walk in walks if walk.wants_more]):
@@ -83,13 +84,13 @@ def find_time(
 
 
 class _Walk:
-    """A walk over one chain: its older blocks, as far as they are known and not passed yet."""
+    """A walk over the blocks of one chain that are older than the time."""
 
     def __init__(self, tail: Replica, first: Glsn) -> None:
         self.tail = tail
-        self.older: deque[Extent] = deque()
-        self.young: Glsn = 0  # where the first block begins that is not
-        self._position = first  # all before it were listed
+        self.older: deque[Extent] = deque()  # listed, and not passed yet
+        self.young: Glsn = 0  # where the first block begins that is not older; 0: not found yet
+        self._position = first  # blocks below were listed
         self._more = True
 
     @property
@@ -107,7 +108,7 @@ class _Walk:
 
 
 def _advance(walks: Sequence[_Walk], reach: Glsn) -> Glsn:
-    """Return the first position from `reach` on that no older block covers."""
+    """Return the first position at or above `reach` that no older block covers."""
     while True:
         covering = (walk for walk in walks if walk.older and walk.older[0].first <= reach)
         if (walk := next(covering, None)) is None:

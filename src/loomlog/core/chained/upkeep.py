@@ -1,28 +1,30 @@
-"""Decide what a chained loglet needs next, and describe what is wrong with it. Pure.
+"""Decide the next step in the upkeep of a chained loglet, and describe its problems. Pure.
 
-A replica whose node is silent leaves at once: appends continue with the others, if they are as many
-as appends need. A spare is filled, and joins: at once if appends wait for it, else when the node
-has been away for long. A drained node leaves when others have taken its place in all its chains, a
-replica that is moved when another has taken its place. A chain without a whole replica begins again
-with what all of them, and older replicas, have. What is missing on a node that serves its chains
-may still be brought back, and is waited for; but not if the chain is shorter than appends need:
-then all that was acknowledged is on replicas that left.
+Silent nodes. Their replicas leave immediately, and appends continue if enough others are left. A
+spare is filled and joins: immediately if appends wait for it, otherwise once the node has been away
+for long.
 
-A replica whose node crashed since its epoch began gets back in another epoch what it may have
-forgotten.
+Drains and moves. A drained node leaves when others have replaced it in all its chains, a moved
+replica when another has replaced it.
 
-A replica without room leaves when an append waits for it, if the others are as many as appends
-need.
+Crashes. A replica whose node crashed since the epoch began may have forgotten blocks; it gets them
+back in a new epoch.
 
-A replica that left may be the last to have a block: it is removed from its node when its chain has
-all its replicas again. One that was not heard when the others had crashed is compared with its
-chain first. If it was damaged and its chain lost blocks, or it has blocks that the others lost, an
-operator may want what is left of them: then it stays until these are trimmed, or its node is
-drained.
+Full volumes. A replica without room leaves when an append waits for it, if enough others are left.
 
-A replica whose node an operator gave up is lost while that node is away. If it comes back before
-an epoch did without it, it is used; otherwise it left like any other, and stays if its chain began
-again and lost blocks.
+Lost chains. A chain without a whole replica begins again with the blocks that its replicas, and
+older ones, still have. Replicas that are missing on a node that serves its other chains may still
+be brought back, so they are waited for; but not if the chain is shorter than appends need, because
+then everything acknowledged is also on replicas that left.
+
+Removal. A replica that left may be the only one to have a block, so it stays on its node until its
+chain has all its replicas again. An unheard one is compared with its chain first. If a replica was
+damaged and its chain lost blocks, or if it has blocks that the others lost, an operator may want to
+save them; it then stays until they are trimmed, or its node is drained.
+
+Nodes that an operator gave up. Their replicas count as lost while the node is away. If it comes
+back before an epoch began without it, it is used; otherwise its replicas have left like any others,
+and stay if their chain began again and lost blocks.
 """
 
 from __future__ import annotations
@@ -33,23 +35,21 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from loomlog.core.chained.chain import Chain, Projection, Replica, Unheard
 from loomlog.core.chained.loglet import ChainedRecord
-from loomlog.core.chained.reconfigure import (
-    Goal,
-)
+from loomlog.core.chained.reconfigure import Goal
 from loomlog.limits import REFERENCE_RECORDS_MAX
 from loomlog.types import Glsn, LogId, NodeId
 
 
 class ChainsStanding(NamedTuple):
-    """The state of the chains of a loglet besides their nodes."""
+    """The state of the chains of a loglet, apart from its nodes."""
 
     record: ChainedRecord
     replicas_wanted: int
-    needs_epoch: str = ""  # why it needs a new one regardless of its nodes
-    unfit: frozenset[Replica] = frozenset()  # their nodes are there, their blocks are not
+    needs_epoch: str = ""  # why it needs a new epoch regardless of its nodes
+    unfit: frozenset[Replica] = frozenset()  # blocks are missing, although their nodes answer
     lost: frozenset[Replica] = frozenset()  # unfit for good: emptied, given up, or an older copy
-    damaged: frozenset[Replica] = frozenset()  # unfit for good: blocks are not what was written
-    missing: frozenset[Replica] = frozenset()  # unfit: not there, though all there is served
+    damaged: frozenset[Replica] = frozenset()  # unfit for good: blocks are damaged
+    missing: frozenset[Replica] = frozenset()  # unfit: absent, although their node serves others
     full: frozenset[Replica] = frozenset()  # appends wait, because they have no room
 
     @property
@@ -67,29 +67,30 @@ class ChainsStanding(NamedTuple):
 
 
 class Nodes(Protocol):
-    """The storage nodes, as chained loglets see them."""
+    """The storage nodes, for decisions about chained loglets."""
 
     def reachable(self, node: NodeId) -> bool:
-        """Return whether it can be asked now."""
+        """Return whether requests can be sent to the node now."""
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
-        """Return whether it was silent for long enough to be left out. A node that is neither
-        reachable nor silent may be back in a moment."""
+        """Return whether the node has been silent for long enough to be left out. A node that is
+        neither reachable nor silent may be back in a moment."""
 
     def replaced(self, node: NodeId) -> bool:
-        """Return whether other nodes take its place, because it was away too long or is back."""
+        """Return whether other nodes may replace it, because it was away for too long, or because
+        it is back already and need not be waited for."""
 
     def leaving(self, node: NodeId) -> bool:
-        """Return whether it is drained."""
+        """Return whether the node is being drained."""
 
     def life(self, node: NodeId) -> int:
-        """Return its life, which changes when it crashes; 0: not known."""
+        """Return the node's life, which changes when it crashes; 0: not known."""
 
     def spare(
         self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
     ) -> NodeId | None:
-        """Return a node that can take another replica of a chain, if possible a preferred one. It
-        may have one that is moved within it."""
+        """Return a node that can take another replica of a chain, the preferred one if possible.
+        That may be the node of a replica which is moved to another volume."""
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
         """Return a node where a chain that lost all its replicas can begin again."""
@@ -97,20 +98,20 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """Begin an epoch without nodes that do not answer, and without those that leave."""
+    """Begin an epoch without the nodes that do not answer, and without those that leave."""
 
     reason: str
     leaving: frozenset[NodeId] = frozenset()
     unfit: frozenset[Replica] = frozenset()
-    fresh: tuple[tuple[int, NodeId], ...] = ()  # chains that are lost, and where they begin again
-    older: tuple[Replica, ...] = ()  # may have blocks of those chains, too
+    fresh: tuple[tuple[int, NodeId], ...] = ()  # lost chains, and the nodes where they begin again
+    older: tuple[Replica, ...] = ()  # may have blocks of the lost chains, too
     damaged: frozenset[Replica] = frozenset()
     moved: frozenset[Replica] = frozenset()
     short: bool = False  # chains may become shorter than appends need
-    given_up: tuple[Replica, ...] = ()  # the same as `older`, but nobody waits for them
+    given_up: tuple[Replica, ...] = ()  # of the lost chains; not waited for
 
     def goal(self, *fresh: Replica) -> Goal:
-        """Return the goal of the epoch, given the replicas with which lost chains begin again."""
+        """Return the goal of the epoch. Lost chains begin again with `fresh` replicas."""
         return Goal(
             leaving=self.leaving,
             unfit=self.unfit,
@@ -141,21 +142,22 @@ Action: TypeAlias = NewEpoch | Join | Wait
 
 
 def decide(chains: ChainsStanding, nodes: Nodes) -> Action:
-    reason = chains.needs_epoch or _who_is_missing(chains, nodes)
-    if not reason and _can_spare_the_full(chains, nodes):
+    """Return the next step in the upkeep of the chains."""
+    reason = chains.needs_epoch or _why_epoch_is_needed(chains, nodes)
+    if not reason and _can_spare_full_replicas(chains, nodes):
         chains = chains._replace(unfit=chains.unfit | chains.full)
         reason = f"node {min(chains.full).node_id} has no room"
     if reason:
         return _obstacle(chains, nodes) or _new_epoch(chains, nodes, reason)
-    if moved := _who_has_moved(chains, nodes):
+    if moved := _replaced_by_moves(chains, nodes):
         return NewEpoch(f"others took the place of {len(moved)} replicas", moved=moved)
-    if (node := _who_may_leave(chains, nodes)) is not None:
+    if (node := _node_that_may_leave(chains, nodes)) is not None:
         why = "emptied" if nodes.leaving(node) else "one more than needed"
         return NewEpoch(f"node {node} is {why}", frozenset([node]))
     return _join(chains, nodes)
 
 
-def _who_is_missing(chains: ChainsStanding, nodes: Nodes) -> str:
+def _why_epoch_is_needed(chains: ChainsStanding, nodes: Nodes) -> str:
     for replica in chains.projection.replicas:
         if nodes.silent(replica.log_id, replica.node_id):
             return f"node {replica.node_id} is silent"
@@ -169,8 +171,8 @@ def _who_is_missing(chains: ChainsStanding, nodes: Nodes) -> str:
     return ""
 
 
-def _can_spare_the_full(chains: ChainsStanding, nodes: Nodes) -> bool:
-    """Return whether every chain has as many other replicas as appends need."""
+def _can_spare_full_replicas(chains: ChainsStanding, nodes: Nodes) -> bool:
+    """Return whether every chain would keep as many replicas as appends need without full ones."""
     others = [
         sum(replica not in chains.full and nodes.reachable(replica.node_id) for replica in chain)
         for chain in chains.projection.chains
@@ -179,7 +181,8 @@ def _can_spare_the_full(chains: ChainsStanding, nodes: Nodes) -> bool:
 
 
 def _obstacle(chains: ChainsStanding, nodes: Nodes) -> Wait | None:
-    """Return what an epoch must wait for: a replica of each chain, and nodes that are only late."""
+    """Return what an epoch has to wait for: a whole replica of each chain, and nodes that are
+    expected back in a moment."""
     for replica in chains.projection.replicas:
         if not (nodes.reachable(replica.node_id) or nodes.silent(replica.log_id, replica.node_id)):
             return Wait(f"node {replica.node_id} is expected back in a moment")
@@ -194,7 +197,7 @@ def _obstacle(chains: ChainsStanding, nodes: Nodes) -> Wait | None:
 
 
 def _is_lost(chains: ChainsStanding, chain: Chain, nodes: Nodes) -> bool:
-    """Return whether no replica of a chain is whole, and none will be."""
+    """Return whether no replica of a chain is whole or can become whole."""
     gone = {r for r in chain if r in chains.damaged and nodes.reachable(r.node_id)} | chains.lost
     if len(chain) < chains.projection.least and chains.record.older(chain[0].chain):
         gone |= chains.missing
@@ -202,27 +205,29 @@ def _is_lost(chains: ChainsStanding, chain: Chain, nodes: Nodes) -> bool:
 
 
 def _away(chains: ChainsStanding, chain: int, nodes: Nodes) -> list[NodeId]:
-    """Return the nodes with older replicas of a chain that cannot be asked now."""
+    """Return the unreachable nodes with older replicas of a chain."""
     awaited = (replica for replica in chains.record.older(chain) if replica not in chains.lost)
     return sorted({r.node_id for r in awaited if not nodes.reachable(r.node_id)})
 
 
 def is_needless(chains: ChainsStanding, replica: Replica, nodes: Nodes) -> bool:
-    """Return whether a replica that left, or did not join, may be removed from its node. What a
-    newcomer has is also on the replica that it was copied from, as long as that is there."""
+    """Return whether a replica that left, or did not join, may be removed from its node.
+
+    A newcomer may be removed earlier than others: its blocks are also on the replica that it was
+    filled from, while a whole replica is reachable."""
     if chains.record.is_unheard(replica):
         return False
     whole = chains.whole(replica.chain)
     if len(whole) >= chains.replicas_wanted:
-        is_kept = _shows_a_loss(chains, replica)
+        is_kept = _has_lost_blocks(chains, replica)
         return not is_kept or replica in chains.lost or nodes.leaving(replica.node_id)
     is_copy = replica in chains.record.given_up
     return is_copy and any(nodes.reachable(r.node_id) for r in whole)
 
 
-def _shows_a_loss(chains: ChainsStanding, replica: Replica) -> bool:
-    """Return whether a replica has something of what is lost. Junk in the place of a block that it
-    has may be on any chain."""
+def _has_lost_blocks(chains: ChainsStanding, replica: Replica) -> bool:
+    """Return whether a replica may have blocks that are lost. For a witness, the loss may be
+    recorded for any chain, because the junk in its place may be on any."""
     if replica in chains.record.witnesses:
         return any(map(chains.has_losses, range(len(chains.projection.chains))))
     return replica in chains.record.damaged and chains.has_losses(replica.chain)
@@ -234,7 +239,7 @@ def to_compare(record: ChainedRecord, nodes: Nodes) -> list[Unheard]:
 
 
 def is_trimmed(record: ChainedRecord, unheard: Unheard) -> bool:
-    """Return whether all that an unheard replica can have is trimmed."""
+    """Return whether all positions that an unheard replica may have are trimmed."""
     return unheard.end <= record.trimmed + 1
 
 
@@ -262,8 +267,8 @@ def _new_epoch(chains: ChainsStanding, nodes: Nodes, reason: str) -> NewEpoch | 
 
 def may_become_short(chains: ChainsStanding, nodes: Nodes) -> bool:
     """Return whether an epoch may leave a chain with fewer replicas than appends need. It may if
-    fewer nodes are known to be there, and after an attempt that failed: by now it is known who
-    answers."""
+    fewer nodes are reachable, and after a failed attempt, because it is known by then which nodes
+    answer."""
     least = chains.projection.least
     return bool(chains.needs_epoch) or any(
         sum(nodes.reachable(replica.node_id) for replica in chains.whole(index)) < least
@@ -279,8 +284,8 @@ def _what_helps(chain: Chain, nodes: Nodes) -> str:
     return f"what {there} had of it is lost, or the disk fails: bring the volumes back"
 
 
-def _who_has_moved(chains: ChainsStanding, nodes: Nodes) -> frozenset[Replica]:
-    """Return the replicas that are moved and whose places others have taken."""
+def _replaced_by_moves(chains: ChainsStanding, nodes: Nodes) -> frozenset[Replica]:
+    """Return the moving replicas that others have replaced."""
     return frozenset(
         replica
         for chain in chains.projection.chains
@@ -290,8 +295,9 @@ def _who_has_moved(chains: ChainsStanding, nodes: Nodes) -> frozenset[Replica]:
     )
 
 
-def _who_may_leave(chains: ChainsStanding, nodes: Nodes) -> NodeId | None:
-    """Return a node that may leave, the newest first: a drained one, or one more than needed."""
+def _node_that_may_leave(chains: ChainsStanding, nodes: Nodes) -> NodeId | None:
+    """Return a node that may leave: a drained one, or one more than needed. Of several, the one
+    that joined last leaves first."""
     places = sorted(
         (index, replica.node_id)
         for chain in chains.projection.chains
@@ -321,7 +327,7 @@ def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
         left = {r.node_id for r in chains.record.needless if r.chain == index}
         awaited = sorted(node for node in left if not nodes.replaced(node))
         if len(chain) + len(joining) < chains.projection.least:
-            awaited = []  # appends wait, and take what is there
+            awaited = []  # appends wait: any node will do
         if lacking > len(awaited):
             targets = (node for replica, node in chains.record.moving if replica.chain == index)
             if (node := nodes.spare(chains.record, index, next(targets, None))) is not None:
@@ -333,8 +339,8 @@ def _join(chains: ChainsStanding, nodes: Nodes) -> Join | Wait:
 
 
 def why_appends_wait(record: ChainedRecord, nodes: Nodes) -> str:
-    """Return which chain has fewer replicas than appends need, and which nodes to start; "" if
-    none has."""
+    """Return a text that names a chain with fewer replicas than appends need, and which nodes to
+    start; "" if there is none."""
     projection = record.projection
     if projection.closed:
         return ""
@@ -350,7 +356,7 @@ def why_appends_wait(record: ChainedRecord, nodes: Nodes) -> str:
 
 
 def unreadable(chains: ChainsStanding, nodes: Nodes) -> list[int]:
-    """Return the chains of which no node that is there has all blocks."""
+    """Return the chains of which no reachable node has all blocks."""
     return [
         index
         for index in range(len(chains.projection.chains))
@@ -359,8 +365,8 @@ def unreadable(chains: ChainsStanding, nodes: Nodes) -> list[int]:
 
 
 def describe_losses(projection: Projection, trimmed: Glsn) -> list[str]:
-    """Return a text for each chain that lost blocks which are not trimmed: readers get DataLoss for
-    what it names, and for nothing else."""
+    """Return a text for each chain that lost blocks which are not trimmed. Readers get DataLoss for
+    exactly the positions that it names."""
     texts = []
     for chain in range(len(projection.lost)):
         lost = projection.lost_range(chain)
@@ -387,9 +393,11 @@ def condition(
     *,
     runs: bool,
 ) -> str:
-    """Return a text about missing replicas, copies under way, causes of waiting, and losses that
-    are not trimmed; "" if all is well. `waiting`: why appends wait. `refusing`: nodes that take
-    nothing, and why. `runs`: all chains can be read."""
+    """Return a text about missing replicas, copies in progress, what is waited for, and losses that
+    are not trimmed; "" if all is well.
+
+    `waiting`: why appends wait. `refusing`: nodes that take no data, and why. `runs`: all chains
+    can be read."""
     fewest = min((len(chain) for chain in projection.chains), default=0)
     words = []
     if fewest < wanted and runs:

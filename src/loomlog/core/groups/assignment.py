@@ -1,7 +1,7 @@
 """Decide which member should own each shard of a group. Pure.
 
-Shards are spread evenly, and as few as possible change their owner. The result depends on nothing
-but the arguments, so all members decide alike.
+Shards are spread evenly, and as few as possible change their owner. The result depends only on the
+arguments, so all members come to the same decision.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NOBODY = ""
 
 
 def assign(owners: Sequence[str], members: Collection[str]) -> list[str]:
-    """Return the owner that each shard should have; `owners` are those of now."""
+    """Return the owner that each shard should have; `owners` are the present ones."""
     if not members:
         return [NOBODY] * len(owners)
     room = _quotas(owners, members)
@@ -27,8 +27,8 @@ def assign(owners: Sequence[str], members: Collection[str]) -> list[str]:
 
 
 def _quotas(owners: Sequence[str], members: Collection[str]) -> dict[str, int]:
-    """Return how many shards each member should own. Members that own more get the extra ones, so
-    that these stay where they are."""
+    """Return how many shards each member should own. Members that own the most get the extra ones,
+    so that these need not move."""
     owned = Counter(owners)
     least, extra = divmod(len(owners), len(members))
     ranked = sorted(members, key=lambda member: (-owned[member], member))

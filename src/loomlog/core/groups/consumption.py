@@ -1,11 +1,11 @@
 """Track what one member of a consumer group has handed out of its shards. Pure.
 
-The log is read once for all shards of the member. `reading` is how far: everything at or below it
-that belongs to a running shard was handed out. A shard that came later, from a position below, sets
-`reading` back; what other shards have handed out beyond it is remembered as their floor.
+The log is read once for all shards of the member, up to `reading`: all entries of running shards at
+or below it were handed out. A shard that is added with a lower position sets `reading` back; how
+far other shards were handed out beyond it is remembered as their floor.
 
-A shard that has to move is stopped: nothing more of it is handed out. It is released with the next
-commit, or at once if nothing was handed out since the last one.
+A shard that has to move is stopped: no more of its entries are handed out. It is released with the
+next commit, or immediately if nothing was handed out since the last one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Consumption:
 
     def __init__(self, member: str) -> None:
         self.member = member
-        self.reading: Glsn = 0  # means nothing without running shards
-        self.floors: dict[int, Glsn] = {}  # of running shards: handed out up to here at least
+        self.reading: Glsn = 0  # meaningless without running shards
+        self.floors: dict[int, Glsn] = {}  # of running shards: handed out at least up to here
         self.stopped: dict[int, Glsn] = {}  # of shards that have to move: handed out up to here
-        self._committed_at: Glsn = 0  # what `reading` was; -1: something else is not committed
+        self._committed_at: Glsn = 0  # `reading` at the last commit; -1: other positions are newer
 
     @property
     def dirty(self) -> bool:
@@ -30,8 +30,8 @@ class Consumption:
         return self.reading != self._committed_at
 
     def adopt(self, state: GroupState) -> bool:
-        """Follow a newer state; return whether `reading` went back or shards came or went. Raise
-        Fenced if this member was removed."""
+        """Adopt a newer state. Return whether the running shards changed. Raise Fenced if this
+        member was removed."""
         if self.member not in state.members:
             raise fenced(self.member)
         done, before, was_dirty = self.positions(), set(self.floors), self.dirty
@@ -46,19 +46,19 @@ class Consumption:
         return before != set(self.floors)
 
     def pass_over(self, position: Glsn) -> None:
-        """Note that nothing up to `position` is left to be handed out."""
+        """Called when nothing up to `position` is left to hand out."""
         if not self.dirty:
             self._committed_at = position
         self.reading = position
 
     def positions(self) -> dict[int, Glsn]:
-        """Return how far each shard was handed out."""
+        """Return the position up to which each shard was handed out."""
         running = {shard: max(floor, self.reading) for shard, floor in self.floors.items()}
         return self.stopped | running
 
     def commit(self, state: GroupState) -> GroupState:
-        """Return the state with everything committed that was handed out, and without the stopped
-        shards. Those that an earlier commit released, whose answer was lost, are left alone."""
+        """Return the state with all that was handed out committed, and the stopped shards released.
+        Shards that an earlier commit released, whose answer was lost, are left alone."""
         if self.member not in state.members:
             raise fenced(self.member)
         owned = state.owned_by(self.member)
@@ -66,5 +66,5 @@ class Consumption:
         return state.commit(self.member, positions, self.stopped)
 
     def committed(self, reading: Glsn) -> None:
-        """Note that a commit succeeded that was made at `reading`."""
+        """Called when a commit succeeded that was made at `reading`."""
         self._committed_at = reading

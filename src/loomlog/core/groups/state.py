@@ -1,12 +1,12 @@
 """The state of a consumer group: its members, the owner of each shard, and committed positions.
 
-It is the value of one register, and every change is one compare-and-swap of the whole, so no clock
-is trusted: a member that was replaced finds itself missing and cannot commit. A member is called
-by the number of its lease and the epoch in which it holds that lease: `3.17`. No two members ever
-have the same name.
+It is the value of one register, and every change is one compare-and-swap of the whole value, so no
+clock is trusted: a member that was replaced finds itself missing and cannot commit. The id of a
+member is the number of its lease and the epoch in which it holds it, such as `3.17`. No two members
+ever have the same id.
 
-A shard changes its owner when its owner releases it, leaves, or is removed because its lease has
-expired. It then continues after the position that was committed last.
+A shard changes hands when its owner releases it, leaves, or is removed because its lease has
+expired. The next owner continues after the position that was committed last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION: Final = 1
 
 
 def member_id(slot: int, epoch: int) -> str:
-    """Return the name of the holder of a lease, given its number and epoch."""
+    """Return the id of the member that holds this lease in this epoch."""
     return f"{slot}.{epoch}"
 
 
@@ -34,7 +34,7 @@ def slot_of(member: str) -> int:
 
 
 class GroupShard(NamedTuple):
-    """A shard: who owns it, and the position up to which it was processed."""
+    """A shard: its owner, and the position up to which it was processed."""
 
     owner: str  # "" while the group has no members
     position: Glsn
@@ -46,11 +46,11 @@ class GroupState:
 
     log_id: LogId
     shards: tuple[GroupShard, ...]
-    members: Mapping[str, str] = field(default_factory=dict)  # to what people call them
+    members: Mapping[str, str] = field(default_factory=dict)  # id to the name for people
 
     @classmethod
     def create(cls, log_id: LogId, shards: int, position: Glsn) -> GroupState:
-        """Return a group without members, which begins after `position`."""
+        """Return a group without members that begins after `position`."""
         return cls(log_id, (GroupShard(NOBODY, position),) * shards)
 
     def owned_by(self, member: str) -> set[int]:
@@ -93,7 +93,7 @@ class GroupState:
         return GroupState.create(self.log_id, len(self.shards), position)
 
     def _settled(self) -> GroupState:
-        """Give shards that have no owner to those who should own them."""
+        """Assign shards without an owner."""
         if not self.members:
             return self
         wanted = assign([shard.owner for shard in self.shards], self.members)

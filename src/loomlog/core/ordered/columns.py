@@ -1,10 +1,10 @@
-"""The streams of a log that run undisturbed, as columns. Pure.
+"""The streams of a log that run undisturbed, as columns of numbers. Pure.
 
-A round over thousands of streams must not touch an object for each of them. So streams about which
-there is nothing to say but numbers are kept in arrays: reports go in, and rounds and commits come
-out, in rows of one size. Whoever looks at what such a stream was given or has reported, or changes
-anything about it, gets the object as it would be without columns; the stream has left them then,
-and enters again with the next packed report. All decisions are those of `rounds.py`.
+A round over thousands of streams must not touch an object for each of them. Streams whose state is
+nothing but numbers are therefore kept in arrays, and reports, rounds and commits are arrays of
+fixed-size rows. Code that reads the counters or reports of such a stream, or changes any of its
+attributes, makes it leave the columns and become an ordinary object; it enters again with the next
+packed report. The decisions are the same as in `rounds.py`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from loomlog.errors import Corrupt
 from loomlog.types import Glsn, LogId, NodeId, ReplicaState, StreamId
 
 Numbers = npt.NDArray[np.int64]
-Rows = Numbers  # of the formats below: a number of columns that are 64 bits wide
+Rows = Numbers  # in one of the formats below: each column is 64 bits wide
 Mask = npt.NDArray[np.bool_]
 Left = Callable[[StreamId, Sequence[tuple[NodeId, HeldReplica]]], None]
 
-_NONE: Final = np.iinfo(np.int64).max  # where a stream has fewer replicas than others
+_NONE: Final = np.iinfo(np.int64).max  # fills the cells of streams with fewer replicas than others
 _EPOCH_MAX: Final = (1 << 31) - 1
-# The first column has two numbers: the stream, and above it flags (of a report) or an epoch.
+# The low half of the first column is the stream, the high half the flags or the epoch.
 _STREAM_BITS: Final = 32
 _STREAM_MASK: Final = (1 << _STREAM_BITS) - 1
-# Of a report, a part of a round, and a commit: packed.py, round_parts.py.
+# The columns of a report (_R), a part of a round (_P) and a commit (_C): packed.py, round_parts.py.
 _R_LLSN, _R_LENGTH, _R_HIGH, _R_EPOCH, _R_STORED, _R_BYTES, _R_STAMP, _R_BIRTH = range(1, 9)
 _P_LLSN, _P_GLSN, _P_LENGTH = range(1, 4)
 _C_GLSN, _C_LENGTH, _C_HIGH, _C_BEFORE, _C_LLSN = range(1, 6)
@@ -64,7 +64,7 @@ def streams_of(rows: Rows) -> Numbers:
 
 
 class LogIndex:
-    """Tells which log a stream belongs to, for many streams at once."""
+    """Finds the logs of many streams at once."""
 
     def __init__(self, logs: Mapping[LogId, LogRounds]) -> None:
         pairs = sorted((stream, log.log_id) for log in logs.values() for stream in log.streams)
@@ -72,7 +72,7 @@ class LogIndex:
         self._logs = np.array([log_id for _, log_id in pairs], np.int64)
 
     def split(self, rows: Rows) -> Iterator[tuple[LogId, Rows]]:
-        """Yield the reports of each log; 0: of unknown streams."""
+        """Yield the reports of each log; those of unknown streams under log 0."""
         at, known = _find(self._streams, streams_of(rows))
         if not known.any():
             yield 0, rows
@@ -85,7 +85,7 @@ class LogIndex:
 
 
 class StreamInColumns(StreamRounds):
-    """A stream whose numbers are in columns. It is an ordinary one again when they are needed."""
+    """A stream in columns. Accessing its numbers, or setting an attribute, makes it leave them."""
 
     __slots__ = ()
 
@@ -114,7 +114,8 @@ class StreamColumns:
     """The streams of one log that are in columns; the others are in `outside`."""
 
     def __init__(self, log: LogRounds, left: Left) -> None:
-        """`left` is called with the newest reports of a stream that leaves."""
+        """Create columns for the streams of a log; none is in them yet. `left` is called with the
+        newest reports of each stream that leaves."""
         streams, self._waiting = log.streams, log.waiting
         rows, width = len(streams), max(len(stream.replicas) for stream in streams.values())
         self.outside = dict(streams)
@@ -125,17 +126,17 @@ class StreamColumns:
         self._is_in = np.zeros(rows, np.bool_)
         self._epoch, self._committed_epoch = np.zeros((2, rows), np.int64)
         self._committed, self._given, self._given_before = np.zeros((3, rows), np.int64)
-        # Of each replica: the first ones of all streams, then the second ones, and so on.
+        # One row for the first replicas of all streams, one for the second ones, and so on.
         self._nodes = np.zeros((width, rows), np.int64)
         self._reports = np.zeros((width * rows, REPORT.size // 8), np.int64)
         self._ends: Numbers = np.full((width, rows), _NONE)
         self._sent, self._stored = self._ends.copy(), self._ends.copy()
 
-    # ---- coming and going
+    # ---- entering and leaving
 
     def enter(self, stream: StreamRounds, reports: Sequence[HeldReplica]) -> bool:
-        """Take a stream in, if nothing about it is special. `reports` are those of its replicas, in
-        their order."""
+        """Move a stream into the columns and return True, unless it needs special treatment.
+        `reports` are those of its replicas, in order."""
         width = len(reports)
         if self._streams.get(stream.stream_id) is not stream or width > len(self._nodes):
             return False
@@ -161,7 +162,7 @@ class StreamColumns:
         return True
 
     def leave(self, stream: StreamRounds) -> None:
-        """Turn a stream into an ordinary one."""
+        """Turn a stream back into an ordinary object."""
         object.__setattr__(stream, "__class__", StreamRounds)
         stream.columns = None
         at = int(np.searchsorted(self._ids, stream.stream_id))
@@ -172,9 +173,7 @@ class StreamColumns:
         stream.given, stream.given_before = int(self._given[at]), int(self._given_before[at])
         rows = self._reports[at : width * len(self._ids) : len(self._ids)]
         reports = list(unpack_reports(rows.tobytes()))
-        stream.reports.update(
-            zip(stream.replicas, (found.report for found in reports), strict=True)
-        )
+        stream.reports.update(zip(stream.replicas, (held.report for held in reports), strict=True))
         stream.sent.update(zip(stream.replicas, self._sent[:width, at].tolist(), strict=True))
         self.outside[stream.stream_id] = stream
         self._waiting.add(stream.stream_id)
@@ -186,17 +185,17 @@ class StreamColumns:
             self.leave(self._streams[stream_id])
 
     def remove(self, stream_id: StreamId) -> None:
-        """Let a stream leave that is no longer part of the log."""
+        """Remove a stream that is no longer part of the log."""
         self.leave_one(stream_id)
         del self.outside[stream_id]
         self._streams.pop(stream_id, None)
 
     def leave_on(self, node: NodeId) -> None:
-        """Let the streams with a replica on a node leave."""
+        """Let all streams with a replica on a node leave."""
         self._leave_all((self._nodes == node).any(axis=0))
 
     def leave_behind(self, node: NodeId, high_watermark: Glsn) -> None:
-        """Let the streams leave of which a node was not sent everything up to here."""
+        """Let all streams leave whose replica on this node was sent less than `high_watermark`."""
         self._leave_all(((self._nodes == node) & (self._sent < high_watermark)).any(axis=0))
 
     def _leave_all(self, leaving: Mask) -> None:
@@ -208,7 +207,7 @@ class StreamColumns:
         self._leave_all(self._is_in)
 
     def __len__(self) -> int:
-        """Return how many streams may enter."""
+        """Return the number of streams that may enter, including those that are in."""
         return len(self._streams)
 
     def __contains__(self, stream_id: StreamId) -> bool:
@@ -221,8 +220,8 @@ class StreamColumns:
     # ---- reports in
 
     def take(self, node: NodeId, rows: Rows, high_watermark: Glsn) -> tuple[Mask, int]:
-        """Take the reports of a node that have only new numbers. Return which they are, and by how
-        many bytes those replicas have grown."""
+        """Process those reports of a node in which nothing but numbers has changed. Return a mask
+        of them, and by how many bytes their replicas have grown."""
         at, known = _find(self._ids, streams_of(rows))
         slot, here = np.zeros(len(at), np.int64), np.zeros(len(at), np.bool_)
         for number, nodes in enumerate(self._nodes):
@@ -248,7 +247,7 @@ class StreamColumns:
     # ---- rounds
 
     def next_parts(self, high_watermark: Glsn) -> PackedParts | None:
-        """Return what these streams get in a round."""
+        """Return the parts of the next round for the streams in columns, or None."""
         if not self._is_fresh:
             return None
         self._is_fresh = False
@@ -263,7 +262,7 @@ class StreamColumns:
         return PackedParts(parts.tobytes())
 
     def adopt(self, parts: PackedParts, high_watermark: Glsn) -> Iterable[RoundPart]:
-        """Give streams what they get in a round that is durable. Return the other parts."""
+        """Apply a durable round to the streams in columns. Return the parts of other streams."""
         rows, at, here = self._find_parts(parts)
         at, given = at[here], rows[here]
         self._committed[at] = given[:, _P_LLSN] + given[:, _P_LENGTH]
@@ -272,7 +271,8 @@ class StreamColumns:
         return _unpacked(rows[~here])
 
     def _find_parts(self, parts: PackedParts) -> tuple[Rows, Numbers, Mask]:
-        """Return the parts as rows, where their streams are, and which of those are here."""
+        """Return the parts as rows, the indexes of their streams, and a mask of those that are in
+        columns."""
         rows = _rows(parts.data, PART.size)
         at, known = _find(self._ids, streams_of(rows))
         return rows, at, known & self._is_in.take(at)
@@ -280,19 +280,19 @@ class StreamColumns:
     def commits(
         self, parts: PackedParts, high_watermark: Glsn
     ) -> tuple[dict[NodeId, bytes], tuple[RoundPart, ...]]:
-        """Return the commits of a round for each node, and the parts that are left: those of other
-        streams, and of streams with a replica that was not sent the commit before."""
+        """Return the commits of a round for each node, and the parts that are left over: of other
+        streams, and of streams with a replica that was not sent the previous commit."""
         rows, at, here = self._find_parts(parts)
         here &= (self._sent >= self._given_before).all(axis=0).take(at)
         at, given = at[here], rows[here]
-        # Their places in a commit differ from those in a part.
+        # A commit has the same columns in another order.
         part = np.empty((len(given), COMMIT.size // 8), "<i8")
         part[:, (0, _C_LLSN, _C_GLSN, _C_LENGTH)] = given
         return self._new_commits(at, part, high_watermark), _unpacked(rows[~here])
 
     def bare_commits(self, high_watermark: Glsn) -> dict[NodeId, bytes]:
-        """Return bare high watermarks for each node. A stream with a replica that was not sent all
-        its entries leaves."""
+        """Return empty commits with the high watermark for each node. Streams with a replica that
+        was not sent all commits leave."""
         lacks: Mask = self._sent < self._given
         self._leave_all(np.asarray(lacks.any(axis=0)))
         at = np.flatnonzero(self._is_in & (self._sent < high_watermark).any(axis=0))
@@ -302,7 +302,7 @@ class StreamColumns:
         return self._new_commits(at, part, high_watermark)
 
     def _new_commits(self, at: Numbers, parts: Rows, high_watermark: Glsn) -> dict[NodeId, bytes]:
-        """Return the commits for the replicas that were not sent this high watermark."""
+        """Return commits for the replicas that were sent less than this high watermark."""
         sent, nodes = self._sent[:, at], self._nodes[:, at]
         lacks = sent < high_watermark
         commits = np.broadcast_to(parts, (*sent.shape, parts.shape[1]))[lacks]
@@ -314,8 +314,8 @@ class StreamColumns:
     # ---- forgetting
 
     def stored(self, parts: PackedParts, high_watermark: Glsn) -> tuple[bool, Iterable[RoundPart]]:
-        """Return whether all replicas of these streams have stored a round, and the parts of other
-        streams."""
+        """Return whether all replicas of the streams in columns have stored a round, and the parts
+        of other streams."""
         rows, at, here = self._find_parts(parts)
         stored = self._stored.min(axis=0).take(at[here])
         return bool((stored >= high_watermark).all()), _unpacked(rows[~here])
@@ -340,7 +340,7 @@ def _is_undisturbed(stream: StreamRounds, reports: Sequence[HeldReplica]) -> boo
 
 
 def _find(ids: Numbers, wanted: Numbers) -> tuple[Numbers, Mask]:
-    """Return where numbers are in a sorted array, and which of them are."""
+    """Return the indexes of numbers in a sorted array, and a mask of those that are in it."""
     if not len(ids):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)

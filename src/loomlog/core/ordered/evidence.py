@@ -1,8 +1,8 @@
-"""Judge the reports of the replicas of a stream whose rounds or metadata are lost or old. Pure.
+"""Judge what the replicas of a stream prove after rounds or metadata were lost. Pure.
 
-A stream is certain if nothing is written beyond its last known commit, or if every replica is here
-and remembers every commit it received: then nobody learnt more from the lost rounds, and the rest
-may be decided again. (docs/design/metadata.md)
+The end of a stream is certain if nothing is written beyond its last known commit, or if every
+replica is present and remembers every commit that it received: then no client learnt anything else
+from the lost rounds, and the remaining entries may be committed again. (docs/design/metadata.md)
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from loomlog.types import CommitContext, Glsn, Llsn, NodeId, ReplicaState, Repor
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """The report of a replica. Damaged replicas are no witnesses."""
+    """A replica's report, used as evidence. Damaged replicas are not used."""
 
     report: Report
-    ran_epoch: int  # the last one in which it ran since its node started; 0: none
-    synced: bool  # what it had reported as written is there, also after a power loss
-    commits: tuple[CommitContext, ...] = ()  # oldest first, without gaps, as far as asked for
+    ran_epoch: int  # the last epoch in which it ran since its node started; 0: none
+    synced: bool  # what it reported as written survives a power loss
+    commits: tuple[CommitContext, ...] = ()  # those asked for: oldest first, without gaps
 
     @property
     def committed_end(self) -> Llsn:
         return self.report.uncommitted_llsn_offset
 
     def remembers(self, epoch: int) -> bool:
-        """Return whether it knows every commit it received, if `epoch` is the last in which it may
-        have run: it was whole when that began, and its process has lived since."""
+        """Return whether this replica knows every commit that it received, given that it cannot
+        have run after `epoch`: it was whole when that began, and its process still runs."""
         whole = self.report.state in (ReplicaState.RUNNING, ReplicaState.SEALED)
         return self.report.epoch == epoch and (whole or self.ran_epoch == epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEvidence:
-    """A stream as the metadata has it, and the replicas that were reached."""
+    """A stream according to the metadata, and the replicas that answered."""
 
     stream_id: StreamId
     replicas: tuple[NodeId, ...]
@@ -48,7 +48,7 @@ class StreamEvidence:
 
     @property
     def last_run(self) -> int:
-        """The last epoch in which it may have run."""
+        """The last epoch in which the stream may have run."""
         return self.epoch - 1 if self.sealed else self.epoch
 
     @property
@@ -69,16 +69,16 @@ class StreamEvidence:
 
     @property
     def written_end(self) -> Llsn:
-        """The end of what all reached replicas have written."""
+        """The end of the entries that all replicas which answered have written."""
         return min((w.report.written_end for w in self.witnesses.values()), default=1)
 
     @property
     def may_have_more(self) -> bool:
-        """Return whether a lost round can have given it more than what is known."""
+        """Whether a lost round can have committed more entries than are known to be committed."""
         return self.written_end > self.committed_end
 
     def commits(self) -> tuple[CommitContext, ...]:
-        """Return the commits of the replica that knows most."""
+        """Return the commits of the most advanced replica."""
         best = max(
             self.witnesses.values(),
             key=lambda w: (w.committed_end, w.report.high_watermark),
@@ -87,7 +87,8 @@ class StreamEvidence:
         return best.commits if best else ()
 
     def least_watermark(self) -> Glsn:
-        """Return the high watermark above which replicas with all entries still need commits."""
+        """Return the lowest high watermark of replicas that have all committed entries: they still
+        need the commits above it."""
         end = self.committed_end
         watermarks = [
             w.report.high_watermark for w in self.witnesses.values() if w.report.written_end >= end
@@ -106,17 +107,17 @@ def doubts_about(stream: StreamEvidence) -> list[Doubt]:
                 f"{stream.epoch}: the metadata is older than the nodes, restore a newer copy"
             )
             return [Doubt(stream.stream_id, text)]
-    if stream.never_ran or _end_is_certain(stream) or _nobody_was_told_more(stream):
+    if stream.never_ran or _end_is_certain(stream) or _all_remember(stream):
         return _disagreements(stream)
     return [Doubt(stream.stream_id, _why(stream))]
 
 
 def _end_is_certain(stream: StreamEvidence) -> bool:
-    """Return whether no round can have given the stream more than what is known."""
+    """Return whether no round can have committed more entries than are known."""
     end = stream.committed_end
     if stream.sealed:
         return _sealed_end_is_certain(stream, end)
-    # All replicas were whole when this epoch began, and have only written since.
+    # All replicas were whole when this epoch began, and have only appended since.
     written = [
         w.report.written_end
         for w in stream.witnesses.values()
@@ -126,8 +127,9 @@ def _end_is_certain(stream: StreamEvidence) -> bool:
 
 
 def _sealed_end_is_certain(stream: StreamEvidence, end: Llsn) -> bool:
-    """Return whether a SEALED replica makes the end certain: it has all that the seal says. A
-    replica in another state may just be being filled, and says little alone."""
+    """Return whether the end of a sealed stream is certain. A SEALED replica proves it: it has all
+    commits up to the seal. Replicas in other states may just be being filled; they prove it only
+    together."""
     witnesses = stream.witnesses.values()
     sealed = [w for w in witnesses if _is_sealed(w) and w.report.epoch == stream.epoch]
     if sealed:
@@ -140,7 +142,7 @@ def _is_sealed(witness: Witness) -> bool:
     return witness.report.state is ReplicaState.SEALED
 
 
-def _nobody_was_told_more(stream: StreamEvidence) -> bool:
+def _all_remember(stream: StreamEvidence) -> bool:
     witnesses = stream.witnesses.values()
     return not stream.absent and all(w.remembers(stream.last_run) for w in witnesses)
 
@@ -197,7 +199,7 @@ def _position(commits: Sequence[CommitContext], llsn: Llsn) -> Glsn | None:
 
 
 class Stream(NamedTuple):
-    """The replicas of a stream, and the epoch that they are in."""
+    """The replicas of a stream and their epoch."""
 
     replicas: tuple[NodeId, ...]
     epoch: int
@@ -205,8 +207,10 @@ class Stream(NamedTuple):
 
 
 def newest_stream(recorded: Stream | None, reports: Mapping[NodeId, Report]) -> Stream | Unknowable:
-    """Return a stream as the nodes know it. A change of its replicas seals it, and a seal raises
-    the epoch of every replica that stays: those of the highest epoch are its replicas."""
+    """Return a stream as the nodes know it.
+
+    The replicas that report the highest epoch are its replicas: a change of replicas seals the
+    stream, and the seal raises the epoch of those that stay."""
     epoch = max((report.epoch for report in reports.values()), default=0)
     if (
         recorded is not None

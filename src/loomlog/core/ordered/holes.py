@@ -1,4 +1,4 @@
-"""Find the entries of a stream whose rounds are forgotten. Pure."""
+"""Find the entries of a stream whose rounds are no longer kept. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Span(NamedTuple):
 
 
 def holes_in(lacked: Span, given: Iterable[Span]) -> list[Span]:
-    """Return the parts of a span that are not given. `given` is in the order of positions."""
+    """Return the parts of `lacked` that `given`, sorted by position, does not cover."""
     holes: list[Span] = []
     llsn, after = lacked.first, lacked.after
     if llsn >= lacked.end:

@@ -1,4 +1,4 @@
-"""Make a snapshot of the rounds of a log that are kept, or send them again. Pure."""
+"""Take a snapshot of the kept rounds of a log, and recover rounds that a replica lost. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loomlog.types import Glsn, NodeId
 
 
 def needed(log: LogRounds) -> list[Round]:
-    """Return the rounds that a restart needs, oldest first: a snapshot of a log. The last one names
+    """Return a snapshot of a log: the rounds that a restart needs, oldest first. The last one names
     every stream."""
     high, rounds = log.high_watermark, list(log.kept)
     is_kept = bool(rounds) and rounds[-1].high_watermark == high
@@ -33,15 +33,15 @@ def whole(log: LogRounds, round_: Round) -> Round:
 
 
 def recall(log: LogRounds, stream: StreamRounds, node: NodeId, rounds: Iterable[Round]) -> None:
-    """Keep rounds again that a replica lacks although it had stored them, and send them once more.
-    `rounds` are those that are still known."""
+    """Keep rounds again that a replica had stored and lost, so that they are sent once more.
+    `rounds` are those that can still be read."""
     known = {r.high_watermark: r for r in rounds if r.gives(stream.stream_id)}
     _keep(log, known | {round_.high_watermark: round_ for round_ in log.kept})
     report = stream.reports[node]
-    # Not below the epochs of what is inferred: an older copy of a replica has to refuse it.
+    # Inferred rounds need at least their original epoch, so that an outdated replica refuses them.
     epoch = stream.committed_epoch or stream.epoch
     for hole in log.holes(stream, report):
-        # Nobody else can have had positions in between if the stream had as many entries.
+        # As many positions as entries: none of them can belong to another stream.
         length = min(hole.end, report.written_end) - hole.first
         if length > 0 and hole.end - hole.first == hole.high_watermark - hole.after:
             part = RoundPart(stream.stream_id, epoch, hole.first, hole.after + 1, length)

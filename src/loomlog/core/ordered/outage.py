@@ -1,7 +1,7 @@
-"""Decide what it costs a log of protocol `ordered` if nodes are away. Pure.
+"""Predict what an `ordered` log loses while nodes are down. Pure.
 
-A stream with a replica on a node that is away is sealed. If no other stream of the log runs, the
-log gets a new one on the nodes that are left, if they are as many as appends need.
+A stream with a replica on a node that is down is sealed. If no other stream of the log runs, the
+log gets a new one on the remaining nodes, provided that there are enough of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from loomlog.types import NodeId, StreamId
 
 
 class StreamCopies(NamedTuple):
-    """A stream with the nodes that have its entries."""
+    """A stream, and the nodes that have its entries."""
 
     stream_id: StreamId
     replicas: tuple[NodeId, ...]
-    whole: frozenset[NodeId]  # have every entry
-    wanted: int  # replicas
+    whole: frozenset[NodeId]  # those with every entry
+    wanted: int  # number of replicas
     has_entries: bool
     takes_appends: bool
 
@@ -30,8 +30,8 @@ def outage(
     usable: Collection[NodeId],
     least: int | None,
 ) -> list[PartOutage]:
-    """Return the cost for each stream. `usable`: nodes that could take a new stream. `least`: the
-    replicas that appends need; None: the log takes its appends elsewhere."""
+    """Return the outage of each stream. `usable` nodes could take a new stream. `least` is the
+    number of replicas that appends need, None if this segment takes no appends."""
     streams = list(streams)
     stop = "" if least is None else _why_appends_stop(streams, away, usable, least)
     return [

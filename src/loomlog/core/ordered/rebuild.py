@@ -1,15 +1,14 @@
 """Rebuild the rounds of a log from its replicas when every round log is lost. Pure.
 
-It rests on three facts (docs/design/metadata.md has the reasoning):
+This relies on three facts (docs/design/metadata.md has the reasoning):
 
-    positions are dense   the entries of all streams of a log are as many as its high watermark,
-                          but for positions that are `elsewhere`: of segments that are trimmed,
-                          or of another protocol; and for those that are `gone`, with streams
-                          that were removed
-    all or nothing        a round covers only what ALL replicas of a stream had written
+    positions are dense   each position up to the high watermark belongs to an entry of a stream,
+                          except for those `elsewhere`, in segments that are trimmed or of another
+                          protocol, and those that are `gone` with streams that were removed
+    all or nothing        a round covers only entries that ALL replicas of a stream had written
     replicas know first   clients learn a position only from a replica that received its commit
 
-Nothing is guessed: one doubt is enough to refuse.
+Nothing is guessed: a single doubt makes it refuse.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from loomlog.types import CommitContext, Glsn, Llsn, LogId, StreamId
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The rounds that a start needs; none if there are doubts."""
+    """The rounds that the metadata repository needs to start; none if there are doubts."""
 
     high_watermark: Glsn
     rounds: tuple[Round, ...]
@@ -37,7 +36,7 @@ class Rebuilt:
 
 
 class Elsewhere(NamedTuple):
-    """Positions that belong to none of the streams."""
+    """A range of positions that belong to none of the streams."""
 
     first: Glsn
     last: Glsn
@@ -46,8 +45,8 @@ class Elsewhere(NamedTuple):
 def commits_after(
     streams: Iterable[StreamEvidence], elsewhere: Sequence[Elsewhere] = (), gone: int = 0
 ) -> dict[StreamId, Glsn]:
-    """Return above which high watermark the commits of each stream are needed, given reports alone.
-    Only if positions are missing, that is more than the replicas lack."""
+    """Return, from reports alone, the high watermark above which the commits of each stream are
+    needed. They are needed further back than replicas lack them only if positions are missing."""
     streams = list(streams)
     high = _high_watermark(streams)
     whole = _known_whole(streams) if _missing(streams, elsewhere, gone) else high
@@ -61,7 +60,7 @@ def rebuild(
     elsewhere: Sequence[Elsewhere] = (),
     gone: int = 0,
 ) -> Rebuilt:
-    """Rebuild all that can be known of a log."""
+    """Rebuild the rounds of a log, or return the doubts that prevent it."""
     streams = sorted(streams, key=lambda stream: stream.stream_id)
     high = _high_watermark(streams)
     doubts = [doubt for stream in streams for doubt in doubts_about(stream)]
@@ -75,7 +74,7 @@ def rebuild(
     return Rebuilt(high, tuple(_rounds(log_id, streams, filled)), ())
 
 
-# ---- do the streams fit together?
+# ---- are the streams consistent with each other?
 
 
 def _contradictions(
@@ -97,7 +96,7 @@ def _contradictions(
     return []
 
 
-# ---- positions that a round gave to streams whose replicas never received it
+# ---- positions of rounds whose commits no replica received
 
 
 class _Range(NamedTuple):
@@ -119,14 +118,14 @@ def _high_watermark(streams: Iterable[StreamEvidence]) -> Glsn:
 
 
 def _missing(streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere], gone: int) -> int:
-    """Return how many positions no stream knows to be its own."""
+    """Return how many positions up to the high watermark no stream claims."""
     high = _high_watermark(streams)
     others = sum(max(0, min(place.last, high) - place.first + 1) for place in elsewhere)
     return high - others - gone - sum(stream.committed_end - 1 for stream in streams)
 
 
 def _known_whole(streams: Iterable[StreamEvidence]) -> Glsn:
-    """Return the position up to which no stream can have more than it knows."""
+    """Return the position up to which every stream knows all its commits."""
     return min((s.high_watermark for s in streams if s.may_have_more), default=0)
 
 
@@ -142,7 +141,7 @@ def _ranges(streams: Iterable[StreamEvidence], elsewhere: Iterable[Elsewhere]) -
 def _gaps(
     streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere], gone: int
 ) -> list[_Range]:
-    """Return the positions up to the high watermark that no stream knows to be its own."""
+    """Return the ranges of positions up to the high watermark that no stream claims."""
     if _missing(streams, elsewhere, gone) <= 0:
         return []
     gaps = []
@@ -158,8 +157,9 @@ def _gaps(
 def _fill(
     streams: Sequence[StreamEvidence], gaps: Sequence[_Range]
 ) -> tuple[dict[StreamId, list[CommitContext]], list[Doubt]]:
-    """Give each gap to the stream that it must belong to: one that has written more and received
-    no commit that far. With only one such stream that is certain."""
+    """Assign each gap to the stream that it must belong to: the only one with enough written
+    entries whose replicas have received no commit that far. Doubt if there is no such stream, or
+    more than one."""
     filled: dict[StreamId, list[CommitContext]] = {}
     ends = {stream.stream_id: stream.committed_end for stream in streams}
     for gap in gaps:
@@ -193,7 +193,7 @@ def _rounds(
     streams: Sequence[StreamEvidence],
     filled: dict[StreamId, list[CommitContext]],
 ) -> list[Round]:
-    """Return rounds with all commits that replicas lack, and the ends of all streams."""
+    """Return rounds with all commits that replicas lack, and with the ends of all streams."""
     ends: dict[StreamId, Llsn] = {}
     commits_at: dict[Glsn, dict[StreamId, CommitContext]] = {}
     for stream in streams:
@@ -221,8 +221,8 @@ def _part(
     ends: dict[StreamId, Llsn],
     before: Glsn,
 ) -> RoundPart:
-    """Return the part of a stream, going back in time: `ends` is where each stream is after the
-    round, then before it."""
+    """Return the part of a stream in a round. Rounds are visited newest first: `ends` has the end
+    of each stream after the round, and is set back to its end before the round."""
     commit = commits_at.get(stream.stream_id)
     if commit is None:
         return RoundPart(stream.stream_id, stream.epoch, ends[stream.stream_id], before + 1, 0)

@@ -1,10 +1,9 @@
-"""Recover the context of a replica after a restart, from what it has stored. Pure.
+"""Recover the context of a replica after a restart, from what is stored. Pure.
 
 docs/design/ordered.md, "Commit contexts and recovery", states the rule.
 
-A commit whose own entries are not all stored was applied in part and is dropped whole. That may
-be true of the newest commit only: if an earlier one lacks entries too, the replica lost data and
-is damaged.
+A commit of which some entries are not stored is dropped. Only the newest commit may be dropped: if
+an older one lacks entries too, the replica has lost data and is damaged.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from loomlog.types import CommitContext, Glsn, Llsn
 
 
 class Place(NamedTuple):
-    """An entry by both its numbers; (0, 0) means none."""
+    """Both numbers of an entry; (0, 0) means none."""
 
     glsn: Glsn
     llsn: Llsn
@@ -35,8 +34,8 @@ class RecoveredContext:
     uncommitted_end: Llsn  # one past the last LLSN that is stored
     local_low: Place  # the first committed entry that is kept, or NOWHERE
     local_high: Place  # the last committed entry, kept or trimmed, or NOWHERE
-    damaged: bool = False  # data is lost that was committed: synchronise from a peer
-    readable: bool = True  # what is committed here has no hole: only its end may be lost
+    damaged: bool = False  # committed data is lost: synchronise from a peer
+    readable: bool = True  # the committed entries have no hole: at most their end is lost
 
 
 def last_place(commit: CommitContext) -> Place:
@@ -53,9 +52,9 @@ def recover(
 ) -> RecoveredContext:
     """Recover from the stored commits, newest first, and the last stored entry.
 
-    No more commits are taken from the iterable than must be looked at. A commit that is wholly
+    Only as many commits are taken from the iterable as are needed. A commit that is entirely
     trimmed needs no entries. `base` is the high watermark and the first LLSN of a replica without
-    commits. `local_low` is NOWHERE: finding it takes a search, which the store does.
+    commits. The result's `local_low` is NOWHERE: the store has to search for it.
     """
     empty = partly = kept = None
     dropped = 0

@@ -1,19 +1,19 @@
-"""Decide what the metadata repository does next about a stream. Pure: state in, one action out.
+"""Decide the next repair step of a stream. Pure: state in, one action out.
 
-The repair loop asks again after every action. Each action may be repeated, and brings the stream
-one step nearer to running on enough live replicas:
+The repair loop calls `decide` again after every action. Actions are idempotent, and each brings the
+stream one step closer to running on enough live replicas:
 
     a node dies      BeginSeal, SendSeal, Join a spare, Synchronise it, Swap it in, Unseal
     it comes back    SendSeal, Synchronise what it missed, Unseal
     all lose data    SendSeal, Join and Synchronise what is left; it stays sealed
-    ... for good     the same, with a spare in the place of each that never comes back
+    ... for good     the same, with a spare in place of each node that never comes back
     a move           Join the new one, Synchronise while the stream runs, then as above
 
-A stream never has fewer replicas than it had: a newcomer is filled first, as `joining`, and then
-takes the place of another replica in one step. Only a replica that an operator unregistered leaves
-without a successor.
+The number of replicas never drops: a newcomer (`joining`) is filled first, and then takes the place
+of another replica in one step. The exception is a replica that an operator unregistered, which may
+leave without a successor.
 
-The rules are two tables, one for running and one for sealed streams. The first rule that applies
+There are two tables of rules, for running and for sealed streams. The first rule that applies
 decides.
 """
 
@@ -27,41 +27,42 @@ from loomlog.core.ordered.rounds import StreamRounds
 from loomlog.core.ordered.situation import Nodes, Situation
 from loomlog.types import Glsn, Llsn, NodeId, ReplicaState
 
-NEARLY_ENTRIES: Final = 10_000  # a newcomer this near to the end is worth a short seal
-FAR_ENTRIES: Final = 200_000  # and one this far from it is not worth a long one
-MOVES_MAX: Final = 4  # streams that run well and are moved at the same time
-RUNNING: Final = "running"  # the reason of a Wait that wants nothing, and the start of others
+NEARLY_ENTRIES: Final = 10_000  # a newcomer that lacks at most this many is filled under a seal
+FAR_ENTRIES: Final = 200_000  # one that lacks more than this many is filled while appends continue
+MOVES_MAX: Final = 4  # healthy streams that are moved at the same time
+RUNNING: Final = "running"  # the reason to Wait if all is well, and the prefix of other reasons
 
 
 @dataclass(frozen=True, slots=True)
 class BeginSeal:
-    """Raise the epoch and decide the last commit: the stream cannot keep running as it is."""
+    """Raise the epoch and fix the last commit: the stream cannot keep running as it is."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendSeal:
-    """Send these replicas the last commit, perhaps again."""
+    """Send the seal, with the last commit, to these replicas, perhaps again."""
 
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unseal:
-    """Let the stream run: every replica is SEALED at the same place."""
+    """Let the stream run: every replica is SEALED at the same end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Make an empty replica on this node, to be filled. The node may have lost the one it had."""
+    """Create an empty replica on this node, to be filled. The node may have lost its previous
+    one."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronise:
-    """Copy from the source what the destination lacks."""
+    """Copy the entries that the destination lacks from the source."""
 
     source: NodeId
     destination: NodeId
@@ -69,14 +70,14 @@ class Synchronise:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Make these the replicas from now on: the newcomer is whole."""
+    """Replace the replicas of the stream by these."""
 
     replicas: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropJoining:
-    """Give up the newcomer: it is no longer needed, or gone."""
+    """Abandon the newcomer: it is no longer needed, or its node is gone."""
 
     node: NodeId
     reason: str
@@ -84,7 +85,7 @@ class DropJoining:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove the stream from its log and from all nodes: nothing of it is left."""
+    """Remove the stream from its log and from all nodes: all its entries are trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Loss(NamedTuple):
     """The part of a stream that is lost."""
 
     first: Llsn
-    after: Glsn  # everything the stream had above this position is lost
+    after: Glsn  # all entries of the stream above this position are lost
 
 
 def find_loss(
@@ -106,9 +107,10 @@ def find_loss(
     without_commits: Collection[NodeId] = (),
     given_up: Collection[NodeId] = (),
 ) -> Loss | None:
-    """Return what was committed and none of the nodes has, or None. All nodes that had the stream
-    must have reported, but for those that an operator gave up. `without_commits`: these nodes lost
-    the positions of their last entries."""
+    """Return the committed entries that no node has, or None if there are none.
+
+    All nodes with replicas must have reported, except for those that an operator gave up. Nodes
+    `without_commits` have lost the positions of their last entries."""
     nodes = [*stream.replicas, *([] if stream.joining is None else [stream.joining])]
     reported = [node for node in nodes if node in stream.reports and node not in given_up]
     reports = [stream.reports[node] for node in reported]
@@ -130,7 +132,7 @@ Action: TypeAlias = (
 
 
 def decide(stream: StreamRounds, nodes: Nodes) -> Action:
-    """Return the next step towards the stream as it should be."""
+    """Return the next step that brings the stream towards its wanted state."""
     return matching_rule(situation := Situation(stream, nodes)).action(situation)
 
 
@@ -174,7 +176,7 @@ RUNNING_RULES: Final = (
         lambda s: Join(s.newcomer),
     ),
     Rule(
-        "the newcomer can be filled during appends",  # in another state it must get a seal
+        "the newcomer can be filled during appends",  # if it is not SEALING, it needs a seal first
         lambda s: (
             s.joining is not None
             and s.reports[s.joining].state is ReplicaState.SEALING
@@ -217,7 +219,7 @@ RUNNING_RULES: Final = (
 
 SEALED_RULES: Final = (
     Rule(
-        "its seal is not recorded",  # so its epoch may be the one in which it ran
+        "its seal is not recorded",  # its replicas may still run in this epoch
         lambda s: not s.stream.sealed_at,
         lambda s: BeginSeal("where it ends is not recorded"),
     ),
@@ -242,7 +244,7 @@ SEALED_RULES: Final = (
         lambda s: DropJoining(s.newcomer, "it is not needed any more"),
     ),
     Rule(
-        "a replica leaves without a successor",  # unless it is the last with everything
+        "a replica leaves without a successor",  # unless no other is whole
         lambda s: (
             s.joining is None
             and s.one_leaves_alone
@@ -291,7 +293,7 @@ SEALED_RULES: Final = (
         lambda s: DropJoining(s.newcomer, "it is not needed any more"),
     ),
     Rule(
-        "no live replica has everything",  # and those that are away may
+        "no live replica has everything",  # but one that is down may
         lambda s: (
             not s.complete
             and not (s.missing and s.whole)
@@ -370,11 +372,11 @@ def _seal_again(situation: Situation) -> BeginSeal:
     return BeginSeal(f"node {situation.too_new} runs in epoch {epoch}")
 
 
-# ---- carrying it out
+# ---- help for carrying it out
 
 
 def is_same(action: Action, other: Action) -> bool:
-    """Return whether the other action continues this one. A copy may change its source."""
+    """Return whether `other` continues the same action. A copy may change its source."""
     if isinstance(action, Synchronise) and isinstance(other, Synchronise):
         return action.destination == other.destination
     return action == other
@@ -387,8 +389,8 @@ def choose_source(
     reachable: Callable[[NodeId], bool],
     preferred: NodeId | None = None,
 ) -> NodeId:
-    """Return the replica to copy from: another one after each failure, perhaps the source's. An
-    operator may prefer one."""
+    """Return the replica to copy from, a different one for each attempt: an attempt may have failed
+    because of its source. The operator's preferred replica comes first."""
 
     def is_fit(node: NodeId) -> bool:
         report = stream.reports.get(node)
@@ -411,9 +413,9 @@ def stands_still(
     is_hit: Callable[[StreamRounds], bool],
     is_full: Callable[[StreamRounds], bool],
 ) -> bool:
-    """Return whether no stream of a log takes appends before a dead node is back or replaced, or a
-    full one has room: all are sealed and hit, or full, some of them on this node. Such a log is
-    given a new, empty stream."""
+    """Return whether a log takes no appends until a dead node is back or replaced, or a full one
+    has room again: each of its streams is full, or sealed and hit by the failure, and `node` has at
+    least one of them. Such a log is given a new, empty stream."""
     return concerns_all(
         streams, node, lambda stream: is_full(stream) or (stream.sealed and is_hit(stream))
     )
@@ -422,7 +424,7 @@ def stands_still(
 def concerns_all(
     streams: Iterable[StreamRounds], node: NodeId, holds: Callable[[StreamRounds], bool]
 ) -> bool:
-    """Return whether something holds for all streams that a log uses, at least one on this node."""
+    """Return whether `holds` is true for all streams in use, at least one of which is on `node`."""
     in_use = [stream for stream in streams if not stream.closed and not stream.removing]
     is_concerned = any(node in s.replicas and s.wanted_running for s in in_use)
     return is_concerned and all(map(holds, in_use))
@@ -433,8 +435,8 @@ def unneeded(
     alive: Callable[[NodeId], bool],
     is_full: Callable[[StreamRounds], bool],
 ) -> list[StreamRounds]:
-    """Return the streams of a log that came to its relief and are not needed any more: every other
-    stream that should run does, with all its replicas, and has room."""
+    """Return the relief streams of a log that are not needed any more: all other streams that
+    should run do, with all their replicas, and have room."""
     in_use = [stream for stream in streams if stream.wanted_running]
     others = [stream for stream in in_use if not stream.relief]
     if not others or not all(_runs_whole(stream, alive) for stream in others):
@@ -461,7 +463,7 @@ class Copying(NamedTuple):
 
 
 def condition(action: Action, copying: Copying | None, trouble: str | None) -> str:
-    """Return why the stream does not run and what is under way; "" if all is well."""
+    """Return why the stream does not run and what is being done; "" if all is well."""
     words = _words(action, copying)
     if trouble and words:
         return f"{words}; {trouble}"

@@ -1,15 +1,15 @@
 """A replica of a log stream as a pure state machine.
 
-It decides; its driver (node/ordered/replica.py) writes, sends and answers. No clock, no I/O.
+It makes the decisions; its driver (node/ordered/replica.py) does all I/O. No clock in here.
 
-Entries pass four marks, in LLSN order:
+Entries pass these marks, in LLSN order:
 
-    committed | written (durable, reported) | under way (given to the journal) | next
+    committed | written (durable, reported) | in flight (handed to the journal) | next
               ^ uncommitted_llsn_begin      ^ uncommitted_llsn_end              ^ next_llsn
 
-Fencing: every seal raises the epoch by one. What a replica holds uncommitted was written in its own
-epoch, so a seal that follows directly may keep it up to the last commit; a replica that missed an
-epoch keeps nothing uncommitted, because the same LLSNs may have been written again elsewhere.
+Fencing: every seal raises the epoch by one. A replica's uncommitted entries were written in its own
+epoch, so the seal of the next epoch keeps those up to the last commit. A replica that missed an
+epoch drops all uncommitted entries: other replicas may have reused their LLSNs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loomlog.types import (
 
 SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
 
-START = SEALING  # for a new replica and after every restart
+START = SEALING  # of a new replica, and after every restart
 
 
 class Event(StrEnum):
@@ -86,8 +86,8 @@ class ReplicaContext:
 
 class CommitOutcome(Enum):
     APPLIED = auto()
-    REPEATED = auto()  # known already: ignore
-    MISSED = auto()  # something before it is missing: report, with `resend`
+    REPEATED = auto()  # was applied already: ignore it
+    MISSED = auto()  # an earlier commit or entry is missing: report, with `resend`
 
 
 class Replica:
@@ -106,7 +106,7 @@ class Replica:
         self.next_llsn: Llsn = context.uncommitted_llsn_end
         self.precondition: Precondition | None = None  # of a batch that is not committed yet
         self._missed = False
-        self._missed_after: Glsn = -1  # asked for what follows this one; once is enough
+        self._missed_after: Glsn = -1  # a resend from here was requested already; -1: none was
 
     @property
     def is_primary(self) -> bool:
@@ -119,8 +119,8 @@ class Replica:
     # ---- writing
 
     def reserve(self, count: int, expected: Glsn | None = None) -> Llsn:
-        """Give `count` entries their LLSNs, on the primary. If they have to follow directly on the
-        `expected` position, nothing else may be under way: it would get its positions first."""
+        """Assign LLSNs to `count` entries, on the primary. If they have to directly follow the
+        position `expected`, no other entries may be in flight: those would be committed first."""
         self.check_running()
         if expected is not None:
             self.check_expected(expected)
@@ -140,22 +140,22 @@ class Replica:
             )
 
     def check_expected(self, expected: Glsn) -> None:
-        """Raise Conflict unless an append could follow directly on this position, as far as is
-        known here."""
-        tail, under_way = self.context.high_watermark, self.next_llsn - self.last_committed_llsn - 1
-        if tail > expected or under_way:
+        """Raise Conflict if this replica already knows that an append cannot directly follow this
+        position."""
+        tail, in_flight = self.context.high_watermark, self.next_llsn - self.last_committed_llsn - 1
+        if tail > expected or in_flight:
             behind = f"position {tail}" if tail > expected else "an append that is under way"
             raise Conflict(f"{behind} stands behind position {expected}")
 
     @property
     def is_precondition_broken(self) -> bool:
-        """Whether other entries got the positions that a batch here has to have. It will never be
-        committed, and a seal has to drop it."""
+        """Whether other entries got the positions that a batch here requires. That batch will never
+        be committed, and a seal has to drop it."""
         precondition = self.precondition
         return precondition is not None and self.context.high_watermark > precondition.expected
 
     def accept(self, epoch: int, first_llsn: Llsn, last_llsn: Llsn) -> None:
-        """Take entries from the primary, on a backup. Anything out of order is refused."""
+        """Accept entries from the primary, on a backup. They must arrive in order."""
         self.check_primary(epoch, first_llsn)
         self.next_llsn = last_llsn + 1
 
@@ -173,14 +173,14 @@ class Replica:
             )
 
     def written(self, last_llsn: Llsn) -> None:
-        """Called when everything up to `last_llsn` is as durable as the sync mode asks for."""
+        """Called when everything up to `last_llsn` is as durable as the sync mode requires."""
         end = min(last_llsn + 1, self.next_llsn)  # a seal may have dropped some meanwhile
         self.context.uncommitted_llsn_end = max(self.context.uncommitted_llsn_end, end)
 
     # ---- committing
 
     def commit(self, commit: CommitContext) -> CommitOutcome:
-        """Apply a commit if it follows directly on what was applied before."""
+        """Apply a commit if it directly follows the last one."""
         context = self.context
         if commit.high_watermark <= context.high_watermark:
             return CommitOutcome.REPEATED
@@ -230,9 +230,10 @@ class Replica:
     # ---- sealing
 
     def seal(self, epoch: int, last_committed_llsn: Llsn) -> Llsn:
-        """Take no more entries. Return the last LLSN to keep: what is above must be dropped. The
-        seal is repeated until this replica has every commit and is SEALED. A damaged one stays
-        SEALING until it is synchronised."""
+        """Stop accepting entries. Return the last LLSN to keep; the driver drops those above.
+
+        The seal is repeated until this replica has every commit and is SEALED. A damaged replica
+        stays SEALING until it is synchronised."""
         self._check_seal(epoch, last_committed_llsn)
         own = self.last_committed_llsn
         follows = epoch <= self.epoch + 1
@@ -241,7 +242,7 @@ class Replica:
         event = Event.SEALED_WHOLE if whole else Event.SEALED_BEHIND
         self._move(event)
         if epoch != self.epoch and self._missed_after >= 0:
-            # Commits of this epoch that came before the seal were not taken: ask again.
+            # Commits of the new epoch that arrived before this seal were not applied: request them.
             self._missed, self._missed_after = True, -1
         self.epoch = epoch
         self.precondition = None  # it is committed or dropped
@@ -260,7 +261,7 @@ class Replica:
             )
 
     def self_seal(self) -> None:
-        """Take no more appends until sealed and unsealed: replication or the disk failed."""
+        """Stop accepting appends until sealed and unsealed: replication or the disk failed."""
         self._move(Event.SELF_SEALED)
 
     def unseal(self, epoch: int, replicas: tuple[NodeId, ...]) -> None:
@@ -279,16 +280,17 @@ class Replica:
         self.replicas = replicas
 
     def damage(self) -> None:
-        """Continue as after a restart, until it is synchronised: committed entries cannot be read,
-        or nothing can be written any more."""
+        """Return to SEALING until synchronised: committed entries cannot be read, or nothing can be
+        written any more."""
         self.damaged = True
         self._move(Event.DAMAGED)
 
     # ---- being synchronised
 
     def begin_synchronise(self, source_first_llsn: Llsn) -> Llsn | None:
-        """Prepare for a copy of all that follows on the last commit. Return the last LLSN to keep,
-        or None if everything must go because the source begins after a hole."""
+        """Prepare to receive all entries after the last commit. Return the last LLSN to keep, or
+        None if everything must be deleted: this replica is damaged, or the source begins after a
+        gap."""
         if self.state is not ReplicaState.SEALING:
             raise InvalidArgument(
                 f"stream {self.stream_id} on node {self.node_id} is {self.state}: "
@@ -301,18 +303,18 @@ class Replica:
         return keep
 
     def ask_again(self) -> None:
-        """Ask for all commits after the last one here: some that were sent may be lost."""
+        """Request all commits after the last one here again: some may have been lost in transit."""
         self._missed, self._missed_after = True, -1
 
     def recovered(self, context: ReplicaContext, *, damaged: bool) -> None:
-        """Take over what is stored now, after it was wiped or read again after an error."""
+        """Adopt the state of the store, after it was wiped, or recovered after an error."""
         self.context = context
         self.next_llsn = context.uncommitted_llsn_end
         self.damaged = damaged
 
     def synchronised(self, commit: CommitContext) -> CommitContext:
-        """Apply the commit of a range that was copied and stored. Return it as this replica stores
-        it, linked to its own last one."""
+        """Apply the commit of a range that was copied and stored. Return the commit to store here:
+        it is linked to this replica's previous one."""
         context = self.context
         if self.state is not ReplicaState.SEALING or commit.llsn != context.uncommitted_llsn_begin:
             raise InvalidArgument(

@@ -22,7 +22,7 @@ class RoundPart(NamedTuple):
 
 
 class PackedParts(Sequence[RoundPart]):
-    """The parts of a round over many streams, as they are stored; read one by one when needed."""
+    """The parts of a round over many streams, in their stored form and decoded on access."""
 
     __slots__ = ("data",)
 

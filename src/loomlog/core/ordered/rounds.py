@@ -1,19 +1,18 @@
 """Commit rounds of one log, in the metadata repository. Pure.
 
-Replicas report what they have written; a round gives the next GLSNs to what every replica of a
-stream has; when the driver has made the round durable it is applied, and every replica is sent its
-part. One round is under way at a time: the next takes whatever was reported meanwhile.
+Replicas report what they have written. A round assigns the next GLSNs to the entries that all
+replicas of their stream have written. Once the driver has made the round durable, it is applied,
+and each replica is sent its part. Only one round is in progress at a time; the next one covers
+everything that was reported meanwhile.
 
-A conditional batch gets its positions directly behind the one that it expects, or never. Its
-primary reports the condition together with what is written, and remembers it as long as it runs; so
-a stream gets positions only while its primary runs. A hold lets the batch be stored while no
-other stream gets positions. It may be lost at any time: then the batch may be too late, and its
-primary seals itself.
+A conditional batch gets the positions directly after the expected one, or none. Its primary reports
+the condition with what is written, and remembers it while it runs; so a stream is given positions
+only while its primary runs. A hold stops other streams from getting positions while the batch is
+being stored. If it is lost, the batch may come too late, and its primary seals itself.
 
-A round names the streams that it gives something. Where each stream ends follows from all rounds;
-so a snapshot, which replaces old ones, ends with a round that names every stream of its log. So
-does every record without a mark: those of earlier releases. Rounds are kept until all replicas
-concerned have stored their part.
+A round names only the streams to which it gives positions. A snapshot, which replaces older rounds,
+therefore ends with a round that names every stream of its log; so does each record without a mark,
+as earlier releases wrote them. Rounds are kept until all their replicas have stored them.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from loomlog.core.ordered.columns import StreamColumns
 
 _ROUND: Final = struct.Struct("<IIQQ")
-_PARTIAL: Final = struct.Struct("<IIII")  # log, a number of parts that no round has, format, 0
+_PARTIAL: Final = struct.Struct("<IIII")  # log, an impossible number of parts, format, 0
 _MARK: Final = 0xFFFF_FFFF
 _FORMAT: Final = 1
 
@@ -56,10 +55,10 @@ class Round(NamedTuple):
     log_id: LogId
     prev_high_watermark: Glsn
     high_watermark: Glsn
-    parts: Sequence[RoundPart]  # in id order: searched
+    parts: Sequence[RoundPart]  # sorted by stream, for binary search
 
     def encode(self) -> bytes:
-        """Return it as every release reads it, which may take it for the whole state of its log."""
+        """Return the encoding that every release reads, older ones as the whole state of a log."""
         head = _ROUND.pack(
             self.log_id, len(self.parts), self.prev_high_watermark, self.high_watermark
         )
@@ -69,7 +68,7 @@ class Round(NamedTuple):
         return head + b"".join(starmap(PART.pack, parts))
 
     def encode_partial(self) -> bytes:
-        """Return it with a mark: a release that needs every stream in the last round refuses it."""
+        """Return it with a mark, so that releases which expect every stream in it refuse it."""
         return _PARTIAL.pack(self.log_id, _MARK, _FORMAT, 0) + self.encode()
 
     @classmethod
@@ -101,22 +100,22 @@ class Round(NamedTuple):
         """Return the commit for replicas that were sent everything up to `sent`."""
         _, epoch, llsn, glsn, length = part
         fields = (self.high_watermark, sent, glsn, llsn, length, epoch)
-        return tuple.__new__(CommitContext, fields)  # without a Python frame: there are thousands
+        return tuple.__new__(CommitContext, fields)  # faster than the constructor
 
 
 @dataclass(slots=True)
 class StreamRounds(StreamState):
-    """A stream as rounds see it: what its replicas have written, and what it may be given."""
+    """The state of a stream, and which of its entries the next round may commit."""
 
     def written_end(self) -> Llsn:
-        """Return the end of what all replicas have written in this epoch; what is committed while
-        one of them is silent, or the primary does not run."""
+        """Return the end of the entries that all replicas have written in this epoch; that of the
+        committed ones while a replica has not reported in it, or the primary does not run."""
         committed = self.committed_llsn_end
         if not self.replicas:
             return committed
         primary = self.reports.get(self.replicas[0])
         if primary is None or primary.state is not ReplicaState.RUNNING:
-            return committed  # it may have forgotten a condition
+            return committed  # it may have forgotten a precondition
         lowest = primary.written_end
         for node in self.replicas:
             report = self.reports.get(node)
@@ -130,7 +129,7 @@ class StreamRounds(StreamState):
         return lowest
 
     def next_end(self, tail: Glsn) -> Llsn:
-        """Return the end of what may get the positions behind `tail`."""
+        """Return the end of the entries that may get the positions directly after `tail`."""
         begin, end = self.committed_llsn_end, self.written_end()
         if end == begin or (precondition := self.reports[self.replicas[0]].precondition) is None:
             return end
@@ -140,14 +139,15 @@ class StreamRounds(StreamState):
         return end if holds and precondition.end <= end else precondition.llsn
 
     def has_more_than(self, end: Llsn) -> bool:
-        """Return whether any replica has reported more than that."""
+        """Return whether any replica has reported entries at or above `end`."""
         for report in self.reports.values():
             if report.uncommitted_llsn_offset + report.uncommitted_llsn_length > end:
                 return True
         return False
 
     def lacking(self, high_watermark: Glsn) -> dict[Glsn, list[NodeId]]:
-        """Return the nodes that were not sent everything up to here, by what was sent to them."""
+        """Return the nodes that were not sent everything up to `high_watermark`, grouped by the
+        high watermark that was sent to them."""
         lacking: dict[Glsn, list[NodeId]] = {}
         for node, sent in self.sent.items():
             if sent < high_watermark:
@@ -169,12 +169,12 @@ class LogRounds:
         self.log_id = log_id
         self.high_watermark: Glsn = 0
         self.streams: dict[StreamId, StreamRounds] = {}
-        self.columns: StreamColumns | None = None  # of streams in packed reports
-        self._was_packed = False  # the last round: it was one of those streams
-        self.kept: deque[Round] = deque()  # not yet stored by all replicas concerned
-        self._unsent: list[Round] = []  # became durable since `new_commits`
-        self.waiting: set[StreamId] = set()  # all that have reported more than they were given
-        self.removed: dict[StreamId, StreamRounds] = {}  # since the start: they may be put back
+        self.columns: StreamColumns | None = None  # of the streams in packed reports
+        self._was_packed = False  # the last round was of streams in columns
+        self.kept: deque[Round] = deque()  # not yet stored by all their replicas
+        self._unsent: list[Round] = []  # became durable since the last call of `new_commits`
+        self.waiting: set[StreamId] = set()  # every stream with uncommitted entries is in it
+        self.removed: dict[StreamId, StreamRounds] = {}  # since the start; they may be put back
         self._under_way: Round | None = None
         self._hold: Hold | None = None
 
@@ -206,7 +206,7 @@ class LogRounds:
                 self.columns.remove(stream_id)
 
     def leave_columns(self, stream_id: StreamId) -> None:
-        """Let a stream leave the columns, if it is there."""
+        """Take a stream out of the columns, if it is there."""
         if self.columns is not None:
             self.columns.leave_one(stream_id)
 
@@ -222,29 +222,30 @@ class LogRounds:
         return nodes if self.columns is None else nodes.union(self.columns.nodes())
 
     def restore(self, round_: Round) -> None:
-        """Take a durable round that was read back at start; oldest first."""
+        """Apply a round that was read from the round log at start. Call it oldest first."""
         if round_.high_watermark <= self.high_watermark:
             return
         self._adopt(round_)
 
     def begin_at(self, start: Glsn) -> None:
-        """Begin at `start`: the positions below belong to a segment of another protocol."""
+        """Begin at `start`: lower positions belong to an earlier segment."""
         self.high_watermark = max(self.high_watermark, start - 1)
 
     def doubt(self) -> None:
-        """Doubt the ends of streams: the last rounds may be lost. A recorded seal proves them."""
+        """Treat the ends of streams as unknown, because the last rounds may be lost. Streams whose
+        recorded seal proves the end are exempt."""
         for stream in self.streams.values():
             stream.heard = 0 < stream.sealed_at <= self.high_watermark
 
     @property
     def unheard(self) -> list[StreamRounds]:
-        """The streams that take appends and may have more entries than is known here."""
+        """The streams that take appends and may have more committed entries than known here."""
         return [s for s in self.streams.values() if not s.heard and not s.closed]
 
     # ---- reports in
 
     def report(self, node: NodeId, report: Report) -> None:
-        """Take a report; the first one of a connection must be preceded by `reconnected`."""
+        """Process a report. `reconnected` is called before the first one of a connection."""
         stream = self.streams.get(report.stream_id)
         if stream is None or (node not in stream.replicas and node != stream.joining):
             return
@@ -259,7 +260,8 @@ class LogRounds:
                 stream.sent[node] = report.high_watermark
 
     def reconnected(self, node: NodeId) -> None:
-        """Start again from the next reports of a node: what was sent to it before may be lost."""
+        """Forget what was sent to a node and its reports: commits may have been lost with the old
+        connection."""
         if self.columns is not None:
             self.columns.leave_on(node)
         for stream in self.plain_streams.values():
@@ -267,7 +269,7 @@ class LogRounds:
             stream.reports.pop(node, None)
 
     def change_replicas(self, stream_id: StreamId, replicas: tuple[NodeId, ...]) -> None:
-        """Continue a sealed stream with other replicas."""
+        """Replace the replicas of a sealed stream."""
         stream = self.streams[stream_id]
         stream.replicas = replicas
         stream.joining = None
@@ -285,7 +287,8 @@ class LogRounds:
         return self._under_way is not None
 
     def next_round(self) -> Round | None:
-        """Decide a round, if anything can be committed and none is under way."""
+        """Return the next round, which is then under way; None if there is nothing to commit, or
+        a round is under way already."""
         if self._under_way is not None:
             return None
         if self.columns is not None and not self._was_packed and self._begin_packed():
@@ -305,7 +308,7 @@ class LogRounds:
                 self.waiting.add(stream_id)
             if end > begin:
                 fields = (stream_id, stream.epoch, begin, high + 1, end - begin)
-                parts.append(tuple.__new__(RoundPart, fields))  # without a Python frame for each
+                parts.append(tuple.__new__(RoundPart, fields))  # faster than the constructor
                 high += end - begin
         if parts:
             self._under_way = Round(self.log_id, self.high_watermark, high, tuple(parts))
@@ -315,7 +318,7 @@ class LogRounds:
         return self._under_way
 
     def _begin_packed(self) -> bool:
-        """Decide a round of streams in columns: the others get something in the round after it."""
+        """Begin a round of the streams in columns. The other streams take part in the next one."""
         assert self.columns is not None
         held = self._holder() is not None
         parts = None if held else self.columns.next_parts(self.high_watermark)
@@ -328,7 +331,7 @@ class LogRounds:
         return True
 
     def durable(self) -> None:
-        """Called when the round under way is durable: it holds from now on."""
+        """Called when the round under way is durable."""
         assert self._under_way is not None
         round_, self._under_way = self._under_way, None
         self._adopt(round_)
@@ -351,10 +354,11 @@ class LogRounds:
     # ---- holds
 
     def hold(self, stream_id: StreamId, epoch: int, expected: Glsn) -> Hold:
-        """Let only this stream get positions as long as the tail is the expected one. Conflict: it
-        is higher, for good. Busy: perhaps not now."""
+        """Give positions to this stream only, as long as the tail is `expected`.
+
+        Raise Conflict if the tail is higher, Busy or NotYetWritten if the caller may try again."""
         stream = self.streams[stream_id]
-        self.leave_columns(stream_id)  # it alone gets something now
+        self.leave_columns(stream_id)
         if stream.sealed or stream.closed or stream.epoch != epoch:
             raise Sealed(f"stream {stream_id} takes no appends in epoch {epoch}")
         tail = self.high_watermark
@@ -381,8 +385,8 @@ class LogRounds:
     # ---- commits out
 
     def new_packed_commits(self) -> Mapping[NodeId, bytes]:
-        """Return the commits of a new round of streams in columns. `new_commits` yields the rest,
-        and must be called, too."""
+        """Return the commits of a new round of streams in columns, as bytes for each node. Call
+        `new_commits` afterwards for the rest."""
         if self.columns is None or len(self._unsent) != 1:
             return {}
         [round_] = self._unsent
@@ -393,8 +397,9 @@ class LogRounds:
         return commits
 
     def new_commits(self) -> Iterator[tuple[StreamId, CommitContext, list[NodeId]]]:
-        """Yield the commits of the rounds that became durable since the last call, and the nodes to
-        send each to. Rounds that gave a stream nothing are folded into its next commit."""
+        """Yield the commits of the rounds that became durable since the last call, with the nodes
+        to send each to. A stream that a round gave nothing gets no message; its next commit covers
+        that round, too."""
         rounds, self._unsent = self._unsent, []
         for round_ in rounds:
             high = round_.high_watermark
@@ -413,8 +418,8 @@ class LogRounds:
                         stream.sent[node] = commits[-1].high_watermark
 
     def commits_for(self, node: NodeId, *, empty: bool) -> list[tuple[StreamId, CommitContext]]:
-        """Return the commits to send to the node; with `empty` also bare high watermarks. Rounds
-        that gave a stream nothing are folded into the next message about it."""
+        """Return all commits that were not sent to a node yet. With `empty`, streams that got
+        nothing are sent an empty commit with the new high watermark."""
         commits: list[tuple[StreamId, CommitContext]] = []
         if self.columns is not None:
             self.columns.leave_behind(node, self.high_watermark)
@@ -450,8 +455,8 @@ class LogRounds:
     # ---- forgetting
 
     def forget_stored(self) -> None:
-        """Drop rounds that every replica concerned has stored. A node that is away holds back only
-        the rounds of its own streams."""
+        """Drop the rounds that all their replicas have stored. A node that is down holds back only
+        rounds of its own streams."""
         self.kept = deque(round_ for round_ in self.kept if not self._stored(round_))
 
     def _stored(self, round_: Round) -> bool:
@@ -471,8 +476,8 @@ class LogRounds:
         return True
 
     def lost_commits(self, stream: StreamRounds, node: NodeId) -> bool:
-        """Return whether a replica has entries without their commits, which are not kept any more:
-        it had stored those, too."""
+        """Return whether a replica has committed entries without their commits, and those are no
+        longer kept. It must have stored them once and lost them."""
         report = stream.reports.get(node)
         if report is None or node not in stream.replicas or report.damaged:
             return False
@@ -480,7 +485,7 @@ class LogRounds:
         return bool(holes) and holes[0].first < report.written_end
 
     def holes(self, stream: StreamRounds, report: Report) -> list[Span]:
-        """Return what a replica lacks and no round gives that is kept."""
+        """Return the entries whose commits a replica lacks, and that no kept round covers."""
         first, after = report.uncommitted_llsn_offset, report.high_watermark
         lacked = Span(first, stream.committed_llsn_end, after, self.high_watermark)
         parts = ((round_, round_.part_of(stream.stream_id)) for round_ in self.kept)

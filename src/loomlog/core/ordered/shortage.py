@@ -15,9 +15,11 @@ def shortage(
     reachable: Callable[[NodeId], bool],
     stored_bytes: int | None,
 ) -> Shortage | None:
-    """Return the shortage of the entries before `end`: all others are lost. Each replica has about
-    `stored_bytes` (None: not known). A replica of a node that is away, or that has not reported it,
-    does not count. How many entries of the stream are trimmed is not known here, unless all are."""
+    """Return the shortage of the entries before `end`; those at and after it are lost.
+
+    Each replica takes about `stored_bytes` (None: unknown). A replica does not count if its node is
+    down or has not reported it. Trimmed entries are counted, unless all are trimmed: how many there
+    are is not known here."""
     entries = end - 1
     if stream.is_trimmed:
         return None
@@ -57,7 +59,7 @@ def missing_on(
 
 
 def is_readable(stream: StreamRounds, reachable: Callable[[NodeId], bool]) -> bool:
-    """Return whether a replica that is there has all committed entries."""
+    """Return whether a reachable replica has all committed entries."""
     end = stream.committed_llsn_end
     return stream.heard and any(
         not missing_on(stream, end, node, reachable)[0] for node in stream.replicas

@@ -1,4 +1,4 @@
-"""A stream and its nodes, as the rules of repair see them. Pure."""
+"""The facts about a stream and its nodes that the rules of repair test. Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ class Nodes(Protocol):
     """The storage nodes, as repair sees them."""
 
     def connected(self, node: NodeId) -> bool:
-        """Return whether it is registered now, and so has reported all its replicas."""
+        """Return whether the node is registered now, and so has reported all its replicas."""
 
     def alive(self, node: NodeId) -> bool: ...
 
     def lost(self, node: NodeId) -> bool:
-        """Return whether it was silent long enough that its replicas are replaced."""
+        """Return whether the node has been silent for so long that its replicas are replaced."""
 
     def spare(self, stream: StreamRounds) -> NodeId | None:
-        """Return the best node for one more replica of the stream, if there is any."""
+        """Return the best node for another replica of the stream, if there is one."""
 
     def moving(self) -> int:
-        """Return how many streams are being filled somewhere at the moment."""
+        """Return how many streams have a newcomer that is being filled now."""
 
     def given_up(self, node: NodeId) -> bool:
-        """Return whether it is away, and an operator said that its data never comes back."""
+        """Return whether the node is down, and an operator declared its data lost for good."""
 
     def has_lost(self, stream: StreamRounds) -> bool:
-        """Return whether committed entries are lost: no node has them or may come back with
+        """Return whether committed entries are lost: no node has them, or could come back with
         them."""
 
 
 class Situation:
-    """A stream and its nodes, as the rules see them."""
+    """The facts about one stream, derived on demand."""
 
     def __init__(self, stream: StreamRounds, nodes: Nodes) -> None:
         self.stream = stream
@@ -47,7 +47,7 @@ class Situation:
 
     @cached_property
     def live_reports(self) -> dict[NodeId, Report]:
-        """The newest reports of replicas, and of the newcomer, on nodes that are alive."""
+        """The newest reports of the replicas and the newcomer whose nodes are alive."""
         joining = [] if self.joining is None else [self.joining]
         reported = (node for node in (*self.stream.replicas, *joining) if node in self.reports)
         return {node: self.reports[node] for node in reported if self.nodes.alive(node)}
@@ -60,7 +60,7 @@ class Situation:
 
     @property
     def next_primary(self) -> NodeId | None:
-        """The replica that an operator wants to be the primary and is not."""
+        """The replica that an operator wants as primary, unless it is the primary."""
         wanted, replicas = self.stream.wanted_primary, self.stream.replicas
         return wanted if wanted in replicas and wanted != replicas[0] else None
 
@@ -72,7 +72,7 @@ class Situation:
 
     @property
     def shortage(self) -> str:
-        """The beginning of a condition that counts the replicas; "" if none is missing."""
+        """The prefix of a condition that counts the replicas; "" if none is missing."""
         has, wanted = len(self.stream.replicas), self.stream.wanted_replicas
         return f"has {has} of {wanted} replicas; " if has < wanted else ""
 
@@ -89,7 +89,7 @@ class Situation:
 
     @property
     def newcomer_lacks(self) -> int:
-        """The number of entries that a newcomer still lacks, once it has reported."""
+        """The number of entries that the newcomer lacks. It must have reported."""
         report = self.reports[self.newcomer]
         return self.stream.committed_llsn_end - report.uncommitted_llsn_offset
 
@@ -126,7 +126,7 @@ class Situation:
 
     @cached_property
     def too_new(self) -> NodeId | None:
-        """A replica that runs, or knows a newer epoch."""
+        """A replica that still runs, or is in a newer epoch than the metadata."""
         now = self.stream.epoch
         for node, report in self.live_reports.items():
             runs = report.epoch == now and report.state is ReplicaState.RUNNING
@@ -136,7 +136,7 @@ class Situation:
 
     @cached_property
     def unsealed(self) -> tuple[NodeId, ...]:
-        """Replicas that lack only the seal, with the commits before it."""
+        """Replicas that need only the seal, and perhaps commits: they have stored all entries."""
         return tuple(node for node, report in self.live_reports.items() if self._needs_seal(report))
 
     def _needs_seal(self, report: Report) -> bool:
@@ -151,7 +151,7 @@ class Situation:
 
     @property
     def complete(self) -> bool:
-        """Every replica has everything."""
+        """Every replica is alive and has all committed entries."""
         return all(node in self.whole for node in self.stream.replicas)
 
     @property
@@ -168,7 +168,7 @@ class Situation:
 
     @property
     def emptied(self) -> list[NodeId]:
-        """Nodes that came back without their replica, if it can be filled again."""
+        """Nodes that came back without their replica, provided that it can be filled again."""
         if not self.whole and self.stream.committed_llsn_end != 1:
             return []
         return [node for node in self.missing if self.nodes.alive(node)]
@@ -181,8 +181,8 @@ class Situation:
 
     @cached_property
     def fullest(self) -> NodeId | None:
-        """The replica, or newcomer, with the most of what is left; None if nothing is lost, or
-        nothing left."""
+        """The replica or newcomer with the most of what is left; None if nothing is lost, or
+        nothing is left."""
         if not self.has_lost:
             return None
         ends = {
@@ -195,8 +195,8 @@ class Situation:
 
     @cached_property
     def lacks_rest(self) -> list[NodeId]:
-        """Replicas that lack some of what is left, and have nothing else that a copy of it would
-        overwrite; first those on nodes that have lost all of it."""
+        """Replicas that lack some of what is left, and have nothing that a copy of it would
+        overwrite. Nodes that have lost their whole replica come first."""
         if self.fullest is None:
             return []
         end = self.live_reports[self.fullest].uncommitted_llsn_offset
@@ -216,13 +216,13 @@ class Situation:
 
     @property
     def given_up(self) -> list[NodeId]:
-        """Replicas that never come back, as an operator said."""
+        """Replicas that an operator declared lost for good."""
         return [node for node in self.missing if self.nodes.given_up(node)]
 
     @cached_property
     def continues_with_rest(self) -> bool:
-        """The stream continues with what is left, perhaps nothing: nobody has or may have all of
-        it, and newcomers take the places of replicas that never come back, leave or are missing."""
+        """The stream continues with what is left, perhaps nothing: no node has or may still have
+        all of it, and newcomers replace the replicas that never come back, leave or are missing."""
         stream, given_up = self.stream, self.given_up
         if stream.heard and not stream.has_entries:
             return len(given_up) == len(stream.replicas)
@@ -230,7 +230,8 @@ class Situation:
 
     @cached_property
     def newcomer_lacks_rest(self) -> bool:
-        """The newcomer lacks some of what is left, and has nothing that a copy would overwrite."""
+        """The newcomer lacks some of what is left, and has nothing that a copy of it would
+        overwrite."""
         if not self.continues_with_rest or self.fullest is None or not self._newcomer_is_sound:
             return False
         rest = self.live_reports[self.fullest].uncommitted_llsn_offset
@@ -239,15 +240,15 @@ class Situation:
 
     @property
     def newcomer_has_rest(self) -> bool:
-        """The newcomer may become a replica with what is left: it is needed as one, or has more
-        than the others."""
+        """The newcomer may become a replica with what is left: because the stream continues with
+        that, or because the newcomer has the most."""
         if not self.has_lost or not self._newcomer_is_sound or self.newcomer_lacks_rest:
             return False
         return self.continues_with_rest or self.joining == self.fullest
 
     @property
     def newcomer_is_needless(self) -> bool:
-        """Entries are lost, and replicas have at least as much of the rest as the newcomer."""
+        """Entries are lost, and the replicas have at least as much of the rest as the newcomer."""
         is_needed = self.continues_with_rest or self.newcomer_has_rest
         return self.has_lost and self._newcomer_is_sound and not is_needed
 
@@ -264,15 +265,16 @@ class Situation:
 
     @property
     def newcomer_is_durable(self) -> bool:
-        """A crash would leave the newcomer whole. Before that the rounds that it was copied may be
-        known only to the replica that makes room for it."""
+        """The newcomer would be whole after a crash, too. Until then, only the replica that it
+        replaces may remember the rounds that were copied."""
         report = self.live_reports[self.newcomer]
         return report.stored_high_watermark >= report.high_watermark
 
     @property
     def replicas_with_newcomer(self) -> tuple[NodeId, ...]:
-        """The newcomer comes last: an existing replica is the better primary. It takes the place of
-        a replica that never comes back, else of an unreachable one before that of a leaving one."""
+        """The replicas after the swap. The newcomer comes last: an existing replica is the better
+        primary. It replaces a replica that never comes back, else an unreachable one, else the
+        leaving one."""
         away = self.given_up or ([] if self.has_lost else self.missing)
         leaving = next(iter(away), self.stream.leaving)
         return (*(node for node in self.stream.replicas if node != leaving), self.newcomer)
@@ -287,8 +289,8 @@ class Situation:
 
     @property
     def nothing_is_left(self) -> bool:
-        """The stream is being removed, and everything in it is trimmed, or a replica confirms that
-        it never had an entry: rounds that are lost are no evidence."""
+        """The stream is being removed, and all its entries are trimmed, or a replica confirms that
+        it never had any. (That no round names one is no proof: rounds may be lost.)"""
         stream = self.stream
         is_empty = not stream.has_entries and bool(self.whole)
         return stream.removing and (stream.is_trimmed or is_empty)
@@ -311,7 +313,7 @@ class Situation:
 
     @property
     def nobody_is_whole(self) -> str:
-        # One that hangs may be connected still, and has what it reported.
+        # A node that hangs may still be connected, and then has the replica it reported.
         emptied = [n for n in self.missing if self.nodes.connected(n) and n not in self.reports]
         away = [node for node in self.missing if node not in emptied]
         words = ["sealed: no live replica has every committed entry"]

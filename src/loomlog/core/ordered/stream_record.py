@@ -12,9 +12,9 @@ from loomlog.types import Glsn, LogId, NodeId, Report, StreamId
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """A stream of a log, with its replicas and what operators want of it.
+    """A stream of a log: its replicas, and what operators want of it.
 
-    Each change returns the record to be swapped in."""
+    Methods that change it return a new record, for a compare-and-swap."""
 
     stream_id: StreamId
     log_id: LogId
@@ -24,33 +24,33 @@ class StreamRecord:
     sealed: bool
     wanted_running: bool = True  # False: an operator sealed it
     wanted_replicas: int = 0  # 0: as many as its log says
-    joining: NodeId | None = None  # is being filled, to become a replica
-    leaving: NodeId | None = None  # an operator wants this replica elsewhere, or gone
-    dropping: tuple[NodeId, ...] = ()  # what these hold of it is to be deleted
-    left: tuple[NodeId, ...] = ()  # were replicas, and keep what they have until the log is deleted
-    stamp: int = 0  # of its creation; stored with every replica, and named to delete one
-    births: tuple[tuple[NodeId, int], ...] = ()  # of the replicas that were ordered, by node
-    unregistered: tuple[NodeId, ...] = ()  # by an operator; what they keep is not taken up again
-    taken_back: bool = False  # it never ran, or has nothing left
-    entries_gone: int = 0  # those it had when it was taken back, for a rebuild of the rounds
+    joining: NodeId | None = None  # is being filled to become a replica
+    leaving: NodeId | None = None  # an operator wants this replica moved or removed
+    dropping: tuple[NodeId, ...] = ()  # nodes that have to delete their replica
+    left: tuple[NodeId, ...] = ()  # former replicas; keep their data until the log is deleted
+    stamp: int = 0  # made at creation and stored with every replica; a deletion must name it
+    births: tuple[tuple[NodeId, int], ...] = ()  # of the replicas that were created, by node
+    unregistered: tuple[NodeId, ...] = ()  # by an operator; their data is never used again
+    taken_back: bool = False  # removed: it never ran, or all its entries were trimmed
+    entries_gone: int = 0  # how many it had when it was removed, for a rebuild of the rounds
     relief: bool = False  # it was added because no other stream of its log ran
-    removing: bool = False  # it takes nothing more, and goes when nothing of it is left
-    sealed_at: Glsn = 0  # when it was sealed, its log ended here (or at 0); 0: not known
-    wanted_primary: NodeId | None = None  # an operator wants this replica to be the primary
+    removing: bool = False  # takes no more appends; removed when all its entries are trimmed
+    sealed_at: Glsn = 0  # the high watermark of the log when it was sealed; 0: not known
+    wanted_primary: NodeId | None = None  # an operator wants this replica as primary
 
     @property
     def placement(self) -> tuple[tuple[NodeId, ...], NodeId | None, NodeId | None]:
-        """The replicas, and which of them join and leave."""
+        """The replicas, and the nodes that join and leave."""
         return self.replicas, self.joining, self.leaving
 
     @property
     def filled(self) -> tuple[NodeId, ...]:
-        """The nodes with a replica, or with one that is being made there."""
+        """The nodes with a replica, and the one that is being filled."""
         return self.replicas if self.joining is None else (*self.replicas, self.joining)
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
-        """All nodes that may have something of it."""
+        """All nodes that may have data of this stream."""
         return tuple(dict.fromkeys((*self.filled, *self.dropping, *self.left)))
 
     def birth_on(self, node: NodeId) -> int:
@@ -83,7 +83,7 @@ class StreamRecord:
         return replace(self, dropping=_without((node,), self.dropping))
 
     def without_holders(self, nodes: Collection[NodeId]) -> StreamRecord:
-        """Forget nodes that have nothing of it any more."""
+        """Forget nodes that have no data of this stream any more."""
         return replace(
             self,
             replicas=_without(nodes, self.replicas),
@@ -94,17 +94,17 @@ class StreamRecord:
         )
 
     def join(self, node: NodeId, birth: int) -> StreamRecord:
-        """Begin to fill a node. It gets a birth of its own: giving it up deletes nothing else."""
+        """Add a newcomer. Its own birth makes sure that dropping it deletes no other replica."""
         births = {**dict(self.births), node: birth}
         return replace(self, joining=node, births=tuple(births.items()))
 
     def drop_joining(self, node: NodeId) -> StreamRecord:
-        """Give up a newcomer; its partial replica is to be deleted."""
+        """Abandon a newcomer; its partial replica is to be deleted."""
         dropping = tuple(dict.fromkeys((*self.dropping, node)))
         return replace(self, joining=None, dropping=dropping)
 
     def give_up(self, nodes: Collection[NodeId]) -> StreamRecord:
-        """Seal it without replicas that never come back."""
+        """Seal the stream, and remove replicas that never come back."""
         gone = [node for node in self.replicas if node in nodes]
         if not gone:
             return self
@@ -120,7 +120,7 @@ class StreamRecord:
     def as_held(
         self, reports: Mapping[NodeId, Report], births: Mapping[NodeId, int]
     ) -> StreamRecord | Unknowable:
-        """Return it as its replicas report it, after the metadata went back in time."""
+        """Return the record that fits the replicas' reports, after older metadata was restored."""
         before = Stream(self.replicas, self.epoch, self.sealed) if self.epoch else None
         newest = newest_stream(before, reports)
         if isinstance(newest, Unknowable):
@@ -141,7 +141,7 @@ class StreamRecord:
         )
 
     def sealed_unless_same(self, before: StreamRecord | None) -> StreamRecord:
-        """Seal it if its replicas may not know of a change since `before`."""
+        """Seal the stream if its replicas or epoch changed since `before`: they may not know it."""
         if before and (before.replicas, before.epoch) == (self.replicas, self.epoch):
             return self
         return replace(self, epoch=self.epoch + 1, sealed=True, sealed_at=0)

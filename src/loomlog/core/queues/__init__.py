@@ -1,1 +1,1 @@
-"""Work queues: which entries of a log are done, and who works on the others. Pure."""
+"""Work queues: which entries of a log are done, and which member works on the others. Pure."""

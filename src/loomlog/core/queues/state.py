@@ -1,9 +1,9 @@
-"""The state of a work queue: what is done, and who works on which job.
+"""The state of a work queue: what is done, and which member works on which job.
 
-It is the value of one register, and every change is one compare-and-swap of the whole, so a job has
-at most one owner, whatever the clocks say. Everything up to `position` is done, or it is a job:
-taken by a member, or free to be taken again. A job counts as handed out when it is taken, so that
-one that kills its members is noticed.
+It is the value of one register, and every change is one compare-and-swap of the whole value, so a
+job has at most one owner, whatever the clocks say. An entry up to `position` is either done or a
+job: taken by a member, or free to be taken again. Attempts are counted when a job is taken, so that
+a job that kills its members is noticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FREE: Final = ""
 class JobState(NamedTuple):
     """A job that is not done."""
 
-    owner: str  # "": anybody may take it
+    owner: str  # FREE: any member may take it
     attempts: int  # how often it was taken
 
 
@@ -35,7 +35,7 @@ class QueueState:
     log_id: LogId
     position: Glsn
     jobs: Mapping[Glsn, JobState] = field(default_factory=dict)
-    members: Mapping[str, str] = field(default_factory=dict)  # to what people call them
+    members: Mapping[str, str] = field(default_factory=dict)  # id to the name for people
 
     def free(self) -> list[Glsn]:
         """Return the jobs that were taken before and may be taken again, oldest first."""
@@ -53,7 +53,7 @@ class QueueState:
         return replace(left, members={**left.members, member: name})
 
     def remove(self, members: Iterable[str]) -> QueueState:
-        """Remove members that left or whose leases have expired; their jobs are free."""
+        """Remove members that left or whose leases have expired, and free their jobs."""
         gone = set(members)
         kept = {member: name for member, name in self.members.items() if member not in gone}
         jobs = {
@@ -63,18 +63,18 @@ class QueueState:
         return replace(self, members=kept, jobs=jobs)
 
     def take_new(self, member: str, positions: Iterable[Glsn], through: Glsn) -> QueueState:
-        """Let a member take all entries behind `position` up to `through`, which are `positions`,
-        without those that others have taken meanwhile."""
+        """Let a member take the entries after `position` up to `through`. `positions` are theirs;
+        those that others have taken meanwhile are left out."""
         self._check(member)
         new = {p: JobState(member, 1) for p in positions if p > self.position}
         return replace(self, jobs={**self.jobs, **new}, position=max(self.position, through))
 
     def skip(self, through: Glsn) -> QueueState:
-        """Pass entries up to `through`, which are lost: there is nothing to take."""
+        """Skip entries up to `through` that are lost: there is nothing to take."""
         return replace(self, position=max(self.position, through))
 
     def take_again(self, member: str, position: Glsn) -> QueueState:
-        """Let a member take a job that is free; nothing changes if it is not."""
+        """Let a member take a free job. Nothing changes if it is not free."""
         self._check(member)
         job = self.jobs.get(position)
         if job is None or job.owner != FREE:
@@ -88,7 +88,7 @@ class QueueState:
         return replace(self, jobs={**self.jobs, **freed})
 
     def finish(self, member: str, positions: Iterable[Glsn]) -> QueueState:
-        """Remove jobs of a member that are done; those that it lost stay."""
+        """Remove jobs that their owner has done. Jobs that the member has lost stay."""
         self._check(member)
         done = self.owned_by(member) & {*positions}
         return replace(self, jobs={p: job for p, job in self.jobs.items() if p not in done})

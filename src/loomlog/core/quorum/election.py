@@ -1,8 +1,9 @@
 """Decide whether a member may take over the leadership. Pure.
 
-No safety rests on this: leadership is decided by a compare-and-swap in the MetaStore, and rounds by
-the seals of a majority. The rule here keeps members from disturbing a healthy leader: a member that
-misses it asks the others first, and goes ahead if a majority misses it, too.
+Safety does not depend on this: leadership is decided by a compare-and-swap in the MetaStore, and
+rounds by the seals of a majority. The rule here keeps members from disturbing a healthy leader: a
+member that gets no answer from the leader asks the others first, and stands only if a majority gets
+none either.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Stand(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """There is a newer leader, or others reach the one that is missed."""
+    """There is a newer leader, or others reach the missed one."""
 
     leader: Leader
 
@@ -45,7 +46,7 @@ def decide(
     missed: Leader,
     opinions: Mapping[MemberId, Opinion],
 ) -> Verdict:
-    """Decide for a member that misses the leader `missed`, after it asked all others."""
+    """Decide for member `me`, which misses the leader `missed` and has asked all others."""
     if me not in configuration.members:
         return Wait(f"member {me} is not one of {sorted(configuration.members)}: add it")
     newest = max((opinion.leader for opinion in opinions.values()), default=missed)
@@ -63,5 +64,5 @@ def decide(
 
 
 def rank(me: MemberId, configuration: Configuration, missed: Leader) -> int:
-    """Return how many others should try first, so that they do not all try at once."""
+    """Return how many other members should try first, so that not all try at once."""
     return sum(member < me for member in configuration.members - {missed.member})

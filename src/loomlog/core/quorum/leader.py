@@ -1,21 +1,21 @@
 """The leader's side of the round log, for one epoch. Pure.
 
-The driver reports events (a connection, an answer, a record to append) and then asks, for each
-member, what to send now (`next_message`) until there is nothing more. Unanswered messages are
-bounded; a slow or absent member is left behind and filled again later: nothing waits for it.
+The driver reports events (a connection, an answer, a record to append) and then calls
+`next_message` for each member until it returns None. Unanswered messages are bounded. A slow or
+absent member is left behind and installed again later; nothing waits for it.
 
     takeover:   seal each member → a majority answered: read the best → install → a majority: open
     open:       append to all; done when a majority has stored it, in order
 
-A takeover learns what was decided. What an older leader got acknowledged is in one of the files
-that were asked for, of that leader's epoch or of a newer one that began with it; so the newest
-epoch decides, and then the length. The new leader installs only on members whose answer it took
-into account. A member that answers late may know more than what was chosen. That was never
-acknowledged, and it is overwritten, but not before the log is open, so that it never stands in for
-those that were asked.
+A takeover reads what earlier leaders decided. Records that an older leader acknowledged are in one
+of the answering members' files, with that leader's epoch or a newer one that began with them; so
+the file with the newest epoch is the best, and among those the longest. Until the log is open, the
+new leader installs only on members whose answer was considered. A member that answers late may have
+records beyond the chosen file. Those were never acknowledged and are overwritten, but only after
+the log is open: otherwise that member could stand in for one whose answer was considered.
 
-An installation carries a snapshot of what is done and all records that are under way, so it never
-takes from a member what it had stored before.
+An installation carries a snapshot of the records that are done and all records that are not, so it
+never removes records that a member had stored.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from loomlog.limits import MIB
 
 
 class Sealed(NamedTuple):
-    """The answer of a member that was sealed."""
+    """The answer of a member to a seal."""
 
     file_epoch: int
     last_index: int
     lost: bool = False
-    record_format: int = 0  # the newest that it reads
+    record_format: int = 0  # the newest that the member can read
 
     @property
     def knows(self) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Sealed(NamedTuple):
 
 
 class RoundsLost(Unavailable):
-    """A majority has lost what was decided: no takeover can succeed."""
+    """A majority has lost its rounds: no takeover can succeed."""
 
 
 class Choice(NamedTuple):
@@ -54,7 +54,8 @@ class Choice(NamedTuple):
 
 
 def choose(configuration: Configuration, answers: Mapping[MemberId, Sealed]) -> Choice | None:
-    """Return the member whose tail to take, once a majority, without lost members, has answered."""
+    """Return the member whose file to read, or None until a majority has answered. Members that
+    lost their files do not count."""
     counting = {member: answer for member, answer in answers.items() if not answer.lost}
     if not configuration.has_majority(counting):
         return None
@@ -62,11 +63,11 @@ def choose(configuration: Configuration, answers: Mapping[MemberId, Sealed]) -> 
     return Choice(best, counting[best].knows)
 
 
-RECORD_BYTES: Final = 64  # what a record takes in a file besides its content, about
+RECORD_BYTES: Final = 64  # approximate overhead of a record in a file
 
 
 class Seal(NamedTuple):
-    """A seal, answered by Sealed."""
+    """A seal. The answer is Sealed."""
 
 
 class Read(NamedTuple):
@@ -74,14 +75,15 @@ class Read(NamedTuple):
 
 
 class Install(NamedTuple):
-    """An installation, answered by how far the member has stored."""
+    """An installation. The answer is the last index that the member has stored."""
 
     last_index: int
     records: list[bytes]
 
 
 class Append(NamedTuple):
-    """An append, answered like an installation. Without records it only confirms the epoch."""
+    """An append. The answer is that of an installation. Without records it only confirms the
+    epoch."""
 
     first_index: int
     records: list[bytes]
@@ -91,40 +93,40 @@ Message = Seal | Read | Install | Append
 
 
 class Sent(NamedTuple):
-    """A message that is not answered yet."""
+    """A message that has not been answered yet."""
 
-    confirm: int  # the newest question whether the epoch holds, when it was sent
-    last_index: int  # that its answer should name; 0: none
+    confirm: int  # the newest `confirm` when it was sent
+    last_index: int  # the answer expected; 0: none
     install: bool
 
 
 def bytes_of(records: list[bytes]) -> int:
-    """Return about how many bytes the records take in a file."""
+    """Return approximately how many bytes the records take in a file."""
     return sum(map(len, records)) + RECORD_BYTES * len(records)
 
 
 @dataclass(slots=True)
 class Progress:
-    """The leader's knowledge of a member. Messages in flight are answered in order."""
+    """The leader's view of a member. Messages in flight are answered in order."""
 
     connected: bool = False
-    asked: bool = False  # sealed over this connection, or about to be
-    sealed: Sealed | None = None  # its answer over this connection
+    asked: bool = False  # a seal was sent over this connection
+    sealed: Sealed | None = None  # the answer to it
     record_format: int = 0  # according to its last answer
-    following: bool = False  # takes appends: what it has is what its leader installed
-    installed: bool = False  # by this leader some time, perhaps without an answer
+    following: bool = False  # takes appends: it has exactly what this leader installed
+    installed: bool = False  # this leader has sent an installation, perhaps without an answer
     installing: bool = False
-    heal_when_confirmed: int = 0  # of one that lost what it had; 0: not yet known
+    heal_when_confirmed: int = 0  # if it lost its file: install after this confirm; 0: not yet set
     next_index: int = 0  # the first that was not sent
-    stored_index: int = 0  # durable there
-    confirmed: int = 0  # the newest question whether the epoch holds that it answered
-    asked_confirm: int = 0  # ... that it was asked
+    stored_index: int = 0  # durable on the member
+    confirmed: int = 0  # the newest `confirm` that it answered
+    asked_confirm: int = 0  # the newest `confirm` that was sent to it
     file_bytes: int = 0
     file_bytes_max: int = 0
     in_flight: deque[Sent] = field(default_factory=deque)
 
     def disconnected(self) -> None:
-        """Forget all but what the member has stored: it must be asked again."""
+        """Forget everything but what the member has stored: it must be sealed again."""
         self.connected = self.asked = self.following = self.installing = False
         self.sealed = None
         self.heal_when_confirmed = 0
@@ -156,24 +158,24 @@ Snapshot = Callable[[], Iterable[bytes]]
 
 
 class LeaderLog:
-    """The round log as the leader of one epoch knows it."""
+    """The round log, from the point of view of the leader of one epoch."""
 
     def __init__(self, epoch: int, configuration: Configuration, file_bytes: int) -> None:
         self.epoch = epoch
         self.configuration = configuration
         self.members = {member: Progress() for member in configuration.everybody}
-        self.snapshot: Snapshot = tuple  # what a start would need of all that is done
-        self.tail: list[bytes] | None = None  # what earlier leaders decided, once it is read
+        self.snapshot: Snapshot = tuple  # the records that a start needs of those that are done
+        self.tail: list[bytes] | None = None  # the records of earlier leaders, once read
         self.open = False
         self.last_index = 0
         self.done_index = 0
-        self.confirmed = 0  # a majority has answered this question since it was asked
+        self.confirmed = 0  # the newest `confirm` that a majority has answered
         self._file_bytes = file_bytes
         self._choice: Choice | None = None
         self._reading = False
-        self._records: deque[bytes] = deque()  # up to last_index; the older ones may be gone
+        self._records: deque[bytes] = deque()  # up to last_index; older ones may be dropped
         self._records_bytes = 0
-        self._confirm = 0  # the newest question whether the epoch still holds
+        self._confirm = 0  # counts the calls of `confirm`
 
     # ---- events
 
@@ -186,8 +188,8 @@ class LeaderLog:
             self._choose()
 
     def sealed(self, member: MemberId, answer: Sealed) -> None:
-        """Take the answer to a seal. Unavailable: this epoch cannot be opened; take a new one.
-        RoundsLost: none can."""
+        """Process the answer to a seal. Raise Unavailable if this epoch cannot be opened and a new
+        one is needed, RoundsLost if none can be."""
         progress = self.members[member]
         progress.in_flight.popleft()
         progress.sealed = answer
@@ -195,7 +197,7 @@ class LeaderLog:
         if answer.lost:
             progress.stored_index = 0
             self._heal_later(progress)
-        elif self._goes_on(progress, answer):
+        elif self._has_kept_file(progress, answer):
             progress.following = True
             progress.next_index = answer.last_index + 1
             self._stored(progress, answer.last_index)
@@ -211,17 +213,17 @@ class LeaderLog:
         self.members[member].in_flight.popleft()
         self.tail = records
         self.snapshot = lambda: records
-        # The takeover has an index of its own: nothing of this epoch is ever at index 0.
+        # The takeover takes an index itself, so that no record of this epoch has index 0.
         self.last_index = self.done_index = self._choice.knows[1] + 1
 
     def stored(self, member: MemberId, index: int) -> None:
-        """Take the answer to an installation or an append."""
+        """Process the answer to an installation or an append."""
         progress = self.members[member]
         sent = progress.in_flight.popleft()
         progress.confirmed = max(progress.confirmed, sent.confirm)
         progress.installing = progress.installing and not sent.install
         if index < sent.last_index and not progress.installing:
-            progress.following = False  # it did not follow on
+            progress.following = False  # it lacks records: install again
         self._stored(progress, index)
         reached = {member: progress.confirmed for member, progress in self.members.items()}
         self.confirmed = max(self.confirmed, self.configuration.agreed(reached))
@@ -243,11 +245,11 @@ class LeaderLog:
 
     @property
     def record_format(self) -> int:
-        """The newest format that every member reads; 0 until all of them have answered once."""
+        """The newest format that every member can read; 0 until all have answered once."""
         return min(progress.record_format for progress in self.members.values())
 
     def append(self, record: bytes) -> int:
-        """Append a record and return its index. It is done when `done_index` has reached that."""
+        """Append a record and return its index. It is done when `done_index` has reached it."""
         assert self.open
         self.last_index += 1
         self._records.append(record)
@@ -255,14 +257,15 @@ class LeaderLog:
         return self.last_index
 
     def confirm(self) -> int:
-        """Ask whether this epoch still holds. It did once `confirmed` has reached the result."""
+        """Ask a majority whether this epoch is still the newest. It was, at the time of this call,
+        once `confirmed` has reached the returned number."""
         self._confirm += 1
         return self._confirm
 
     # ---- messages
 
     def next_message(self, member: MemberId) -> Message | None:
-        """Return what to send to the member now, and count it as sent."""
+        """Return the next message to a member, or None. It counts as sent."""
         progress = self.members[member]
         if not progress.connected or len(progress.in_flight) >= IN_FLIGHT_MAX:
             return None
@@ -339,8 +342,8 @@ class LeaderLog:
                 "as it was last, or stop all and see `loom metadata rebuild`"
             )
 
-    def _goes_on(self, progress: Progress, answer: Sealed) -> bool:
-        """Return whether a member that is back still has what this leader installed."""
+    def _has_kept_file(self, progress: Progress, answer: Sealed) -> bool:
+        """Return whether a reconnected member still has the file that this leader installed."""
         return progress.installed and answer.file_epoch == self.epoch
 
     def _may_install(self, progress: Progress) -> bool:
@@ -350,12 +353,12 @@ class LeaderLog:
         return self.open or self._eligible(progress.sealed)
 
     def _eligible(self, answer: Sealed) -> bool:
-        """Return whether its answer was taken into account."""
+        """Return whether a member's answer was considered, or would not have changed the choice."""
         assert self._choice is not None
         return answer.file_epoch == self.epoch or answer.knows <= self._choice.knows
 
     def _check_eligible(self) -> None:
-        """Raise if a member that knows more would stand in for members that are gone."""
+        """Raise if the answers are a majority only because of members that are not eligible."""
         answers = {m: a for m, a in self._answers().items() if not a.lost}
         eligible = [member for member, answer in answers.items() if self._eligible(answer)]
         has_majority = self.configuration.has_majority
@@ -365,8 +368,8 @@ class LeaderLog:
             )
 
     def _heal_later(self, progress: Progress) -> None:
-        """Put off filling a member that lost its disk, and perhaps its promise to a newer leader,
-        until a majority without it has said that there is none."""
+        """Postpone installing on a member that lost its disk. It may have forgotten a promise to a
+        newer leader, so a majority without it has to confirm first that there is none."""
         if self.open:
             progress.heal_when_confirmed = self.confirm()
 
@@ -388,19 +391,19 @@ class LeaderLog:
                     self._heal_later(progress)
 
     def _forget(self) -> None:
-        """Drop old records that are done. Some are kept for members that were away for a moment."""
+        """Drop old records that are done. Some are kept for members that were briefly absent."""
         while self._records_bytes > 2 * self._file_bytes and self._first_index <= self.done_index:
             self._records_bytes -= bytes_of([self._records.popleft()])
 
     def _is_to_trim(self, member: MemberId, progress: Progress) -> bool:
-        """Return whether its file is too large. A new file takes a while, so a majority is left to
-        continue with, unless it becomes urgent."""
+        """Return whether to install a new, smaller file on a member. That takes a while, so a
+        majority of other members must be following, unless the file has become far too large."""
         if progress.file_bytes < progress.file_bytes_max:
             return False
-        at_work = [m for m, p in self.members.items() if p.following and not p.installing]
-        at_work.remove(member)
+        working = [m for m, p in self.members.items() if p.following and not p.installing]
+        working.remove(member)
         return (
-            self.configuration.has_majority(at_work)
+            self.configuration.has_majority(working)
             or progress.file_bytes >= 2 * progress.file_bytes_max
         )
 

@@ -1,15 +1,15 @@
-"""Members of the round log: which majorities must agree, and what a member takes. Pure.
+"""Members of the round log: which majorities must agree, and which requests a member accepts. Pure.
 
-While members change, the old and the new members count separately: a decision needs a majority of
-both, so a later leader finds it whichever of the two it asks.
+While the configuration changes, a decision needs a majority of the old members and a majority of
+the new ones, so a later leader finds it whichever of the two it asks.
 
-A member has a promise (the newest leader that sealed it) and one file: the epoch of the leader
-that installed it, and the records up to an index. Each function returns the state after a request;
-it must be durable before the request is answered.
+A member has a promise (the newest leader that sealed it) and one file, with the epoch of the leader
+that installed it and the records up to an index. Each function returns the state after a request,
+which must be durable before the request is answered.
 
-    seal        by a newer leader: nothing of an older one is taken from now on
-    install     by the leader it is promised to: replaces all that it has
-    append      by that leader: if it follows on what it installed
+    seal        by a newer leader: requests of older leaders are refused from now on
+    install     by the promised leader: replaces the file
+    append      by the promised leader, if the records directly follow those in its file
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MemberId: TypeAlias = int
 
 
 class Configuration(NamedTuple):
-    """The members of a round log; `previous` only while they change."""
+    """The members of a round log. `previous` is set only while they change."""
 
     members: frozenset[MemberId]
     previous: frozenset[MemberId] = frozenset()
@@ -38,7 +38,7 @@ class Configuration(NamedTuple):
         )
 
     def agreed(self, reached: Mapping[MemberId, int]) -> int:
-        """Return how far a majority has come, given how far each has; else 0."""
+        """Return the highest index that a majority has reached, given that of each member."""
         return min(_reached_by_majority(voters, reached) for voters in self._voters())
 
     def _voters(self) -> list[frozenset[MemberId]]:
@@ -51,7 +51,7 @@ def _reached_by_majority(voters: frozenset[MemberId], reached: Mapping[MemberId,
 
 
 class Leader(NamedTuple):
-    """A leader: which member, since which epoch, and where clients and nodes reach it."""
+    """A leader: its epoch, its member id, and its address for clients and nodes."""
 
     epoch: int
     member: MemberId
@@ -63,9 +63,9 @@ NOBODY = Leader(0, 0, "")
 
 class MemberState(NamedTuple):
     promised: Leader = NOBODY
-    file_epoch: int = 0  # of the leader that installed the file; 0: never
+    file_epoch: int = 0  # of the leader that installed the file; 0: there is none
     last_index: int = 0
-    lost: bool = False  # it may have had more: it is no evidence of what was decided
+    lost: bool = False  # it may have lost records: it proves nothing about earlier decisions
 
 
 def seal(state: MemberState, leader: Leader) -> MemberState:
@@ -75,8 +75,8 @@ def seal(state: MemberState, leader: Leader) -> MemberState:
 
 
 def check_leader(state: MemberState, epoch: int) -> None:
-    """Raise unless a request of this epoch may be looked at. A leader seals before anything else: a
-    member that does not remember it has lost its disk since then, and must be asked again."""
+    """Raise unless this member is sealed for this epoch. A leader seals every member first, so a
+    member that does not remember the seal has lost its disk since, and must be sealed again."""
     if epoch < state.promised.epoch:
         raise _replaced(state, epoch)
     if epoch > state.promised.epoch:
@@ -84,8 +84,8 @@ def check_leader(state: MemberState, epoch: int) -> None:
 
 
 def install(state: MemberState, epoch: int, last_index: int) -> MemberState:
-    """Return the state after an installation: the same state if the member has more of this leader,
-    because the request came late over an abandoned connection."""
+    """Return the state after an installation. It is unchanged if the member already has more from
+    this leader: then the request came late, over an abandoned connection."""
     check_leader(state, epoch)
     if last_index < stored_index(state, epoch):
         return state
@@ -93,7 +93,8 @@ def install(state: MemberState, epoch: int, last_index: int) -> MemberState:
 
 
 def append(state: MemberState, epoch: int, first_index: int, count: int) -> MemberState:
-    """Return the state after an append; unchanged if records are missing: it must be installed."""
+    """Return the state after an append. It is unchanged if records in between are missing: the
+    leader then has to install again."""
     check_leader(state, epoch)
     if state.lost or state.file_epoch != epoch or first_index != state.last_index + 1:
         return state
@@ -101,7 +102,8 @@ def append(state: MemberState, epoch: int, first_index: int, count: int) -> Memb
 
 
 def stored_index(state: MemberState, epoch: int) -> int:
-    """Return how far the member has what this epoch's leader decided; 0: it must be installed."""
+    """Return the last index that the member has from this epoch's leader; 0: it has to be
+    installed."""
     return 0 if state.lost or state.file_epoch != epoch else state.last_index
 
 

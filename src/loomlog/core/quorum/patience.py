@@ -1,9 +1,9 @@
 """Decide how long a follower waits for an answer of its leader before it misses it. Pure.
 
-A leader that answers quickly is missed soon. One whose answers took long lately, because its
-machine is busy, gets a multiple of the longest, so that it is not replaced for being slow. As long
-as nothing is known of its answers, it gets the longest patience: members that start together would
-otherwise replace a leader that is just beginning.
+A leader that usually answers quickly is missed soon. One whose recent answers took long, because
+its machine is busy, gets a multiple of the slowest, so that it is not replaced for being slow.
+Before its first answer it gets the longest patience: members that start together would otherwise
+replace a leader that is just beginning.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Patience:
     """The patience of a follower with one leader. Times are on the clock of the caller."""
 
     longest_s: float
-    _slowest_s: float = 0.0  # of the answers since ...
-    _since_s: float = -inf  # no answer yet
-    _before_s: float = 0.0  # the slowest one of the time before that
+    _slowest_s: float = 0.0  # of the answers since `_since_s`
+    _since_s: float = -inf  # -inf: there was no answer yet
+    _before_s: float = 0.0  # the slowest answer of the period before that
 
     def answered(self, now_s: float, took_s: float) -> None:
-        """Note an answer; one that came too late counts as well."""
+        """Record an answer, even one that came too late."""
         if now_s - self._since_s >= MEMORY_S:
             recent = now_s - self._since_s < 2 * MEMORY_S
             self._before_s = self._slowest_s if recent else 0.0

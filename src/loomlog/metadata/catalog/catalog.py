@@ -1,8 +1,8 @@
 """The metadata of the cluster in memory: everything visible here is durable.
 
-Reads are plain attributes. Every write goes to the MetaStore by compare-and-swap first, one after
-the other, and is visible here when it has returned. Several keys that belong together are written
-in an order that the next leader can complete or undo after a crash:
+Reads are plain attributes. Every write first goes to the MetaStore by compare-and-swap, one at a
+time, and is visible here once it has returned. Related keys are written in an order that the next
+leader can complete or undo after a crash:
 
     create a log    the log (unfinished), its loglets, … then the log (not unfinished any more)
     delete a log    the log (unfinished: this decides), then delete its record; the records of its
@@ -50,7 +50,7 @@ class Catalog(KeptRecords):
         return self._locks.setdefault(name, asyncio.Lock())
 
     def new_stamp(self) -> int:
-        """Return a random number above 0 that nothing else was ever given."""
+        """Return a unique random number above 0."""
         return int.from_bytes(sha256(self._new_secret().encode()).digest()[:8], "big") or 1
 
     @classmethod
@@ -62,8 +62,8 @@ class Catalog(KeptRecords):
         *,
         has_rounds: bool = False,
     ) -> Catalog:
-        """Read everything, and finish what a crash interrupted; a new cluster gets its secret.
-        `has_rounds`: there are rounds, so it is not a new one."""
+        """Read everything, and complete what a crash interrupted; a new cluster gets its secret.
+        With `has_rounds` there are rounds, so the cluster is not new."""
         catalog = cls(store)
         catalog._new_secret = new_secret
         catalog._locks = WeakValueDictionary()
@@ -98,9 +98,9 @@ class Catalog(KeptRecords):
     async def put_node(
         self, node: NodeRecord, note_losses: Callable[[NodeRecord], NodeRecord] = lambda node: node
     ) -> NodeRecord:
-        """Write a node as it describes itself. Operators' wishes stay, unless the node lost its
-        data; a permission to replace it is used up, and the word that its data never comes back is
-        taken back. `note_losses` adds its losses."""
+        """Write a node's description of itself. The state that operators wished for stays, unless
+        the node lost its data; a permission to replace it is used up, and the decision that its
+        data never comes back is revoked. `note_losses` adds its losses."""
         async with self._writing:
             known = self.nodes.get(node.node_id)
             if known is not None and known.node_secret == node.node_secret:
@@ -126,7 +126,7 @@ class Catalog(KeptRecords):
     async def change_node(
         self, node_id: NodeId, change: Callable[[NodeRecord], NodeRecord]
     ) -> bool:
-        """Write what becomes of a node; return whether it is different."""
+        """Write the changed record of a node; return whether it differs."""
         async with self._writing:
             known = self.node(node_id)
             changed = change(known)
@@ -135,14 +135,14 @@ class Catalog(KeptRecords):
             return changed != known
 
     async def make_replaceable(self, node: NodeRecord) -> None:
-        """Let an empty node take the number of this one, unless one has done so meanwhile."""
+        """Let an empty node take the number of this one, unless one has already done so."""
         async with self._writing:
             known = self.nodes.get(node.node_id)
             if known is not None and known.node_secret == node.node_secret:
                 await self._write(node_key(node.node_id), replace(known, replaceable=True))
 
     async def end_losses(self, node_id: NodeId, protocol: str, losses: Losses) -> None:
-        """Forget losses of a node, unless there are others by now."""
+        """Forget losses of a node, unless they have changed."""
         async with self._writing:
             known = self.nodes.get(node_id)
             if known is not None and known.losses_of(protocol) == losses:
@@ -193,12 +193,12 @@ class Catalog(KeptRecords):
         return (await self._take_ids(logs=1)).log_id
 
     async def new_streams(self, count: int = 1) -> range:
-        """Return ids for streams, whose records their protocol keeps."""
+        """Return ids for streams, whose records their protocol stores."""
         last = (await self._take_ids(streams=count)).stream_id
         return range(last - count + 1, last + 1)
 
     async def swap_layout(self, name: str, expected: Layout, layout: Layout) -> bool:
-        """Replace the layout of a log; return False if it is not the expected one any more."""
+        """Replace the layout of a log; return False if it is no longer the expected one."""
         async with self._writing:
             log = self.log(name)
             if log.layout != expected:
@@ -207,19 +207,19 @@ class Catalog(KeptRecords):
             return True
 
     async def delete_log(self, name: str) -> None:
-        """Delete a log. From the first write on it is gone, even if the second one fails."""
+        """Delete a log. It is gone from the first write on, even if the second one fails."""
         if not self._known(name).unfinished:
             await self._update_log(name, unfinished=True)
         await self._put(log_key(name), None)
 
     async def raise_version(self, name: str) -> None:
-        """Write a log as it is: its version is newer then."""
+        """Write a log unchanged, to raise its version."""
         await self._update_log(name)
 
     # ---- writing
 
     async def raise_ids(self, log_id: LogId, stream_id: StreamId) -> None:
-        """Never give numbers that a node has seen already, whatever this metadata knows."""
+        """Never assign numbers that a node has already seen, even if this metadata lacks them."""
         if max(log_id, stream_id) > limits.NUMBER_MAX:
             raise InvalidArgument(
                 f"no log or stream has a number above {limits.NUMBER_MAX}: found log {log_id}, "

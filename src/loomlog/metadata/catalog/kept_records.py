@@ -37,8 +37,8 @@ _KINDS: dict[str, type[MetadataRecord]] = {
 
 
 class KeptRecords:
-    """The part of a Catalog that answers questions, reads and writes; the Catalog decides what to
-    change. Hold `_writing` to read, then write."""
+    """The part of a Catalog that answers queries, reads and writes; the Catalog decides what to
+    change. Hold `_writing` to read and then write."""
 
     def __init__(self, store: MetaStore) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class KeptRecords:
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.logs: dict[str, LogRecord] = {}
         self._logs_by_id: dict[LogId, LogRecord] = {}
-        self.load_of: Counter[NodeId] = Counter()  # replicas, as protocols count them
+        self.load_of: Counter[NodeId] = Counter()  # replicas, as counted by protocols
         self.placed = Placed()  # sets of replicas, until their records are deleted
 
     # ---- nodes
@@ -68,7 +68,7 @@ class KeptRecords:
         return {node.node_id: node.location for node in self.nodes.values()}
 
     def addressed(self, nodes: Iterable[NodeId]) -> list[pb.Replica]:
-        """Return nodes with their addresses, for messages; "" for one that was forgotten."""
+        """Return nodes with their addresses, for messages; "" for a forgotten node."""
         known = ((node, self.nodes.get(node)) for node in nodes)
         return [
             pb.Replica(storage_node_id=node, address=record.address if record else "")
@@ -78,7 +78,7 @@ class KeptRecords:
     # ---- logs
 
     def log(self, name: str) -> LogRecord:
-        """Return a log that exists for its users, or raise NotFound."""
+        """Return a log that users see, or raise NotFound."""
         log = self.logs.get(name)
         if log is None or log.unfinished:
             raise NotFound(f"there is no log {name!r}: create it, or look at `loom log list`")
@@ -93,12 +93,13 @@ class KeptRecords:
         return self._logs_by_id.get(part.log_id)
 
     def segment_of(self, record: LogletRecord) -> Segment | None:
-        """Return the segment that a loglet runs; None if it belongs to no log any more."""
+        """Return the segment that a loglet runs; None if it no longer belongs to a log."""
         log = self.log_of(record)
         return None if log is None else log.segment_of(record.loglet)
 
     def name_of(self, record: LogletRecord) -> str:
-        """Return what operators call a loglet: its log, and which segment if there are several."""
+        """Return the name of a loglet for operators: its log, and the segment if there are
+        several."""
         log = self.log_of(record)
         if log is None:
             return f"segment {record.loglet}"
@@ -106,7 +107,7 @@ class KeptRecords:
         return f"log {log.name}" if is_only else f"segment {record.loglet} of log {log.name}"
 
     def trim_target(self, record: LogletRecord) -> Glsn:
-        """Return how far a loglet is to be trimmed; 0: not at all."""
+        """Return how far a loglet has to be trimmed; 0: not at all."""
         log, segment = self.log_of(record), self.segment_of(record)
         if log is None or segment is None or not segment.start or log.trimmed < segment.start:
             return 0
@@ -115,7 +116,7 @@ class KeptRecords:
     # ---- reads and writes
 
     async def _read(self) -> None:
-        for kind, record in _KINDS.items():  # registers and leases are not the catalog's
+        for kind, record in _KINDS.items():  # registers and leases do not belong to the catalog
             for key, item in (await self._store.list(kind)).items():
                 if key.partition("/")[0] == kind:
                     self._versions[key] = item.version
@@ -133,7 +134,7 @@ class KeptRecords:
             value = None if record is None else encode(record)
             try:
                 version = await self._store.compare_and_swap(key, known, value)
-            except (SwapUnknown, Conflict):  # it conflicts with an earlier unknown one
+            except (SwapUnknown, Conflict):  # it conflicts with an earlier write of unknown outcome
                 self._unknown.add(key)
                 raise
         if record is None:
@@ -143,8 +144,8 @@ class KeptRecords:
             self._show(key, record)
 
     async def _look_again(self, key: str) -> None:
-        """Read the version of a key whose last write may or may not have happened. Nothing
-        depended on that write, so the next one may replace it."""
+        """Read the version of a key whose last write may or may not have happened. Nothing depended
+        on that write, so the next one may replace it."""
         item = await self._store.get(key)
         self._versions[key] = item.version if item else 0
         self._unknown.discard(key)

@@ -1,8 +1,8 @@
-"""The records that a protocol keeps of its loglets: in memory, durable before visible.
+"""A protocol's records of its loglets: in memory, durable before they are visible.
 
-Each has its own key and is written by compare-and-swap. A record exists before any node learns of
-the loglet, and is deleted when no node has anything of it; the segments of a log say whether the
-loglet still belongs to it.
+Each has its own key and is written by compare-and-swap. A record exists before any node gets an
+order for the loglet, and is deleted when no node has data of it; the segments of a log show whether
+the loglet still belongs to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ L = TypeVar("L", bound=LogletRecord)
 class _Kept(Generic[L]):
     record: L
     version: int = 0  # in the store
-    certain: bool = True  # False: a write was not answered, so the store may have another record
+    certain: bool = True  # False: a write was not answered, so the record in the store may differ
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -58,7 +58,7 @@ class LogletRecords(Generic[L]):
         return record.loglet
 
     def sets_of(self, record: L) -> list[tuple[NodeId, ...]]:
-        """Return the nodes of each set of replicas that is used, the busiest of each first."""
+        """Return the nodes of each set of replicas in use, the busiest of each first."""
         return []
 
     # ---- queries
@@ -103,7 +103,7 @@ class LogletRecords(Generic[L]):
             return after
 
     async def forget(self, number: int) -> None:
-        """Delete a record of which nothing is left on any node."""
+        """Delete the record of a loglet without data on any node."""
         kept = self._kept.get(number)
         if kept is None:
             return
@@ -112,14 +112,14 @@ class LogletRecords(Generic[L]):
                 return
             log = self.catalog.log_of(kept.record)
             if log is not None and kept.version > self.catalog.version_of(log):
-                await self.catalog.raise_version(log.name)  # that of the log must not go back
+                await self.catalog.raise_version(log.name)  # the log's version must not go back
             await self._write(kept, None)
             self._hide(kept.record)
             del self._kept[number]
 
     async def _write(self, kept: _Kept[L], record: L | None) -> None:
         key = f"{self.prefix}{self.number_of(kept.record)}"
-        if not kept.certain:  # nothing depended on what may have been written: replace it
+        if not kept.certain:  # nothing depended on what may have been written, so replace it
             item = await self._store.get(key)
             kept.version, kept.certain = item.version if item else 0, True
         value = None if record is None else encode(record)

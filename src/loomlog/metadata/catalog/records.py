@@ -1,4 +1,4 @@
-"""Metadata as small records, and as the JSON that a MetaStore keeps. Pure."""
+"""Metadata as small records, and their JSON in a MetaStore. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class ClusterRecord:
     """The name of the cluster and its secret."""
 
     cluster_id: str
-    secret: str = field(repr=False)  # kept by every node with its data: both belong together
+    secret: str = field(repr=False)  # also stored by every node with its data
 
 
 @dataclass(frozen=True, slots=True)
 class CountersRecord:
-    """The last ids given. Ids are never given twice."""
+    """The last assigned ids. Ids are never assigned twice."""
 
     log_id: LogId = 0
     stream_id: StreamId = 0
@@ -42,20 +42,21 @@ class NodeRecord:
     node_secret: str = field(repr=False)
     sync_mode: str
     volumes: tuple[str, ...]
-    draining: bool = False  # takes nothing new; what it has moves away
-    removing: bool = False  # dead, and forgotten once nothing is left there
-    location: str = ""  # its failure domain; empty: one of its own
+    draining: bool = False  # takes nothing new, and its data moves away
+    removing: bool = False  # dead, and forgotten once it has no data left
+    location: str = ""  # its failure domain; empty: a separate one
     replaceable: bool = False  # an empty node may take its number, once
-    # Of the data on each volume it ever had, by shard; grow. With a lower one it is an older copy.
+    # Of the data on each volume it ever had, by shard. They only grow; a lower one is an older
+    # copy.
     generations: dict[int, int] = field(default_factory=dict)
-    process: str = ""  # that registered last
-    draining_volumes: tuple[str, ...] = ()  # take nothing new; what they have moves away
-    losses: dict[str, Losses] = field(default_factory=dict)  # by protocol, which knows what is lost
+    process: str = ""  # of the last registration
+    draining_volumes: tuple[str, ...] = ()  # take nothing new, and their data moves away
+    losses: dict[str, Losses] = field(default_factory=dict)  # by protocol, in its own format
     shards: tuple[int, ...] = (0,)  # the index of each volume, which never changes
     life: int = 0  # grows when it is started after a crash; 0: not known
 
     def __post_init__(self) -> None:
-        """Make numbers again of the keys of a stored record."""
+        """Convert the keys of a stored record back to numbers."""
         numbers = {int(shard): number for shard, number in self.generations.items()}
         object.__setattr__(self, "generations", numbers)
 
@@ -67,18 +68,18 @@ class NodeRecord:
 
     @property
     def draining_shards(self) -> frozenset[int]:
-        """The indexes of the volumes that are drained, and of all if the node is."""
+        """The indexes of the drained volumes; of all volumes if the node is drained."""
         if self.draining or self.removing:
             return frozenset(self.shards)
-        if not self.draining_volumes:  # asked often, for every shard of every log
+        if not self.draining_volumes:  # called often, for every shard of every log
             return frozenset()
         volumes = zip(self.volumes, self.shards, strict=True)
         return frozenset(shard for volume, shard in volumes if volume in self.draining_volumes)
 
     @property
     def is_given_up(self) -> bool:
-        """Whether an operator said that its data never comes back. If it does come back, it is
-        admitted unless it is being removed, and then this is not so any more."""
+        """Whether an operator gave up its data. If the node does come back, it is admitted unless
+        it is being removed, which revokes the decision."""
         return self.removing or bool(self.losses_of(GIVEN_UP))
 
     def given_up(self) -> NodeRecord:
@@ -106,7 +107,7 @@ class LogRecord:
     unfinished: bool = False  # being created or deleted: not visible, and a restart deletes it
     successor: Successor | None = None  # of the active segment, while it is being switched
     retention_s: int = 0  # age at which entries may be deleted; 0: never
-    retention_bytes: int = 0  # entries may go when these are stored behind them; 0: never
+    retention_bytes: int = 0  # bytes after an entry at which it may be deleted; 0: never
 
     def __post_init__(self) -> None:
         """Convert the plain tuples of a stored record."""
@@ -129,7 +130,7 @@ class LogRecord:
         return self.segments[-1].settings.replicas
 
     def segment_of(self, loglet: LogId) -> Segment | None:
-        """Return the segment that a loglet runs. That of the successor has no start yet."""
+        """Return the segment that a loglet runs. The segment of the successor has no start yet."""
         for segment in self.segments:
             if segment.loglet == loglet:
                 return segment
@@ -139,7 +140,7 @@ class LogRecord:
         return None
 
     def trim(self, position: Glsn) -> LogRecord:
-        """Drop segments that have nothing left; their loglets are still to be removed."""
+        """Drop empty segments; their loglets are still to be removed."""
         return self.with_layout(self.layout.trim(position))
 
     def with_layout(self, layout: Layout) -> LogRecord:
@@ -181,7 +182,7 @@ class AccessRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The holder of a lease. Renewals are not written: safety never depends on time."""
+    """The holder of a lease. Renewals are not stored, because safety never depends on time."""
 
     name: str
     holder: str = ""  # empty: nobody
@@ -211,9 +212,9 @@ class HistoryRecord:
     """The runs of this metadata (core/history.py)."""
 
     runs: tuple[tuple[int, str, int], ...] = ()  # number, id, the revision at which it ended
-    without: tuple[NodeId, ...] = ()  # need not come: an operator gave them up
-    rolled_back: str = ""  # what a node knows that is missing here; empty: nothing
-    lease_epochs: int = 0  # leases that are new here may have had epochs up to this one
+    without: tuple[NodeId, ...] = ()  # need not register: an operator gave them up
+    rolled_back: str = ""  # newer information of a node than this metadata has; empty: none
+    lease_epochs: int = 0  # new leases may have had epochs up to this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ class StartedRecord:
 
 
 class MetadataRecord(Protocol):
-    """A dataclass of plain values, such as those above and those that protocols keep."""
+    """A dataclass of plain values, such as those above and those of protocols."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -244,7 +245,7 @@ class LogletRecord(MetadataRecord, OfLog, Protocol):
 
     @property
     def stream_id(self) -> StreamId:
-        """The one stream that its segment shows."""
+        """The one stream of its segment."""
 
 
 R = TypeVar("R", bound=MetadataRecord)

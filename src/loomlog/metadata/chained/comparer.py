@@ -1,11 +1,11 @@
-"""Compare replicas that an epoch did without with their chains, when they are back.
+"""Compare unheard replicas with their chains, when they are back.
 
 They may have blocks that all others forgot (core/chained/comparison.py). The record of a loglet
-lists them, so that this is done however much later, and by whichever term. What is lost is recorded
-in a new epoch; only then are they not in the list any more, and may be removed.
+lists them, so that they are compared even much later, and in any term. Losses are recorded in a new
+epoch; only then the replicas leave the list and may be removed.
 
-Writers that live on report what the replicas in force have forgotten. What several of them report
-is recorded in one epoch: it interrupts appends for a moment.
+Writers that survive report blocks that the replicas in force have forgotten. The reports of several
+writers are recorded in one epoch, because it interrupts appends for a moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from loomlog.wire.link import Connection
 logger = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.5  # for reports of other writers
-PAUSE_S: Final = 10.0  # between epochs that they cause: a hostile writer can make holes
+PAUSE_S: Final = 10.0  # between epochs that they cause, because a malicious writer can make holes
 REPORTED_MAX: Final = 4096  # blocks of a segment at a time
 
 
@@ -101,19 +101,19 @@ class ChainComparer:
         try:
             await self._epochs.attempt(loglet, goal, reason)
         except Unavailable:
-            self._repair(loglet)  # not `changed`: that would wake this loop, too, without a pause
+            self._repair(loglet)  # not `changed`, which would also wake this loop, without a pause
             raise
 
     def _is_needless(self, record: ChainedRecord, unheard: Unheard) -> bool:
-        """Return whether a replica need not be compared: all that it can have is trimmed, or an
-        operator removes its node, which is away."""
+        """Return whether a replica need not be compared: all its possible blocks are trimmed, or an
+        operator removes its absent node."""
         is_removed = self._nodes.removed_for_good(unheard.replica.node_id)
         return is_removed or is_trimmed(record, unheard)
 
-    # ---- what writers report
+    # ---- reports of writers
 
     async def answer(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
-        """Answer when all that is lost is recorded."""
+        """Answer when all losses are recorded."""
         loglet, addresses = frame.report_forgotten.loglet_id, frame.report_forgotten.addresses
         if len(addresses) > ACKNOWLEDGED_MAX:
             raise InvalidArgument(f"{len(addresses)} blocks are too many at a time")
@@ -138,19 +138,19 @@ class ChainComparer:
         try:
             async with self._recording.setdefault(loglet, asyncio.Lock()):
                 await asyncio.sleep(max(GATHER_S, self._paused_until_s.get(loglet, 0.0) - now_s()))
-                del self._reports[loglet]  # what is reported from now on is looked for later
+                del self._reports[loglet]  # later reports are handled later
                 if await self._find_and_record(loglet, reports.addresses):
                     paused = {key: s for key, s in self._paused_until_s.items() if s > now_s()}
                     self._paused_until_s = {**paused, loglet: now_s() + PAUSE_S}
             reports.done.set_result(None)
         except LoomError as error:
             reports.done.set_exception(error)
-            reports.done.exception()  # marks it as retrieved: all who asked may be gone
+            reports.done.exception()  # mark it as retrieved, because all callers may be gone
         finally:
             reports.done.cancel()  # does nothing unless this was
 
     async def _find_and_record(self, loglet: LogId, addresses: set[Glsn]) -> bool:
-        """Return whether anything was lost that was not recorded."""
+        """Return whether there were unrecorded losses."""
         steps = find_lost(self._used(loglet).projection, addresses)
         lost = await self._driver.drive(loglet, steps)
         if isinstance(lost, Interrupted):

@@ -1,8 +1,8 @@
-"""Decide positions for nodes whose clients may read but not append.
+"""Decide positions for nodes whose clients have read but not append permission.
 
-Nothing that such a client writes is stored. Its node asks here, where it is known what was handed
-out, and the position is decided as a reader with more rights would do it: a block that its writer
-left half-way is brought to the tail, and a hole is filled, once its writer had time to write.
+Nodes do not store writes of such clients. They ask here instead, where the range of handed-out
+positions is known, and the position is decided as by a trusted reader: a half-written block is
+brought to the tail, and a hole is filled, once its writer had time to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
 
 AT_ONCE: Final = 16  # of all loglets; each asks a few replicas
-ASKED_MAX: Final = 1000  # questions that are not answered
+ASKED_MAX: Final = 1000  # unanswered requests
 
 
 class Decisions:
@@ -46,7 +46,7 @@ class Decisions:
         self._ages: dict[LogId, tuple[int, HoleAges]] = {}  # with their epochs
 
     async def answer(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
-        """Answer when a block covers the position for good."""
+        """Answer when a block permanently covers the position."""
         asked = frame.decide_position
         node, record = self._connected.node_of(connection), self._records.get(asked.loglet_id)
         if record is None or all(r.node_id != node for r in record.projection.replicas):
@@ -59,7 +59,9 @@ class Decisions:
         self._asked += 1
         try:
             await self._decide(projection, asked.position)
-        except InvalidArgument as error:  # that would mean that this server is too old to be asked
+        except (
+            InvalidArgument
+        ) as error:  # that error would mean that this server is too old for the request
             raise Unavailable(str(error)) from error
         finally:
             self._asked -= 1

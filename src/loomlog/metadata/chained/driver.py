@@ -30,7 +30,7 @@ from loomlog.types import LogId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.chained import answer_from_wire, request_to_wire
 
-BUSY_S: Final = 0.05  # a busy node is asked again after this time
+BUSY_S: Final = 0.05  # until a busy node is asked again
 
 
 class Driver:

@@ -1,4 +1,4 @@
-"""Take chained loglets from one epoch to the next, one epoch at a time for each."""
+"""Begin the epochs of chained loglets, one at a time for each."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ from loomlog.types import Glsn, LogId
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE: Final = 64  # after a takeover all loglets need one; each seals a few replicas
-CRASHED_WAIT_S: Final = 30.0  # for nodes that may have what all others may have forgotten
-CRASHED_PAUSE_S: Final = 30.0  # attempts are at most a few seconds apart, unless others go away too
+AT_ONCE: Final = 64  # after a takeover all loglets need an epoch; each seals a few replicas
+CRASHED_WAIT_S: Final = (
+    30.0  # wait for nodes that may have blocks which all others may have forgotten
+)
+CRASHED_PAUSE_S: Final = (
+    30.0  # attempts are at most a few seconds apart, unless other nodes go away, too
+)
 
 
 class Epochs:
@@ -62,7 +66,7 @@ class Epochs:
         self._patience: dict[LogId, SteadyWait] = {}  # with nodes, because the others crashed
 
     async def begin(self, segment: Segment) -> None:
-        """Hand out positions from the start of the segment. It may have begun before."""
+        """Hand out positions from the start of the segment. May be called again."""
         async with self._alone(segment.loglet):
             record = self._record(segment.loglet)
             if not record.begun:
@@ -78,7 +82,7 @@ class Epochs:
     async def next(
         self, loglet: LogId, goal: Goal, reason: str, *, after: int | None = None
     ) -> Projection:
-        """Begin the next epoch as `attempt` does; wake the upkeep if that fails."""
+        """Begin the next epoch like `attempt`; wake the upkeep if that fails."""
         try:
             return await self.attempt(loglet, goal, reason, after=after)
         except Unavailable:
@@ -88,8 +92,8 @@ class Epochs:
     async def attempt(
         self, loglet: LogId, goal: Goal, reason: str, *, after: int | None = None
     ) -> Projection:
-        """Return the projection that came into force. Raise Unavailable if that is uncertain.
-        Nothing is done if the epoch `after` which it was wanted is over by now."""
+        """Return the projection that came into force. Raise Unavailable if that is uncertain. Do
+        nothing if the epoch `after` which it was requested is already over."""
         async with self._alone(loglet):
             before = self._record(loglet).projection
             if (goal.close and before.closed) or after not in (None, before.epoch):
@@ -126,14 +130,15 @@ class Epochs:
         return ending.projection
 
     def _do_without(self, loglet: LogId) -> bool:
-        """Return whether nodes were waited for that may have what all others may have forgotten."""
+        """Return whether the wait is over for nodes that may have blocks which all others may have
+        forgotten."""
         now_s, new = self._loop.time(), SteadyWait(CRASHED_WAIT_S, CRASHED_PAUSE_S)
         patience = self._patience.setdefault(loglet, new)
         patience.note(now_s)
         return patience.is_over(now_s)
 
     def _stop_sequencer(self, projection: Projection, goal: Goal, did_without: bool) -> Glsn:
-        """Hand out nothing more; return where the next epoch may start at the least."""
+        """Stop handing out positions; return the lowest possible start of the next epoch."""
         record = self.records.get(projection.log_id)
         log = None if record is None else self.catalog.log_of(record)
         handed_out = self._sequencers.stop(projection.log_id)
@@ -144,7 +149,7 @@ class Epochs:
         return self._locks.setdefault(loglet, asyncio.Lock())
 
     def forget(self, loglet: LogId) -> None:
-        """Wake waiters of a loglet that is gone, or about to be."""
+        """Wake waiters of a loglet that is deleted, or about to be."""
         self._sequencers.end(loglet)
         self.unfinished.discard(loglet)
         self._patience.pop(loglet, None)

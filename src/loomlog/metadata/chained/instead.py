@@ -1,4 +1,4 @@
-"""Name what operators of `chained` logs do where those of other logs change a stream."""
+"""Name the alternatives to unsupported changes of a stream, for operators of `chained` logs."""
 
 from __future__ import annotations
 

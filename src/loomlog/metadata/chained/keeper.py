@@ -1,4 +1,4 @@
-"""The keeper of the `chained` protocol: chains are made, begun, sealed and trimmed."""
+"""The keeper of the `chained` protocol: creates, begins, seals and trims chains."""
 
 from __future__ import annotations
 
@@ -67,11 +67,13 @@ TRIM_WAIT_S: Final = 3.0  # then it continues in the background
 
 
 T = TypeVar("T")
-_UNCERTAIN: Final = f"{CHAINED}/uncertain"  # losses: whether replicas may be lost that are not void
+_UNCERTAIN: Final = (
+    f"{CHAINED}/uncertain"  # in losses: whether replicas that are not void may be lost
+)
 
 
 class ChainedKeeper(LogletKeeper[ChainedRecord]):
-    """Makes and seals the chains of one term; upkeep.py repairs and trims them."""
+    """Creates and seals the chains of one term; upkeep.py repairs and trims them."""
 
     protocol: ClassVar[str] = CHAINED
     instead: ClassVar[Mapping[int, str]] = INSTEAD
@@ -146,7 +148,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         if known is None:
             stream_id = (await self._catalog.new_streams())[0]
             await self.records.add(ChainedRecord(loglet, log.log_id, stream_id, projection))
-        else:  # its creation was interrupted: remove what there may be of it
+        else:  # its creation was interrupted: remove any parts of it
             await self.records.change(loglet, lambda record: record.make_again(projection))
         making = (self._make_replica(replica) for replica in projection.replicas)
         for failure in await asyncio.gather(*making, return_exceptions=True):
@@ -167,7 +169,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         )
         nodes = sorted({node for chain in placed for node in chain})
         lives = tuple((node, self._catalog.nodes[node].life) for node in nodes)
-        # Where its segment begins is not known yet.
+        # The start of its segment is not known yet.
         return projection._replace(first=0, start=0, lives=lives)
 
     async def _make_replica(self, replica: Replica) -> None:
@@ -187,7 +189,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     # ---- the end
 
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
-        await self.upkeep.epochs.begin(segment)  # if it never did
+        await self.upkeep.epochs.begin(segment)  # if it never began
         record = self.records.get(segment.loglet)
         standing = None if record is None else self.upkeep.standing(record)
         short = standing is None or may_become_short(standing, self._nodes)
@@ -227,7 +229,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return outcome if isinstance(outcome, int) else None
 
     async def settle(self, log: LogRecord, segment: Segment) -> Glsn:
-        """Begin a new epoch: what was handed out before it and is not written never will be."""
+        """Begin a new epoch: positions handed out before it and not written never will be."""
         if self.known_tail(log, segment) < segment.start:
             return await super().settle(log, segment)
         goal = Goal(short=False)
@@ -235,14 +237,14 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return begun.start - 1
 
     def known_tail(self, log: LogRecord, segment: Segment) -> Glsn:
-        """Return the last position handed out, or void; in this term it never falls."""
+        """Return the last position handed out, or void; it never decreases in this term."""
         record = self.records.get(segment.loglet)
         start = record.projection.start if record is not None else 0
         return max(segment.start, start, self.sequencers.end_of(segment.loglet)) - 1
 
     def is_tail_known(self, log: LogRecord, segment: Segment) -> bool:
-        """Return whether it ended, or positions are handed out by this term. Another term may have
-        handed out more than this one knows."""
+        """Return whether the segment has ended, or this term hands out its positions. Another term
+        may have handed out more than this one knows."""
         record = self.records.get(segment.loglet)
         if record is None or not record.begun or record.projection.closed:
             return True
@@ -295,8 +297,8 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return self._status.conditions(log, record, segment, last)
 
     def _why_full(self, loglet: LogId) -> str:
-        """Return why no append may begin for lack of space; "" if they may. Called when one is
-        about to, if a replica lacks space."""
+        """Return why no append may begin for lack of space; "" if it may. Called before an append
+        if a replica lacks space."""
         record = self.records.get(loglet)
         full = self._nodes.full(record) if record is not None else None
         if not full:
@@ -409,8 +411,8 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return any(True for _ in self._used_on(node))
 
     def _used_on(self, node: NodeId) -> Iterator[ChainedRecord]:
-        """Return the loglets with chains on a node that took appends in their newest epoch. Others
-        keep the node: it may be back before anybody needs it, and would have to be filled."""
+        """Return the loglets with chains on a node that took appends in their newest epoch. Other
+        chains keep the node, which may be back before it is needed, and would have to be filled."""
         for record in self.records:
             projection = record.projection
             is_used = self.sequencers.end_of(record.loglet) > projection.start
@@ -423,7 +425,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
         if self._nodes.is_stopping(node):
             for record in self._used_on(node):
-                self._nodes.reported(record.loglet, node)  # before clients do
+                self._nodes.reported(record.loglet, node)  # before clients report it
         self.upkeep.node_changed(node, alive=alive)
 
     # ---- news from nodes
@@ -434,7 +436,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     def note_losses(
         self, node: NodeRecord, request: pb.Register, lost: Collection[int]
     ) -> NodeRecord:
-        """Void the replicas of which blocks may be missing (core/chained/losses.py)."""
+        """Mark the replicas as void that may lack blocks (core/chained/losses.py)."""
         known = {*request.shards, *lost, *request.given_up}
         void, uncertain = losses.judge(
             {replica[1:] for replica in self.records.replicas_on(node.node_id)},
@@ -450,7 +452,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         return node.without_losses(_UNCERTAIN) if node.losses_of(_UNCERTAIN) else node
 
     def give_up(self, node: NodeRecord) -> NodeRecord:
-        # Also for what left: others wait for it if they lost everything.
+        # Also for replicas that left: others wait for them if they lost everything.
         return node.given_up() if self.records.replicas_on(node.node_id) else node
 
     def fill_registered(self, node: NodeRecord, answer: pb.Registered) -> None:

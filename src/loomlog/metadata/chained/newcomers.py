@@ -1,4 +1,4 @@
-"""Add replicas to chains: create them, copy blocks while the log is in use, let them join."""
+"""Add replicas to chains: create them, copy blocks while the log is in use, and let them join."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import asyncio
 import logging
 from typing import Final
 
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Interrupted
 from loomlog.core.chained.newcomer import create
-from loomlog.core.chained.reconfigure import (
-    Admission,
-)
 from loomlog.errors import LoomError, NotFound, NotLeader, Unavailable
 from loomlog.metadata.chained.epochs import Epochs
 
 logger = logging.getLogger(__name__)
 
-COPIES_MAX: Final = 4  # at one time: they take disks and network from appends
+COPIES_MAX: Final = 4  # at a time: they compete with appends for disks and network
 
 
 class Newcomers:
@@ -33,7 +31,7 @@ class Newcomers:
         self.under_way: dict[Replica, Admission] = {}
 
     async def admit(self, replica: Replica) -> None:
-        """Copy to it until it has joined or is given up; then it is to be removed."""
+        """Copy to a newcomer until it has joined or is abandoned; then it has to be removed."""
         try:
             async with self._room:
                 await self._admit(replica)
@@ -43,7 +41,7 @@ class Newcomers:
             return  # the log was deleted, and all replicas are removed
         except LoomError as error:
             logger.warning("node %d does not join segment %d: %s", *replica[:2], error)
-            if not self._problem(replica):  # else it was started again, and may take another one
+            if not self._problem(replica):  # otherwise it was restarted, and may take another one
                 self._nodes.set_unable(replica.log_id, replica.node_id)
             await self._records.change(replica.log_id, lambda record: record.give_up(replica))
         finally:
@@ -80,7 +78,7 @@ class Newcomers:
                 await asyncio.sleep(delay_s)
 
     def _problem(self, replica: Replica) -> str:
-        """Return why it cannot join any more; "" if that is not known."""
+        """Return why it can no longer join; "" if unknown."""
         admission = self.under_way.get(replica)
         return "" if admission is None else admission.problem(self._nodes.life(replica.node_id))
 

@@ -1,4 +1,4 @@
-"""The storage nodes as chained loglets see them: reachable, silent, spare."""
+"""The state of storage nodes for chained loglets: reachable, silent, spare."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from loomlog.metadata.nodes.placement import UNABLE_S, LostNodes
 from loomlog.protocol_names import CHAINED
 from loomlog.types import LogId, NodeId
 
-LOOK_S: Final = 0.05  # how often, while a node is expected back
+LOOK_S: Final = 0.05  # between checks while a node is expected back
 REPORTED_S: Final = 5.0  # how long the report of a client counts
 
 
 class ChainNodes:
-    """The storage nodes as chained loglets see them."""
+    """The state of storage nodes for chained loglets."""
 
     def __init__(self, catalog: Catalog, connected: ConnectedNodes, lost_nodes: LostNodes) -> None:
         self._loop = asyncio.get_running_loop()
@@ -31,17 +31,19 @@ class ChainNodes:
         self._lost_nodes = lost_nodes
         self.reachable = connected.reachable
         self.is_stopping = connected.is_stopping
-        self._reported: dict[tuple[LogId, NodeId], float] = {}  # clients get no answer; until when
+        self._reported: dict[
+            tuple[LogId, NodeId], float
+        ] = {}  # reported by clients as not answering, with the expiry of the report
         self._voids: dict[NodeId, tuple[Losses, frozenset[tuple[int, ...]]]] = {}
         self._registered: dict[NodeId, set[Replica]] = {}
         self._unable: dict[tuple[LogId, NodeId], float] = {}  # until when
-        self.full_on: dict[LogId, set[NodeId]] = {}  # replicas, also former ones
+        self.full_on: dict[LogId, set[NodeId]] = {}  # replicas, including former ones
 
     # ---- reachable nodes
 
     def silent(self, loglet: LogId, node: NodeId) -> bool:
-        """Return whether it was silent for long, or is disconnected or missed and a client gets no
-        answer of it."""
+        """Return whether a node was silent for long, or is disconnected or missed and does not
+        answer a client."""
         if self._connected.silent(node):
             return True
         is_gone = self._connected.was_lost(node) or not self._connected.alive(node)
@@ -57,14 +59,14 @@ class ChainNodes:
         }
 
     def size_of(self, chain: Chain) -> int | None:
-        """Return about how many bytes each whole replica of a chain has; None: not known."""
+        """Return the approximate bytes of each complete replica of a chain; None: unknown."""
         sizes = [self._connected.size_of(r.node_id, r.log_id, r.chain) for r in chain]
         return max((size for size in sizes if size is not None), default=None)
 
     # ---- nodes without room
 
     def note_full(self, node: NodeId) -> None:
-        """Learn of which loglets a node has replicas on volumes that are nearly full."""
+        """Record the loglets of which a node has replicas on nearly full volumes."""
         full = self._connected.restrictions(node).full_loglets
         for loglet in [loglet for loglet, nodes in self.full_on.items() if node in nodes]:
             self.full_on[loglet].discard(node)
@@ -74,18 +76,18 @@ class ChainNodes:
             self.full_on.setdefault(loglet, set()).add(node)
 
     def full(self, record: ChainedRecord) -> frozenset[Replica]:
-        """Return the replicas in force that are on volumes which are nearly full."""
+        """Return the replicas in force that are on nearly full volumes."""
         nodes = self.full_on.get(record.loglet, ())
         return frozenset(r for r in record.projection.replicas if r.node_id in nodes)
 
     def why_full(self, replicas: Iterable[Replica]) -> str:
-        """Return what the nodes of full replicas say."""
+        """Return the complaints of the nodes of full replicas."""
         nodes = sorted({replica.node_id for replica in replicas})
         return "; ".join(f"node {node}: {self._connected.complaints(node)}" for node in nodes)
 
     async def certain(self, projection: Projection) -> None:
-        """Wait until every node of a projection is there or silent: one that is just coming back
-        must not be left behind."""
+        """Wait until every node of a projection is registered or silent, so that one that is just
+        coming back is not dropped."""
         loglet = projection.log_id
         for node in dict.fromkeys(replica.node_id for replica in projection.replicas):
             while not (self.reachable(node) or self.silent(loglet, node)):  # noqa: ASYNC110
@@ -97,7 +99,7 @@ class ChainNodes:
         self._reported[loglet, node] = now_s + REPORTED_S
 
     def came_back(self, node: NodeId) -> None:
-        """Forget what clients and chains said about a node before it was restarted."""
+        """Forget reports of clients and chains about a node from before its restart."""
         self._reported = {key: until for key, until in self._reported.items() if key[1] != node}
         self._unable = {key: until for key, until in self._unable.items() if key[1] != node}
 
@@ -106,11 +108,11 @@ class ChainNodes:
         return list(self._registered.get(node, ()))
 
     def registered(self, node: NodeId, replicas: Iterable[Replica]) -> None:
-        """Called with the replicas that a node registers with."""
+        """Called with the replicas that a node reports when it registers."""
         self._registered[node] = set(replicas)
 
     def removed(self, replicas: Iterable[Replica]) -> None:
-        """Note that replicas are gone from their nodes."""
+        """Record that replicas were removed from their nodes."""
         for replica in replicas:
             self._registered.get(replica.node_id, set()).discard(replica)
 
@@ -121,9 +123,9 @@ class ChainNodes:
         return max(0.0, self._lost_nodes.lost_in_s(node))
 
     def lost(self, replica: Replica) -> bool:
-        """Return whether the blocks of a replica never come back: its node serves all chains that
-        it has, but lost this one or has an older copy of it; or an operator gave the node up, and
-        it is away."""
+        """Return whether the blocks of a replica never come back: its node serves all its chains,
+        but lost this one or has an older copy of it; or an operator gave the node up, and it is
+        away."""
         node = self._catalog.nodes.get(replica.node_id)
         if node is None:
             return False
@@ -132,12 +134,12 @@ class ChainNodes:
         return self.serves_chains(replica.node_id) and replica[1:] in self._void(node)
 
     def serves_chains(self, node: NodeId) -> bool:
-        """Return whether a node serves all chains that it has."""
+        """Return whether a node serves all its chains."""
         return self.reachable(node) and not self._connected.restrictions(node).chains_unserved
 
     def _void(self, node: NodeRecord) -> frozenset[tuple[int, ...]]:
-        """Return the void replicas of a node by loglet, chain and birth. The set is kept: there may
-        be thousands."""
+        """Return the void replicas of a node by loglet, chain and birth. The set is cached, because
+        there may be thousands."""
         known, void = self._voids.get(node.node_id, ((), frozenset()))
         losses = node.losses_of(CHAINED)
         if known is not losses:
@@ -146,11 +148,11 @@ class ChainNodes:
         return void
 
     def register_again(self, node: NodeId) -> None:
-        """Have a node that is there register once more."""
+        """Make a connected node register again."""
         self._connected.disconnect(node, Unavailable("other replicas took the place of its own"))
 
     def removed_for_good(self, node: NodeId) -> bool:
-        """Return whether an operator removes a node, which is away: it is not admitted again."""
+        """Return whether an operator removes an absent node, which is not admitted again."""
         record = self._catalog.nodes.get(node)
         return record is not None and record.removing and not self.reachable(node)
 
@@ -170,9 +172,9 @@ class ChainNodes:
     def spare(
         self, record: ChainedRecord, chain: int, preferred: NodeId | None = None
     ) -> NodeId | None:
-        """Return the preferred node, or the best one that holds nothing of the chain. If there is
-        none, one with a replica that left: that stays until the chain has all its replicas
-        again. If there is none either, a node of which another volume may take the replica."""
+        """Return the preferred node, or the best one without data of the chain. If there is none,
+        return one with a replica that left, which stays until the chain has all its replicas again;
+        otherwise a node of which another volume may take the replica."""
         joining = {r.node_id for r in record.joining if r.chain == chain}
         used = {r.node_id for r in record.projection.chains[chain]} | joining
         left = {r.node_id for r in record.needless if r.chain == chain}
@@ -186,7 +188,7 @@ class ChainNodes:
         )
 
     def fresh(self, record: ChainedRecord) -> NodeId | None:
-        """Return the best node for a chain that is lost. It may be one that lost it."""
+        """Return the best node for a lost chain. It may be one that lost it."""
         return self._choose(record, set())
 
     def _choose(self, record: ChainedRecord, taken: Set[NodeId]) -> NodeId | None:

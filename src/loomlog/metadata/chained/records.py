@@ -1,4 +1,4 @@
-"""The records of chained loglets: stored, kept in memory, and drafted after a rollback."""
+"""The records of chained loglets: stored, in memory, and drafted after a rollback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
     kind = ChainedRecord
 
     def on_node(self, node: NodeId) -> list[ChainedRecord]:
-        """Return the loglets with a replica on a node that is used or being filled."""
+        """Return the loglets with a replica on a node that is in use or being filled."""
         return [record for record in self if node in record.nodes_used]
 
     def replicas_on(self, node: NodeId) -> list[Replica]:
@@ -39,7 +39,7 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
         return None if record is None else record.projection
 
     async def swap(self, projection: Projection, unheard: tuple[Unheard, ...]) -> bool:
-        """Bring it into force, if the previous epoch is in force; return whether it is."""
+        """Bring a projection into force if the previous epoch is in force; return whether it is."""
         after = await self.change(
             projection.log_id, lambda record: record.swap(projection, unheard)
         )
@@ -70,7 +70,7 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
 
 
 class ChainedDraft(LogletDraft[ChainedRecord]):
-    """The projections of chained loglets after a rollback, from the replicas that nodes hold."""
+    """The projections of chained loglets after a rollback, from the replicas on nodes."""
 
     protocol: ClassVar[str] = CHAINED
 

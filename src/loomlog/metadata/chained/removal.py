@@ -1,10 +1,9 @@
 """Remove replicas of chains that are no longer needed, and trim the others as far as their logs.
 
-The record of a loglet lists its replicas to remove, so that a node that is away gets the order when
-it registers. They stay while they may be the last to have a block, sound or damaged
-(core/chained/upkeep.py).
-The record of a loglet that belongs to no log is deleted with its last replica. A loglet is trimmed
-once all its replicas can be reached.
+The record of a loglet lists its replicas to remove, so that an absent node gets the order when it
+registers. They stay while they may be the last ones with a block, intact or damaged
+(core/chained/upkeep.py). The record of a loglet that belongs to no log is deleted with its last
+replica. A loglet is trimmed once all its replicas can be reached.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChainRemover:
-    """Removes replicas from nodes, and the records of loglets that are gone."""
+    """Removes replicas from nodes, and the records of deleted loglets."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class ChainRemover:
         return StepResult.IDLE
 
     async def _remove(self, record: ChainedRecord) -> StepResult:
-        """Remove replicas from nodes that can be reached; nodes that were forgotten have none."""
+        """Remove replicas from reachable nodes; forgotten nodes have none."""
         forgotten = [r for r in record.needless if r.node_id not in self._catalog.nodes]
         there = [
             replica
@@ -94,7 +93,8 @@ class ChainRemover:
     # ---- unknown replicas
 
     def node_joined(self, node: NodeId) -> None:
-        """Report replicas that no record names. Newer metadata may: an operator decides."""
+        """Report replicas that no record names. Newer metadata may name them, so an operator
+        decides."""
         if unknown := self._unknown(node):
             logger.warning(
                 "node %d has %d replicas of chains that nobody knows: `loom node cleanup %d` "
@@ -121,7 +121,7 @@ class ChainRemover:
 
 
 class ChainTrimmer:
-    """Trims the loglets of logs that were trimmed, as soon as all replicas can be reached."""
+    """Trims the loglets of trimmed logs, as soon as all replicas can be reached."""
 
     def __init__(self, epochs: Epochs, background: Background) -> None:
         self._epochs = epochs
@@ -133,7 +133,7 @@ class ChainTrimmer:
             self._work.wake(record.loglet)
 
     async def done(self, log_id: LogId) -> None:
-        """Wait until all segments of a log are trimmed as far as it is."""
+        """Wait until all segments of a log are trimmed as far as the log."""
         while not all(map(self._is_done, self._records.of_log(log_id))):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
 
@@ -153,7 +153,7 @@ class ChainTrimmer:
             await self._records.change(loglet, lambda record: replace(record, trimmed=target))
             logger.info("segment %d is trimmed up to position %d", loglet, target)
             if record.dropping:
-                self._epochs.changed(loglet)  # what was kept because of a loss may go
+                self._epochs.changed(loglet)  # replicas kept because of a loss may be removed
             return StepResult.DONE
         if isinstance(outcome, Interrupted):
             logger.info("segment %d is not trimmed yet: %s", loglet, outcome.reason)

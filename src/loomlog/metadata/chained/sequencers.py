@@ -1,8 +1,8 @@
 """The sequencers of this term: one hands out positions for each loglet that takes appends.
 
-A sequencer is created when a projection of this term comes into force, and ends with the term: the
-next leader begins another epoch. So tickets are given without confirming that this process leads:
-if it does not, replicas refuse them.
+A sequencer is created when a projection of this term comes into force, and ends with the term,
+because the next leader begins another epoch. So tickets are issued without confirming that this
+process leads: if it does not, replicas refuse them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Sequencers:
         projection_of: Callable[[LogId], Projection | None],
         proofs: TicketProofs,
     ) -> None:
-        """`full`: the loglets with a replica that lacks space. `why_full` returns why no append to
-        one of them may begin; "" if they may. `projection_of` returns what is in force."""
+        """`full` are the loglets with a replica that lacks space. `why_full` returns why no append
+        to one of them may begin; "" if it may. `projection_of` returns the projection in force."""
         self._proofs = proofs
         self._last_name = leader_epoch << 32
         self._full = full
@@ -54,20 +54,20 @@ class Sequencers:
         self._stopped_at: dict[LogId, Glsn] = {}
 
     def new_name(self) -> int:
-        """Return a name for the sequencer of one attempt at a projection that was never used."""
+        """Return a new, unique name for the sequencer of one attempt at a projection."""
         self._last_name += 1
         return self._last_name
 
     def begin(self, projection: Projection) -> None:
-        """Hand out positions in a projection that this term put into force."""
+        """Hand out positions in a projection that this term brought into force."""
         self.end(projection.log_id)
         if projection.first and not projection.closed:
             remembered = max(REMEMBERED_LEAST, TICKETS_REMEMBERED // (len(self._sequencers) + 1))
             self._sequencers[projection.log_id] = Sequencer(projection, remembered)
 
     def stop(self, loglet: LogId) -> Glsn:
-        """Stop handing out positions: the epoch is over. Return the first that was not handed out;
-        0 if unknown, because the sequencer was another term's."""
+        """Stop handing out positions, because the epoch is over. Return the first one that was not
+        handed out; 0 if unknown, because the sequencer belonged to another term."""
         sequencer = self._sequencers.pop(loglet, None)
         if sequencer is not None:
             self._stopped_at[loglet] = sequencer.end
@@ -81,7 +81,7 @@ class Sequencers:
         return loglet in self._sequencers
 
     def end_of(self, loglet: LogId) -> Glsn:
-        """Return the first position that was not handed out; 0: not known yet."""
+        """Return the first position that was not handed out; 0: unknown yet."""
         sequencer = self._sequencers.get(loglet)
         return sequencer.end if sequencer else self._stopped_at.get(loglet, 0)
 
@@ -98,8 +98,9 @@ class Sequencers:
         return answer
 
     def _with_proof(self, loglet: LogId, request: Request, answer: Answer) -> Answer:
-        """Add the proof of a new ticket for a client that is judged, of which nodes want to see it.
-        If it is of an older release and will not show it, nodes ask for it, as anybody else may."""
+        """Add the proof to a new ticket of a client that is subject to permissions, because nodes
+        require it. Clients of an older release do not send it: nodes request it instead, as any
+        other client could."""
         if not isinstance(answer, HandedOut):
             return answer
         sequencer, ticket = self._sequencers[loglet], answer.ticket

@@ -1,4 +1,4 @@
-"""The status of `chained` segments: what their streams, replicas and conditions look like."""
+"""The status of `chained` segments: their streams, replicas and conditions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ChainedStatus:
     def stream(
         self, record: ChainedRecord, segment: Segment, tail: Glsn, *, is_known: bool
     ) -> pb.LogStream:
-        """`tail`: at least; `is_known`: exactly."""
+        """`tail` is a lower bound; with `is_known`, it is exact."""
         projection = record.projection
         if not record.begun:  # not yet: it has no entries
             projection = projection._replace(first=segment.start, start=segment.start)
@@ -98,7 +98,7 @@ class ChainedStatus:
     def conditions(
         self, log: LogRecord, record: ChainedRecord, segment: Segment, last: Glsn | None
     ) -> list[Condition]:
-        """`last`: the segment's last position, if it is known."""
+        """`last` is the segment's last position, if it is known."""
         standing = self._upkeep.standing(record) if record.begun else None
         if standing is None:
             return []
@@ -120,7 +120,7 @@ class ChainedStatus:
         return conditions(view)
 
     def _filled(self, record: ChainedRecord) -> dict[Replica, int]:
-        """Return how many percent each newcomer has copied."""
+        """Return the percentage that each newcomer has copied."""
         newcomers = self._upkeep.newcomers
         return {replica: newcomers.percent(record, replica) for replica in record.joining}
 

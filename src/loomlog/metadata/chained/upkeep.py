@@ -1,10 +1,9 @@
-"""Keep every chained loglet as it should be: ask core.chained.upkeep what to do, and do it.
+"""Maintain chained loglets: core.chained.upkeep decides what to do, this module does it.
 
-Each loglet has four kinds of concurrent work, each only while there is something to do: its chains
-are repaired, unneeded replicas are removed, it is trimmed (removal.py), and replicas that it did
-without are compared with it (comparer.py).
-Events wake them: a node registered, fell silent or came back, a log changed, a client cannot reach
-a node, a new epoch began.
+Each loglet has four kinds of concurrent work, each only while there is something to do: chains are
+repaired, unneeded replicas are removed, the loglet is trimmed (removal.py), and unheard replicas
+are compared with it (comparer.py). Events wake them: a node registered, fell silent or came back, a
+log changed, a client cannot reach a node, a new epoch began.
 """
 
 from __future__ import annotations
@@ -68,16 +67,18 @@ class Upkeep:
         self.trimmer = ChainTrimmer(self.epochs, background)
         self.comparer = ChainComparer(self.epochs, background, self._repair.wake)
         self._unfit: set[Replica] = set()
-        self._damaged: set[Replica] = set()  # unfit, because blocks are not what was written
-        self._missing: set[Replica] = set()  # unfit, because they are not there
-        self.unverified: set[Replica] = set()  # their nodes are back, and not asked for them yet
+        self._damaged: set[Replica] = set()  # unfit, because blocks are damaged
+        self._missing: set[Replica] = set()  # unfit, because they do not exist
+        self.unverified: set[Replica] = (
+            set()
+        )  # their nodes are back, but have not been asked for them yet
         self._joining: set[Replica] = set()  # by this leader
         self._wanted: set[LogId] = set()  # an append was refused for lack of space
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._timers = Timers()
 
     def start(self) -> None:
-        """Give every loglet that takes appends an epoch of this term."""
+        """Begin an epoch of this term for every loglet that takes appends."""
         for record in self._chained:
             self.wake(record.loglet)
 
@@ -103,8 +104,8 @@ class Upkeep:
             self.wake(record.loglet)
 
     def node_changed(self, node: NodeId, *, alive: bool) -> None:
-        """Called when a node fell silent, is back, is drained or has other restrictions. Loglets
-        also wait for spares."""
+        """Called when a node fell silent, is back, is drained or has other restrictions. It may be
+        a spare that loglets wait for."""
         self._nodes.note_full(node)
         for record in self._chained:
             if not isinstance(self.decide(record), upkeep.Wait):
@@ -115,7 +116,7 @@ class Upkeep:
             self._timers.set(node, delay_s, partial(self.node_changed, node, alive=True))
 
     def node_joined(self, node: NodeId) -> None:
-        """Check that a node that registered has what it should."""
+        """Check that a registered node has the replicas that it should have."""
         self._nodes.came_back(node)
         self.remover.node_joined(node)
         self._unfit = {replica for replica in self._unfit if replica.node_id != node}
@@ -198,7 +199,8 @@ class Upkeep:
         self._timers.set(replica, UNABLE_S, partial(self._look_again, replica))
 
     def _look_again(self, replica: Replica) -> None:
-        """Try an unfit replica again: if no other has its chain, the log waits for it."""
+        """Try an unfit replica again, because the log waits for it if no other one has its
+        chain."""
         record, doubtful = self._chained.get(replica.log_id), self._unfit | self.unverified
         if record is None or replica not in doubtful.intersection(record.projection.replicas):
             self._is_fit(replica)
@@ -215,7 +217,7 @@ class Upkeep:
         return record.projection.epoch if record else 0
 
     async def report(self, request: pb.ReportChain) -> None:
-        """Wait for an epoch without a node that neither a client nor this process reaches."""
+        """Wait for an epoch without a node that neither a client nor this process can reach."""
         loglet, node = request.loglet_id, request.storage_node_id
         if self._used(loglet).projection.epoch > request.epoch:
             return
@@ -257,7 +259,7 @@ class Upkeep:
         return record
 
     def trouble(self, loglet: LogId) -> str:
-        """Return why the last step failed; "" if it did not."""
+        """Return why the last step failed; "" if it succeeded."""
         return self._repair.trouble.get(loglet, "")
 
     # ---- decisions
@@ -269,12 +271,13 @@ class Upkeep:
         return upkeep.decide(standing, self._nodes)
 
     def _is_needless(self, record: ChainedRecord, replica: Replica) -> bool:
-        """Return whether a replica that is not used any more may be removed from its node."""
+        """Return whether a replica that is no longer used may be removed from its node."""
         standing = self.standing(record)
         return standing is None or upkeep.is_needless(standing, replica, self._nodes)
 
     def standing(self, record: ChainedRecord) -> upkeep.ChainsStanding | None:
-        """Return the state of a loglet; None if it is not made, or belongs to no log any more."""
+        """Return the state of a loglet; None if it is not created yet, or no longer belongs to a
+        log."""
         segment = self._catalog.segment_of(record)
         if segment is None or not record.made:
             return None
@@ -309,7 +312,7 @@ class Upkeep:
             await self.epochs.begin(segment)
             return StepResult.DONE
         if stale := [r for r in record.joining if r not in self._joining]:
-            # Of an earlier leader: nothing fills them.
+            # Of an earlier leader, so nothing fills them.
             await self._chained.change(loglet, lambda record: record.give_up(*stale))
             return StepResult.DONE
         match self.decide(record):
@@ -342,7 +345,7 @@ class Upkeep:
             new = await self.epochs.attempt(record.loglet, goal, wanted.reason, after=epoch)
         finally:
             self._joining.difference_update(fresh)
-        for replica in wanted.given_up:  # if it is back by now, it learns that it left
+        for replica in wanted.given_up:  # if it is already back, it has to learn that it left
             self._nodes.register_again(replica.node_id)
         for replica in set(fresh).intersection(new.replicas):
             logger.warning(

@@ -1,13 +1,13 @@
 """A member of a replicated metadata repository: it follows, stands for leader, or leads.
 
-    follow      polls the leader. It is missed if it closes the connection, is silent for longer
-                than it used to be (core.quorum.patience), or says that it does not lead
-    stand       asks the others whether they miss it, too, or at least wait for it for long
+    follow      polls the leader. It is missed if it closes the connection, does not answer in
+                time (core.quorum.patience), or answers that it does not lead
+    stand       asks whether the others miss the leader, too, or have at least waited long for it
                 (core.quorum.election), then takes the next epoch by compare-and-swap in the
-                MetaStore, or follows if another was faster
+                MetaStore, or follows if another member was faster
     lead        serves nodes and clients (takeover.py) until another member has a newer epoch
 
-Clocks only say when to try. A leader that was replaced can do no harm: its rounds find no majority,
+Clocks only determine when to try. A replaced leader can do no harm: its rounds find no majority,
 and the fence refuses its writes of metadata.
 """
 
@@ -61,7 +61,7 @@ class Leadership:
         resigned: Callable[[], None],
         file_bytes: int,
     ) -> None:
-        """`resigned` is called first when a leader stops: it has to make the others look."""
+        """`resigned` is called first when a leader stops, to make the others check."""
         self._me: MemberId = settings.member_id
         self._silence_s = settings.leader_silence_s
         self._beat_s = settings.leader_silence_s / BEATS_PER_SILENCE
@@ -73,13 +73,13 @@ class Leadership:
         self._known = member.leader  # the newest one known
         self._leading: Leader | None = None  # from taking an epoch to its end
         self._hears = False  # the leader, as its follower
-        self._doubts = False  # whether it is there: it takes long to answer
+        self._doubts = False  # a check whether it is alive, because it takes long to answer
         self._patience: dict[MemberId, Patience] = {}
         self._asking: asyncio.Task[Opinion] | None = None  # the leader; also after it was missed
         self._asked = NOBODY
-        self._is_silent = False  # it did not answer, though it was waited for
+        self._is_silent = False  # it did not answer within its time
         self._trouble = ""  # what a takeover waits for
-        self._news = asyncio.Event()  # look again: a newer leader, a lost connection
+        self._news = asyncio.Event()  # check again: a newer leader, a lost connection
         self._peers = Peers(self._me, codec, self._news.set)
         self._task: asyncio.Task[None] | None = None
         self._takeover = Takeover(
@@ -93,7 +93,7 @@ class Leadership:
 
     async def stop(self) -> None:
         if self._leading is not None:
-            self._leading = None  # the others learn it while this process ends its term
+            self._leading = None  # the others are notified while this process ends its term
             self._resigned()
         if self._task is not None:
             self._unwatch()
@@ -122,7 +122,7 @@ class Leadership:
         )
 
     def not_leader(self) -> NotLeader:
-        """Return the error for clients that connect here although another process leads, or none
+        """Return the error for clients that connect although another process leads, or none
         does."""
         if self._hears:
             return NotLeader(f"{self._known.address} leads: ask there", self._known.address)
@@ -156,7 +156,7 @@ class Leadership:
             self._news.set()
 
     async def _hear_of(self, leader: Leader) -> None:
-        """Look into the MetaStore after a report that another process leads."""
+        """Check the MetaStore after a report that another process leads."""
         if leader.epoch <= self._known.epoch:
             return
         try:
@@ -217,7 +217,7 @@ class Leadership:
         return opinion.heard and opinion.leader.epoch >= leader.epoch
 
     async def _ask(self, leader: Leader) -> Opinion:
-        """Ask the leader. An answer that comes too late still says how slow it is."""
+        """Ask the leader. Even a late answer shows how slow the leader is."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         opinion = await self._peers.ask(leader.address, self._silence_s)
@@ -229,8 +229,8 @@ class Leadership:
         return self._patience.setdefault(leader.member, Patience(longest_s))
 
     async def _answers(self, asking: asyncio.Task[Opinion], leader: Leader) -> bool:
-        """Return whether an answer comes in time. Looks are counted, not timed: this process may
-        have been stopped itself."""
+        """Return whether an answer arrives in time. Checks are counted, not timed, because this
+        process may have been suspended itself."""
         try:
             for look in range(LOOKS):
                 self._doubts = look >= LOOKS / 2
@@ -256,7 +256,7 @@ class Leadership:
                         return won
                 case election.Follow(leader):
                     await self._hear_of(leader)
-                    if self._known == missed:  # others reach it: look again, but not at once
+                    if self._known == missed:  # others reach it: check again, but not at once
                         await self._wait(self._beat_s)
                     return None
                 case election.Wait(reason):
@@ -281,7 +281,7 @@ class Leadership:
         return election.decide(self._me, members.configuration, missed, opinions)
 
     async def _take_epoch(self) -> Won | None:
-        """Take the next epoch; None if another process did, or if it cannot be done now."""
+        """Take the next epoch; None if another process did, or if it is impossible now."""
         try:
             newest, version = await membership_.read_leader(self._store)
             if newest.epoch > self._known.epoch and newest.member != self._me:
@@ -297,7 +297,7 @@ class Leadership:
             return None
 
     def _waits_for(self, reason: str) -> None:
-        """Note why no metadata repository leads; "": one does."""
+        """Record why no metadata repository leads; "": one leads."""
         if reason and reason != self._trouble:
             logger.warning("no metadata repository leads; a takeover waits for this: %s", reason)
         self._trouble = reason
@@ -305,7 +305,7 @@ class Leadership:
     # ---- lead
 
     async def _lead(self, won: Won) -> bool:
-        """Lead until another member does; True: lead again in a new epoch."""
+        """Lead until another member leads; True: lead again in a new epoch."""
         self._known = self._leading = won.leader
         logger.info("takes over in epoch %d", won.leader.epoch)
         serving = asyncio.ensure_future(self._takeover.serve(won))

@@ -1,9 +1,9 @@
 """The members and the leader of the metadata repository, as recorded in the MetaStore.
 
 leader              the newest epoch and its leader; the fence of all that a leader writes
-metadata/members    the members of the round log, and those before a change until it is over
-metadata/started/N  written before member N makes its first file: if the file is missing later, it
-                    was lost
+metadata/members    the members of the round log, and during a change the previous ones
+metadata/started/N  written before member N creates its first file: if the file is missing later,
+                    it was lost
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ async def read_leader(store: MetaStore) -> tuple[Leader, int]:
 
 
 async def check_granted(store: MetaStore, leader: Leader) -> None:
-    """Raise unless the MetaStore says that this one leads: no other may make a member forget the
-    leader that it has. NotLeader: it led, but a newer one does."""
+    """Raise unless this leader is in the MetaStore: no other may replace a member's leader. Raise
+    NotLeader if it led, but a newer one leads now."""
     newest, _ = await read_leader(store)
     if leader.epoch < newest.epoch:
         raise NotLeader(f"epoch {leader.epoch} is over: {newest.epoch} has begun", newest.address)
@@ -84,7 +84,7 @@ async def take_epoch(store: MetaStore, leader: Leader, version: int) -> int:
 
 
 async def read_membership(store: MetaStore, peers: Mapping[MemberId, str]) -> Membership:
-    """Return the members; in a new cluster, the `peers` that they were started with."""
+    """Return the members; in a new cluster, the `peers` of their command lines."""
     while True:
         item = await store.get(_MEMBERS)
         if item is not None:
@@ -105,7 +105,7 @@ async def change_is_over(store: MetaStore, membership: Membership) -> Membership
 async def change_members(
     store: MetaStore, membership: Membership, request: pb.ChangeMetadata
 ) -> Membership:
-    """Write new members. From then on both the old and the new ones have to agree."""
+    """Write new members. From then on majorities of both the old and the new ones are needed."""
     if membership.previous:
         raise Busy("the metadata repositories are just being changed: try again")
     members = _changed(dict(membership.members), request)
@@ -132,7 +132,7 @@ def _changed(members: dict[MemberId, str], request: pb.ChangeMetadata) -> dict[M
 
 
 def beginning(epoch: int, peers: Mapping[MemberId, str]) -> dict[str, bytes]:
-    """Return the items of a store for these members, whose last leader had this epoch."""
+    """Return the initial items of a store for these members, whose last leader had this epoch."""
     members = MembersRecord(tuple(sorted(peers.items())))
     return {LEADER: encode(LeaderRecord(epoch, *NOBODY[1:])), _MEMBERS: encode(members)}
 
@@ -152,7 +152,7 @@ async def raise_epoch(store: MetaStore, epoch: int) -> None:
 
 
 async def forget_starts(store: MetaStore) -> None:
-    """Let all members begin as new ones: what they had is lost."""
+    """Let all members begin as new ones, because their data is lost."""
     for key, item in (await store.list(_STARTED)).items():
         await store.compare_and_swap(key, item.version, None)
 
@@ -164,7 +164,7 @@ async def _write(store: MetaStore, membership: Membership) -> int:
 
 
 async def has_lost_nothing(store: MetaStore, member: MemberId) -> bool:
-    """Return whether a member that finds no files never had any that count."""
+    """Return whether a member without files never had any that count."""
     key = f"{_STARTED}{member}"
     try:
         await store.compare_and_swap(key, 0, encode(StartedRecord(member)))

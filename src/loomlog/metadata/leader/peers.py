@@ -40,7 +40,7 @@ class Peers:
 
     async def _ask(self, address: str, timeout_s: float) -> pb.LeaderBeat:
         connection = self._open.get(address)
-        if connection is None or connection.closed:  # perhaps before it was noted here
+        if connection is None or connection.closed:  # perhaps before this was recorded
             connection = await connect(
                 address, self._codec, self, timeout_s, wanted=("metadata", 0)
             )
@@ -49,7 +49,7 @@ class Peers:
         try:
             answer, _ = await connection.request(question, timeout_s=timeout_s)
         except LoomError as error:
-            connection.close(error)  # a later answer would be of no use
+            connection.close(error)  # a later answer would be useless
             raise
         beat: pb.LeaderBeat = answer.leader_beat
         return beat
@@ -69,7 +69,7 @@ class Peers:
     # Handler
 
     def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """Ignore the frame: peers ask on connections of their own."""
+        """Ignore the frame: peers ask on separate connections."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if self._open.get(connection.peer) is connection:

@@ -1,8 +1,9 @@
 """Lead in an epoch that this process has won.
 
-It opens the round log, which seals a majority and takes over what was decided, then begins a term
-and serves until another member has a newer epoch. Members change between two takeovers of the same
-leader: one that the old and the new members agree to, then one of the new members alone.
+It opens the round log, which seals a majority and adopts everything that was decided, then begins a
+term and serves until another member has a newer epoch. A change of members takes two takeovers of
+the same leader: one with majorities of the old and the new members, then one with the new members
+only.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from loomlog.wire.link import Connection, Handler
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.1
-DAMAGED_RETRY_S: Final = 2.0  # whether metadata that is damaged or lost was restored
+DAMAGED_RETRY_S: Final = 2.0  # between checks whether damaged or lost metadata was restored
 TAKEOVER_S: Final = 10.0  # a takeover that takes longer is abandoned and retried
 
 
@@ -66,7 +67,7 @@ class Takeover:
         waits_for: Callable[[str], None],
         file_bytes: int,
     ) -> None:
-        """`waits_for` is called with what a takeover waits for; "" if it succeeded."""
+        """`waits_for` is called with the reason why a takeover waits; "" if it succeeded."""
         self._me: MemberId = settings.member_id
         self._peers_given = dict(settings.peers)
         self._silence_s = settings.leader_silence_s
@@ -89,7 +90,7 @@ class Takeover:
         store = FencedStore(self._store, Fence(LEADER, won.version))
         try:
             async with asyncio.timeout(TAKEOVER_S):
-                # Read only now: an older leader cannot change it any more.
+                # Read only now, when an older leader can no longer change it.
                 membership = await self.read_membership(store)
                 log = await QuorumRoundLog.open(
                     won.leader,
@@ -124,7 +125,7 @@ class Takeover:
 
     async def _serve_with(self, log: QuorumRoundLog, store: MetaStore, leader: Leader) -> bool:
         if self.membership.previous:
-            # A majority of both has everything now: take over once more, with the new members.
+            # Now a majority of both has everything: take over again, with only the new members.
             settled = await membership_.change_is_over(store, self.membership)
             return self._me in settled.members
         rounds = await imported_rounds.import_rounds(store, log)
@@ -148,7 +149,7 @@ class Takeover:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
-                    task.result()  # they end before the term only if something is wrong
+                    task.result()  # they end before the term only after an error
         finally:
             for task in tasks:
                 task.cancel()
@@ -158,8 +159,8 @@ class Takeover:
         return isinstance(error, _TakeOverAgain)
 
     async def _announce(self, term: Term) -> None:
-        """Announce the leader to nodes that are not connected, repeatedly: one that was not reached
-        may still follow an older leader, which does not know better."""
+        """Announce the leader repeatedly to nodes that are not connected: a node that was not
+        reached may still follow an older leader that does not know that it was replaced."""
         while True:
             away = [
                 record.address
@@ -203,8 +204,8 @@ class Takeover:
     # ---- members change
 
     async def _change(self, term: Term, request: pb.ChangeMetadata) -> pb.Changed:
-        """Record the change, which takeovers of this leader itself then carry out: one that both
-        the old and the new members agree to, then one of the new members alone."""
+        """Record the change. Two takeovers of this leader then carry it out: one with majorities of
+        the old and the new members, then one with only the new members."""
         async with self._changing:
             membership = await self.read_membership(self._store)
             adds = request.action == pb.ChangeMetadata.ADD
@@ -237,9 +238,9 @@ class Takeover:
 
 
 def _take_over_again(term: Term) -> None:
-    """End the term after the answer, which is sent in this turn of the loop."""
+    """End the term after the answer, which is sent in this iteration of the loop."""
     asyncio.get_running_loop().call_soon(term.end_with, _TakeOverAgain("its members change"))
 
 
 class _TakeOverAgain(NotLeader):
-    """This leader takes over from itself, in a new epoch."""
+    """Raised to let this leader begin a new term, in a new epoch."""

@@ -104,7 +104,7 @@ class Admin:
         logger.info("log %r is deleted", name)
 
     async def _finish_deletion(self, name: str) -> None:
-        """Delete what is left of a log of that name if the store failed while it was deleted."""
+        """Delete the rest of a log of that name if the store failed during its deletion."""
         log = self._catalog.logs.get(name)
         if log is not None and log.unfinished:
             await self._delete(log)
@@ -125,7 +125,7 @@ class Admin:
         return await self._trim(name, position)
 
     async def trim_old(self, name: str, position: Glsn) -> None:
-        """Trim up to a position, which may lie behind the last entry."""
+        """Trim up to a position, which may be after the last entry."""
         log = self._catalog.log(name)
         last = min(position, await self._keepers.find_tail(log))
         if last > log.trimmed:

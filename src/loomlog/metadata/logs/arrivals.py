@@ -1,6 +1,6 @@
-"""Marks of how far each log reached at which time (core/arrivals.py), kept in the MetaStore.
+"""Marks of the tail of each log at given times (core/arrivals.py), stored in the MetaStore.
 
-They are made while retention looks at logs, also of those without one: it may be set later.
+They are made whenever retention runs, also for logs without retention, because it may be set later.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Arrivals:
         keepers: Keepers,
         latest_us: Callable[[], int | None],
     ) -> None:
-        """`latest_us`: a time that is not earlier than now, or None if it is not known."""
+        """`latest_us` returns a time that is not earlier than now, or None if it is unknown."""
         self._catalog = catalog
         self._keepers = keepers
         self._latest_us = latest_us
         self._notes = LogNotes(store, _PREFIX, ArrivalsRecord)
 
     async def arrived_by(self, log: LogRecord, time_us: int) -> Glsn:
-        """Return up to where all of a log arrived at a time or before; 0: nothing, as known."""
+        """Return the position up to which a log had arrived at a time; 0: none is known."""
         return arrived_by(await self._marks(log), time_us)
 
     async def note(self) -> None:
-        """Mark the tails of all logs for which it is time, and forget logs that are gone."""
+        """Mark the tails of all logs that are due, and forget deleted logs."""
         failures: list[LoomError] = []
         try:
             await self._notes.keep_only({log.log_id for log in self._catalog.logs.values()})
@@ -72,7 +72,7 @@ class Arrivals:
                 await self._note(log, await self._marks(log))
             except NotLeader:
                 raise
-            except LoomError as error:  # the other logs must not wait for it
+            except LoomError as error:  # other logs must not wait for it
                 failures.append(error)
         if failures:
             logger.info("cannot note now how far all logs reach: %s", failures[0])

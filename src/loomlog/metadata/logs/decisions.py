@@ -1,10 +1,9 @@
 """Trims the log of decisions on transactions when no entry needs them (core/transactions.py).
 
-Which logs are enlisted, and one mark at a time, are kept in the MetaStore. The mark is written
-after the tails that belong to it. So after a crash between them there is none, and another one is
-made. Only one thing depends on time: a writer that was given up may be late with a part that never
-counts, and readers could not tell if its decision were gone by then. So the tails are asked for
-when no writer can be late any more.
+The MetaStore has the enlisted logs, and one mark at a time. The mark is written after its tails, so
+after a crash in between there is no mark, and another one is made. Only one thing depends on time:
+a writer whose transaction has failed may still append a late part, which never counts, but readers
+could not know this without its decision. So the tails are read when no writer can be late any more.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ LATE_S: Final = 2 * 3600.0  # twice as long as a transaction may take
 class DecisionNote:
     """A log that takes part in transactions, or the log of decisions."""
 
-    through: Glsn = 0  # of the log of decisions: the mark; of the others: their tails then
+    through: Glsn = 0  # of the log of decisions: the mark; of the others: their tails at the mark
 
 
 class DecisionTrimmer:
-    """Keeps the logs that take part in transactions, and trims the decisions of a term."""
+    """Records the logs that take part in transactions, and trims decisions, during a term."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class DecisionTrimmer:
         self._writing = asyncio.Lock()
 
     async def enlist(self, name: str) -> None:
-        """Note that a log may have entries of transactions from now on."""
+        """Record that a log may have entries of transactions from now on."""
         log_id = self._catalog.log(name).log_id
         async with self._writing:
             if log_id not in await self._notes.all():
@@ -74,11 +73,12 @@ class DecisionTrimmer:
                 raise
             except LoomError as error:
                 logger.info("decisions on transactions stay for now: %s", error)
-            except Exception:  # the next time may be better
+            except Exception:  # the next attempt may succeed
                 logger.exception("decisions on transactions")
 
     async def look(self) -> None:
-        """Trim the decisions if nobody needs those up to the mark; if there is none, make one."""
+        """Trim the decisions up to the mark if no entry needs them; make a mark if there is
+        none."""
         async with self._writing:
             await self._notes.keep_only({log.log_id for log in self._catalog.logs.values()})
         log = self._catalog.logs.get(DECISIONS_LOG)
@@ -96,8 +96,8 @@ class DecisionTrimmer:
         return {log.log_id: log.trimmed for log in self._catalog.logs.values()}
 
     async def _mark(self, log: LogRecord) -> None:
-        """Mark the decisions that there are now, unless there is none, or nodes are away. That
-        takes hours, in which nothing can be trimmed."""
+        """Mark the existing decisions, unless there are none, or nodes are away. This takes hours,
+        in which nothing can be trimmed."""
         keeper = self._keepers.active(log)
         if keeper.known_tail(log, log.layout.active) <= log.trimmed or keeper.conditions(log):
             return

@@ -1,4 +1,4 @@
-"""Notes about logs, one record of the MetaStore for each log."""
+"""Notes about logs, in one record of the MetaStore per log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=MetadataRecord)
 
 
 class LogNotes(Generic[R]):
-    """The notes of one kind in a term. Read from the store when they are needed first."""
+    """The notes of one kind in a term, read from the store when they are first needed."""
 
     def __init__(self, store: MetaStore, prefix: str, kind: type[R]) -> None:
         self._store = store
@@ -45,6 +45,6 @@ class LogNotes(Generic[R]):
             notes[log_id] = note
 
     async def keep_only(self, logs: Collection[LogId]) -> None:
-        """Forget logs that are gone."""
+        """Forget deleted logs."""
         for log_id in [log_id for log_id in await self.all() if log_id not in logs]:
             await self.write(log_id, None)

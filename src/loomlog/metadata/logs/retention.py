@@ -1,13 +1,13 @@
-"""Retention: trim entries that are older than the retention of their log, or behind which it stores
-more bytes than it has to keep, periodically.
+"""Retention: periodically trim entries that are older than the retention of their log, or that are
+followed by more bytes than it has to keep.
 
-For its age an entry is deleted when it and all before it are that old, by their timestamps and by
-when they arrived (arrivals.py): perhaps later, never earlier. The time is not taken from a single
-clock (clocks.py). Sizes (sizes.py) need no clock. Entries are kept whenever there is doubt: if a
-replica does not answer, a segment's protocol cannot say where a time begins or how much it stores,
-or a log's archive lacks them; if that lasts, it is a condition of the log. Logs are looked at side
-by side, so none waits for another. A log that rows are staged for is trimmed by its writers
-(client/publish/publications.py), which ask here what may go: only they know what they still need.
+By age, an entry is deleted when it and all entries before it are old enough, by their timestamps
+and their time of arrival (arrivals.py): perhaps later, never earlier. The time does not depend on a
+single clock (clocks.py). Sizes (sizes.py) need no clock. In doubt, entries are kept: if a replica
+does not answer, if a segment's protocol cannot find a time or measure a size, or if a log's archive
+lacks the entries; if that lasts, it is a condition of the log. Logs are processed concurrently, so
+that none waits for another. A log for which rows are staged is trimmed by its writers
+(client/publish/publications.py), which ask here what may be trimmed: only they know what they need.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FindLast: TypeAlias = Callable[[LogRecord], Awaitable[Glsn]]
 
 LOOK_AGAIN: Final = 0.01  # of a log's retention: entries may stay this much longer
 LOGS_AT_ONCE: Final = 64  # each asks its nodes a few questions
-FIND_TIMEOUT_S: Final = 60.0  # far above what a few of them take
-WAITS_S: Final = 60.0  # a log that is not trimmed for longer than this, and than a few looks
+FIND_TIMEOUT_S: Final = 60.0  # far longer than a few of them take
+WAITS_S: Final = 60.0  # a log that is not trimmed for longer than this, and than a few passes
 _LOOKS: Final = 3
 
 
@@ -172,7 +172,7 @@ class RetentionTrimmer:
             self._troubles.pop(log.log_id, None)
 
     def _is_as_it_was(self, log: LogRecord) -> bool:
-        """Return False if the log was deleted or its retention changed since."""
+        """Return False if the log was deleted or its retention has changed."""
         now = self._catalog.logs.get(log.name)
         return now is not None and _wishes(now) == _wishes(log)
 
@@ -181,8 +181,8 @@ class RetentionTrimmer:
         return _is_limited(log) and not log.unfinished and not staged
 
     async def _trim(self, asked: LogRecord, find: FindLast) -> str:
-        """Trim a log by one of the rules; return why that is not possible, or "". The other rule
-        may have trimmed it a moment ago."""
+        """Trim a log by one of the rules; return why that is impossible, or "". The other rule may
+        have trimmed it just before."""
         log = self._catalog.logs.get(asked.name)
         if log is None or not self._is_as_it_was(asked):
             return ""
@@ -196,7 +196,7 @@ class RetentionTrimmer:
         except LoomError as error:
             logger.info("log %r keeps old entries for now: %s", log.name, error)
             return str(error)
-        except Exception:  # it is tried again
+        except Exception:  # it is retried
             logger.exception("log %r keeps old entries for now", log.name)
             return UNEXPECTED
         return ""
@@ -211,7 +211,7 @@ class RetentionTrimmer:
             ) from None
 
     async def find_expired(self, name: str) -> Glsn:
-        """Return up to where a log may be trimmed now; 0: nothing may go."""
+        """Return the position up to which a log may be trimmed now; 0: none."""
         log = self._catalog.log(name)
         if not _is_limited(log):
             return 0
@@ -240,7 +240,7 @@ class RetentionTrimmer:
         return min(arrived, await drive(last_expired(log.segments, log.trimmed), find))
 
     async def _last_archived(self, log: LogRecord) -> Glsn:
-        """Return up to where a log may be trimmed for its archive, if it has one."""
+        """Return the position up to which a log's archive, if it has one, allows a trim."""
         request = pb.GetRegister(name=archive.register_name(log.name))
         found = await self._registers.get(request)
         if found.version:

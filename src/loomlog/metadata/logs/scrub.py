@@ -1,4 +1,4 @@
-"""Have all that is stored of a log, or of a stream, read and repaired: an operator's request."""
+"""Scrub all stored data of a log or a stream at an operator's request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from loomlog.metadata.protocol import Keepers
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 
-WAIT_S: Final = 5.0  # for the answer of a node; less than a client waits for its own
+WAIT_S: Final = 5.0  # for the answer of a node; less than a client waits for an answer
 
 
 class LogScrubs:
-    """Asks the nodes, of whatever protocol the streams are."""
+    """Asks the nodes to scrub, for all protocols."""
 
     def __init__(self, catalog: Catalog, nodes: ConnectedNodes, keepers: Keepers) -> None:
         self._catalog = catalog
@@ -25,7 +25,8 @@ class LogScrubs:
         self._keepers = keepers
 
     async def scrub(self, request: pb.ChangeStream) -> pb.Changed:
-        """Begin it, unless it is under way or the request only asks, and tell how far it is."""
+        """Begin a scrub, unless one is in progress or the request is a query, and return its
+        progress."""
         streams, what = self._streams(request)
         nodes = sorted({node for stream in streams for node in self._nodes_of(stream)})
         order = pb.Scrub(

@@ -1,8 +1,8 @@
 """Retention by bytes: measure how much each log stores (core/sizes.py), as it grows.
 
-Only logs that want it are measured. Marks are kept in the MetaStore; to lose one only keeps entries
-longer. Rows that are staged for a log count as soon as they are staged: what is staged after the
-log had a tail is published behind it.
+Only logs with such a limit are measured. Marks are stored in the MetaStore; the loss of one only
+keeps entries longer. Rows that are staged for a log count as soon as they are staged: rows staged
+after the log had a certain tail are published after that tail.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from loomlog.types import Glsn, LogId
 
 logger = logging.getLogger(__name__)
 
-PIECES_AT_ONCE: Final = 256  # of a log that was never measured: the rest next time
-SETTLED_S: Final = 5.0  # what was just being written when it was measured is there after this time
+PIECES_AT_ONCE: Final = 256  # of a log that was never measured: the rest in later passes
+SETTLED_S: Final = (
+    5.0  # entries that were being written during a measurement are there after this time
+)
 _PREFIX: Final = "sizes/"
 
 
@@ -67,11 +69,11 @@ class Sizes:
         self._keepers = keepers
         self._notes = LogNotes(store, _PREFIX, SizesRecord)
         self._measuring: WeakValueDictionary[LogId, asyncio.Lock] = WeakValueDictionary()
-        # Where pieces end that may be larger soon, and when they were measured.
+        # Ends of pieces that may still grow, and when they were measured.
         self._fresh: dict[LogId, deque[tuple[Glsn, float]]] = {}
 
     async def last_surplus(self, log: LogRecord) -> Glsn:
-        """Return up to where a log may be trimmed because of its size; 0: nothing may go."""
+        """Return the position up to which a log may be trimmed by its size; 0: none."""
         async with self._measuring.setdefault(log.log_id, asyncio.Lock()):
             marks = (await self._notes.all()).get(log.log_id, SizesRecord()).marks
             try:
@@ -87,7 +89,7 @@ class Sizes:
         return last_surplus(measured, log.retention_bytes)
 
     async def forget_others(self) -> None:
-        """Forget logs that are gone, or want to keep everything."""
+        """Forget logs that were deleted, or have no limit any more."""
         logs = {log.log_id for log in self._catalog.logs.values() if log.retention_bytes}
         self._fresh = {log_id: fresh for log_id, fresh in self._fresh.items() if log_id in logs}
         try:
@@ -103,7 +105,7 @@ class Sizes:
         return await drive(cutting, partial(self._sizes_of, log))
 
     async def _correct(self, log: LogRecord, marks: SizeMarks) -> SizeMarks:
-        """Measure pieces once more that were the newest ones a while ago."""
+        """Measure again the pieces that were the newest ones a while ago."""
         fresh = self._fresh.setdefault(log.log_id, deque())
         settled_at = self._loop.time() - SETTLED_S
         ranges: list[AskSizes] = []
@@ -113,7 +115,7 @@ class Sizes:
         return corrected(marks, await self._sizes_of(log, ranges))
 
     async def _continue(self, log: LogRecord, marks: SizeMarks) -> SizeMarks:
-        """Measure what was not measured yet; return all marks."""
+        """Measure new entries; return all marks."""
         step = max(log.retention_bytes // STEPS, 1)
         tail = self._tail(log)  # before that of the staging log
         for _ in range(PIECES_AT_ONCE):
@@ -136,7 +138,7 @@ class Sizes:
         return marks
 
     async def _measure_staged(self, log: LogRecord, after: Glsn) -> tuple[Glsn, int]:
-        """Return the tail of the log's staging log, and the size of what is behind `after`."""
+        """Return the tail of the log's staging log, and the size of its entries after `after`."""
         staging = self._catalog.logs.get(staging_name(log.name))
         if staging is None or staging.unfinished:
             return after, 0
@@ -147,7 +149,7 @@ class Sizes:
         return await asyncio.gather(*(self._size_of(log, range_) for range_ in ranges))
 
     async def _size_of(self, log: LogRecord, range_: AskSizes) -> Measured:
-        """Measure a whole range, or as much of its begin as is known."""
+        """Measure a whole range, or as much of its beginning as is known."""
         reached, size = range_.first - 1, 0
         while reached < range_.last:
             piece = await self._piece(log, reached + 1, range_.last)

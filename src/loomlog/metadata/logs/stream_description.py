@@ -1,4 +1,4 @@
-"""Describe one stream with its replicas: what is known here, and where nodes store them."""
+"""Describe one stream with its replicas: their state here, and their location on nodes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WAIT_S: Final = 3.0  # for a node; less than a client waits for its answer
 async def describe_stream(
     stream_id: StreamId, view: StatusView, keepers: Keepers, nodes: ConnectedNodes
 ) -> pb.StreamDescription:
-    """Return all that is known of a stream of any protocol. A node that does not answer in time
-    leaves out where it stores it."""
+    """Return everything known about a stream of any protocol, without the locations on nodes that
+    do not answer in time."""
     for keeper in keepers.values():
         if not keeper.has_stream(stream_id):
             continue

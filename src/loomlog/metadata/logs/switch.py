@@ -1,6 +1,6 @@
 """Switch logs to other settings while they are used: carries out core.virtual_log on the leader.
 
-Each step of a switch is in the catalog before it is acted upon, so the next leader can finish it.
+Each step of a switch is in the catalog before it is acted upon, so the next leader can complete it.
 The keepers of the protocols carry out the steps; a log can be switched from any protocol to any.
 """
 
@@ -32,7 +32,7 @@ class LogSwitches:
         self._work = RetryLoop("switch of log", self._finish, background)
 
     def start(self) -> None:
-        """Finish what an earlier leader began."""
+        """Complete the switches that an earlier leader began."""
         for log in self._catalog.logs.values():
             if log.successor is not None and not log.unfinished:
                 self._work.wake(log.name)
@@ -54,7 +54,7 @@ class LogSwitches:
         )
 
     def _wanted(self, request: pb.SwitchLog, now: Settings) -> Settings:
-        """Return the new settings; what the request leaves out stays as it is now."""
+        """Return the new settings; omitted ones stay unchanged."""
         keeper = self._keepers.of(request.protocol or now.protocol)
         wanted = Settings(
             keeper.protocol,
@@ -71,7 +71,7 @@ class LogSwitches:
         self._keepers.check(wanted)
         return wanted
 
-    # ---- carrying out
+    # ---- steps
 
     async def _carry_out(self, name: str, steps: SwitchSteps[Layout]) -> Layout:
         try:

@@ -1,4 +1,4 @@
-"""The time by which the metadata repository deletes, and conditions about wrong clocks.
+"""The time that retention uses, and conditions about wrong clocks.
 
 Nodes send their time with every report. core/retention.py decides.
 """
@@ -27,7 +27,7 @@ class Clocks:
         all_nodes: Callable[[], Collection[NodeId]],
         wall_s: Callable[[], float],
     ) -> None:
-        """`all_nodes`: those of the cluster, also if they are away."""
+        """`all_nodes` returns the nodes of the cluster, including absent ones."""
         self._loop = asyncio.get_running_loop()
         self._nodes = nodes
         self._all_nodes = all_nodes
@@ -35,7 +35,8 @@ class Clocks:
         self._time = SteadyTime()
 
     def oldest_kept_us(self, retention_s: int) -> int:
-        """Return the time before which entries need not be kept. Unavailable: it is not known."""
+        """Return the time before which entries need not be kept. Raise Unavailable if it is
+        unknown."""
         found = self._time_s()
         if found is None:
             raise Unavailable(_UNKNOWN)
@@ -45,16 +46,17 @@ class Clocks:
         return int((found - retention_s - doubt_s) * MICROSECONDS)
 
     def now_us(self) -> int:
-        """Return the time as far as it is known; 0 if it is not."""
+        """Return the time, or 0 if it is unknown."""
         return int((self._time_s() or 0.0) * MICROSECONDS)
 
     def latest_us(self) -> int | None:
-        """Return a time that is not earlier than now, if most clocks are not; None: not known."""
+        """Return a time that is not earlier than now, unless most clocks are; None if it is
+        unknown."""
         found = latest_time(self._wall_s(), self._readings().values(), len(self._all_nodes()))
         return None if found is None else int(found * MICROSECONDS)
 
     def conditions(self) -> list[Condition]:
-        """Return the clocks that are wrong: of nodes, and of this machine."""
+        """Return the conditions of wrong clocks, of nodes and of this machine."""
         found = self._skews()
         wrong = {0: found.own_s, **found.nodes_s}
         return [_condition(node, ahead_s) for node, ahead_s in wrong.items() if ahead_s]

@@ -1,11 +1,10 @@
-"""The storage nodes as this process sees them: their connections, and when each last sent
-something.
+"""The storage nodes as seen by this process: their connections, and when each last sent something.
 
-A node is alive if it is connected and sent something within `failure_detection_s`. A connection
-that is lost may come back within a short grace before its node counts as silent, and the node is
-probed meanwhile: if its process has ended, it is not alive any more. Neither is one that does not
-answer a ping in time (core/presence.py). After a start of the metadata repository all nodes that it
-knows have the whole detection time to come back.
+A node is alive if it is connected and sent something within `failure_detection_s`. After a lost
+connection, a node may reconnect within a short grace period before it counts as silent. Meanwhile
+it is probed: if its process has ended, or it does not answer a ping in time, it is not alive
+(core/presence.py). After a start of the metadata repository, all known nodes have the whole
+detection time to come back.
 """
 
 from __future__ import annotations
@@ -30,9 +29,11 @@ from loomlog.wire.link import Connection
 
 logger = logging.getLogger(__name__)
 
-RECONNECT_GRACE_S: Final = 1.0  # a lost connection is back within this, or its node is silent
+RECONNECT_GRACE_S: Final = (
+    1.0  # a lost connection must be back within this time, or its node is silent
+)
 MICROSECONDS: Final = 1_000_000  # of a second
-HELD_UP_S: Final = 0.5  # of this process: worth a warning
+HELD_UP_S: Final = 0.5  # pause of this process that is logged as a warning
 HELD_BACK_S: Final = 10.0  # far longer than the interval at which such a node asks again
 TURNED_AWAY_S: Final = 5.0  # the same for a node that may not register
 
@@ -44,14 +45,14 @@ class ConnectedNode:
     node_id: NodeId
     connection: Connection | None
     presence: Presence  # on the loop's clock
-    told: Standing = Standing.HERE  # that `changed` was last called for
+    told: Standing = Standing.HERE  # for which `changed` was last called
     was_lost: bool = False  # its connection
     stored_bytes_total: int = 0  # of all protocols
-    loglet_bytes: int | None = None  # of those that do not report them by stream; None: not yet
+    loglet_bytes: int | None = None  # of protocols that do not report them by stream; None: not yet
     sizes: dict[tuple[LogId, int], int] = field(default_factory=dict)  # of parts of loglets
-    conditions: tuple[Condition, ...] = ()  # what it says is wrong with it
+    conditions: tuple[Condition, ...] = ()  # the conditions that it reports
     clock: ClockReading | None = None
-    volumes: tuple[pb.VolumeSpace, ...] = ()  # and the space on them
+    volumes: tuple[pb.VolumeSpace, ...] = ()  # and their space
     scrub: pb.ScrubStatus | None = None
     denials: int | None = None  # requests that it denied; None: it has not reported that yet
     audit_dropped: int | None = None  # entries that its audit trail left out
@@ -60,12 +61,12 @@ class ConnectedNode:
 
     @property
     def heard_at(self) -> float | None:
-        """When it last sent something, on the loop's clock; None: it has not registered here."""
+        """When it last sent something, by the loop's clock; None: it has not registered here."""
         return self.presence.heard_at if self.connection or self.was_lost else None
 
 
 def conditions_of(node: NodeId, message: pb.NodeConditions) -> tuple[Condition, ...]:
-    """Return what a node says is wrong with it or another node, bounded: any peer may send it."""
+    """Return the conditions that a node reports, truncated, because any peer may send them."""
     chars_max = limits.NODE_CONDITION_CHARS_MAX
     listed = map(condition_from_wire, message.conditions[: limits.NODE_CONDITIONS_MAX])
     return tuple(
@@ -82,7 +83,7 @@ def conditions_of(node: NodeId, message: pb.NodeConditions) -> tuple[Condition, 
 
 
 class ConnectedNodes:
-    """All nodes of the cluster, and the connections that they made to this process."""
+    """All nodes of the cluster, and their connections to this process."""
 
     def __init__(self, failure_detection_s: float, changed: Callable[[NodeId, bool], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -153,12 +154,12 @@ class ConnectedNodes:
         return known is not None and known.connection is not None
 
     def was_lost(self, node: NodeId) -> bool:
-        """Return whether a node was connected to this process and is not any more."""
+        """Return whether a node was connected to this process and is no longer."""
         known = self._nodes.get(node)
         return known is not None and known.was_lost
 
     def is_stopping(self, node: NodeId) -> bool:
-        """Return whether a node said that it stops, and is still connected."""
+        """Return whether a node announced that it stops, and is still connected."""
         known = self._nodes.get(node)
         return known is not None and known.connection is not None and known.presence.ended
 
@@ -188,15 +189,15 @@ class ConnectedNodes:
     # ---- events
 
     def turn_away(self, node: NodeId, reason: str) -> None:
-        """Note that a known node is there, and may not register now."""
+        """Record that a known node is up, but may not register now."""
         self._turned_away[node] = reason, self._loop.time()
 
     def hold_back(self, node: NodeId, address: str) -> None:
-        """Note that an empty node asks for the number of one that is known."""
+        """Record that an empty node asks for the number of a known one."""
         self._held_back[node] = address, self._loop.time()
 
     def joined(self, node: NodeId, connection: Connection) -> None:
-        """Note that a node registered; an older connection of it is closed."""
+        """Record that a node registered, and close its older connection."""
         known = self._nodes.get(node)
         old = known.connection if known else None
         presence = Presence(self._loop.time(), self._failure_detection_s, connected=True)
@@ -214,8 +215,8 @@ class ConnectedNodes:
         self._check(self._nodes[node])
 
     def let_register_again(self, node: NodeId) -> None:
-        """Close the connection of a node, if there is one: another process with its data wrote what
-        is known of it, and is gone."""
+        """Close the connection of a node, if there is one: another process with its data has
+        overwritten its record, and is gone."""
         known = self._nodes.get(node)
         if known is not None and known.connection is not None:
             known.connection.close(Unavailable(f"another process registered as node {node}"))
@@ -233,16 +234,17 @@ class ConnectedNodes:
         return known
 
     def may_come_back(self, known: ConnectedNode) -> bool:
-        """Return whether a node has not registered since this, nor counts as silent yet."""
+        """Return whether a node has not registered since then, but does not count as silent yet."""
         return self._nodes.get(known.node_id) is known and known.node_id in self._grace_timers
 
     def refused(self, known: ConnectedNode) -> None:
-        """Note that nothing listens at the address of a node that may come back."""
+        """Record that nothing listens at the address of a node that may come back."""
         known.presence.process_ends()
         self._check(known)
 
     def stops(self, node: NodeId) -> None:
-        """Note that a node is about to stop: others carry on without it while it is still there."""
+        """Record that a node is about to stop: others continue without it while it is still
+        there."""
         known = self._nodes[node]
         known.presence.process_ends()
         self._check(known)
@@ -251,7 +253,7 @@ class ConnectedNodes:
         known = self._nodes[node]
         now, presence = self._loop.time(), known.presence
         if known.told is Standing.HERE and now < presence.heard_at + self._check_every_s:
-            presence.heard_at, presence.asked_at = now, inf  # it is there, as it was a moment ago
+            presence.heard_at, presence.asked_at = now, inf  # it is there, as before
             return known
         was_here = known.told is Standing.HERE is presence.standing(now)
         presence.heard(now)
@@ -296,8 +298,8 @@ class ConnectedNodes:
             self._changed(node, self.alive(node))
 
     def size_of(self, node: NodeId, loglet: LogId, part: int) -> int | None:
-        """Return about how many bytes a node stores of a part of a loglet, as it reported last;
-        None: it did not."""
+        """Return the approximate bytes that a node stores of a part of a loglet, as last reported;
+        None: it did not report them."""
         known = self._nodes.get(node)
         return known.sizes.get((loglet, part)) if known else None
 
@@ -307,11 +309,11 @@ class ConnectedNodes:
         return known.restrictions if known else pb.NodeConditions()
 
     def takes_nothing(self, node: NodeId) -> bool:
-        """Return whether a node said that its disks are full or broken."""
+        """Return whether a node has reported that its disks are full or broken."""
         return self.restrictions(node).takes_nothing
 
     def complaints(self, node: NodeId, stream: StreamId = 0) -> str:
-        """Return what a node says is wrong with its disks, or with a stream, in one line."""
+        """Return a node's reported problems with its disks, or with a stream, in one line."""
         known = self._nodes.get(node)
         return "; ".join(
             each.sentence
@@ -320,7 +322,7 @@ class ConnectedNodes:
         )
 
     def takes_more(self, node: NodeId) -> bool:
-        """Return whether something new can be placed on a node."""
+        """Return whether new data can be placed on a node."""
         return self.reachable(node) and not self.takes_nothing(node)
 
     def disconnect(self, node: NodeId, error: LoomError) -> None:
@@ -330,18 +332,18 @@ class ConnectedNodes:
             known.connection.close(error)
 
     def disconnect_all(self, error: LoomError) -> None:
-        """Drop all nodes: nothing more is sent to them."""
+        """Drop all nodes; nothing more is sent to them."""
         for connection in list(self._node_of):
             connection.close(error)
 
     def cut(self, node: NodeId) -> None:
-        """Close the connection of a node, if it has one, so that it must register again."""
+        """Close the connection of a node, if any, so that it must register again."""
         known = self._nodes.get(node)
         if known is not None and known.connection is not None:
             known.connection.abort(Unavailable(f"node {node} was given up"))
 
     def forget(self, node: NodeId) -> None:
-        """Forget a node that is not part of the cluster any more."""
+        """Forget a node that is no longer part of the cluster."""
         known = self._nodes.pop(node, None)
         if (timer := self._grace_timers.pop(node, None)) is not None:
             timer.cancel()
@@ -364,8 +366,8 @@ class ConnectedNodes:
         self._timer = self._loop.call_later(delay_s, self._check_all)
 
     def _slept_s(self) -> float:
-        """Return how long this process itself was stopped or held up. Messages of nodes may wait to
-        be read, so that time does not count as their silence."""
+        """Return how long this process itself was suspended or blocked. Messages of nodes may have
+        waited meanwhile, so that time does not count as their silence."""
         return max(0.0, self._loop.time() - self._due - self._check_every_s)
 
     def _check_all(self) -> None:
@@ -403,8 +405,8 @@ class ConnectedNodes:
     async def request(
         self, node: NodeId, frame: pb.Frame, timeout_s: float = limits.REQUEST_TIMEOUT_S
     ) -> pb.Frame:
-        """Return the answer of a node. Unavailable, too, if the node registered again meanwhile:
-        the answer may be about its data of before."""
+        """Return the answer of a node. Raise Unavailable also if the node registered again
+        meanwhile, because the answer may be about its earlier data."""
         return (await self.exchange(node, frame, (), timeout_s))[0]
 
     async def exchange(

@@ -1,4 +1,5 @@
-"""Operators' requests about nodes: recorded as wishes, which the protocols' keepers fulfil."""
+"""Operators' requests about nodes: recorded as desired state, which the protocols' keepers
+reach."""
 
 from __future__ import annotations
 
@@ -57,13 +58,13 @@ class NodeOperator:
         self._catalog.node(node)
         changed = logged(await change(request))
         if request.action in _GIVE_UP and not self._nodes.alive(node):
-            self._nodes.cut(node)  # a process that hangs would continue as if it had its data
+            self._nodes.cut(node)  # a hanging process would continue as if it had its data
         return changed
 
     # ---- check
 
     def check(self, request: pb.CheckNodes) -> pb.NodesOutage:
-        """Return what stopping nodes would cost, in addition to those that are away already."""
+        """Return the effect of stopping nodes, in addition to those that are already away."""
         stopped = set(request.nodes)
         for node in stopped:
             self._catalog.node(node)
@@ -120,7 +121,7 @@ class NodeOperator:
         return pb.Changed(done=f"node {node} is being drained: it takes nothing new", next=then)
 
     async def _drain_volume(self, node: NodeId, volume: str) -> pb.Changed:
-        """Move away what is on one volume. Repeated, it says what is left."""
+        """Move all data off one volume. Repeated requests return what is left."""
         if not self._nodes.reachable(node):
             raise Unavailable(f"node {node} is not alive: start it first")
         await self._set_draining(node, {*self._catalog.node(node).draining_volumes, volume})
@@ -140,7 +141,7 @@ class NodeOperator:
         )
 
     async def _set_draining(self, node: NodeId, volumes: set[str]) -> None:
-        """Have the node put nothing on the volumes; a volume that is left out is not told."""
+        """Tell the node to place nothing on the volumes, except those that it no longer has."""
         record = self._catalog.node(node)
         new = volumes.difference(record.draining_volumes)
         there = sorted(volumes.intersection(record.volumes) | new)
@@ -185,7 +186,8 @@ class NodeOperator:
         )
 
     async def hand_over(self, node: NodeId) -> None:
-        """Have others take over from a node that stops; return when they have, or soon."""
+        """Let others take over from a node that stops; return when they have, or after a short
+        time."""
         self._nodes.stops(node)
         logger.info("node %d stops", node)
         with suppress(TimeoutError):
@@ -249,7 +251,7 @@ class NodeOperator:
         )
 
     def _what_becomes_of(self, node: NodeId) -> list[str]:
-        """Return what happens to the data of a node whose volumes are lost."""
+        """Return a sentence about the data of a node whose volumes are lost."""
         words, replicas = [], self._replicas_on(node)
         only = [name for name, nodes in replicas if nodes == (node,)]
         if copied := len(replicas) - len(only):
@@ -259,13 +261,13 @@ class NodeOperator:
         return words
 
     async def _mark_unrecoverable(self, request: pb.ChangeNode) -> pb.Changed:
-        """Note that the data of a node that is away will not come back."""
+        """Record that the data of an absent node will not come back."""
         node = request.storage_node_id
         if self._nodes.alive(node):
             raise InvalidArgument(
                 f"node {node} is alive and has its data: stop it first if that is not so"
             )
-        replicas: list[ReplicaSet] = []  # those whose protocols wait for the word of an operator
+        replicas: list[ReplicaSet] = []  # those whose protocols wait for an operator's decision
 
         def give_up(record: NodeRecord) -> NodeRecord:
             if record.is_given_up:
@@ -281,7 +283,7 @@ class NodeOperator:
             raise InvalidArgument(
                 f"nothing waits for what node {node} had: its replicas are made from others"
             )
-        # It may only be slow. If it has to register again, the word is taken back.
+        # It may only be slow. When it registers again, the decision is revoked.
         self._nodes.disconnect(node, Unavailable(f"the data of node {node} was given up"))
         self._wishes_changed(node)
         return pb.Changed(
@@ -291,7 +293,8 @@ class NodeOperator:
         )
 
     def _lost_with(self, node: NodeId, replicas: list[ReplicaSet]) -> str:
-        """Return which sets of replicas have no node left that was not given up; "" if none."""
+        """Return a sentence about sets of replicas whose nodes were all given up; "" if there are
+        none."""
         known = self._catalog.nodes
         lost = [
             name
@@ -303,7 +306,7 @@ class NodeOperator:
         return f"of {', '.join(lost)} no node is left: what only these had is reported as lost"
 
     def replacement_condition(self, node: NodeId) -> Condition | None:
-        """Return what operators should know of a node that is to be replaced."""
+        """Return the condition of a node that is to be replaced."""
         kind, waiting = Kind.NODE_REPLACEMENT, self._nodes.held_back(node)
         if self._catalog.node(node).replaceable:
             helps = f"start node {node} with empty volumes"
@@ -319,7 +322,7 @@ class NodeOperator:
         )
 
     def drain_condition(self, node: NodeId) -> Condition | None:
-        """Return how far the drain of a node is."""
+        """Return the condition of a node that is being drained."""
         if not self._catalog.node(node).draining:
             return None
         left = len(self._replicas_on(node))
@@ -374,7 +377,7 @@ class NodeOperator:
             )
 
     async def forget_if_removed(self, node: NodeId) -> None:
-        """Forget a node that an operator removed, once no replica is left there."""
+        """Forget a node that an operator removed, once it has no replicas left."""
         record = self._catalog.nodes.get(node)
         if record is None or not record.removing or self._replicas_on(node):
             return

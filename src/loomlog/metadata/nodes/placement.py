@@ -1,4 +1,4 @@
-"""Decide which nodes are given up for lost, and choose the nodes of new replicas."""
+"""Decide which nodes count as lost, and choose the nodes of new replicas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.types import NodeId
 
-UNABLE_S: Final = 10.0  # a node that failed is not asked to do the same for this long
-LOOK_S: Final = 0.05  # how often, while nodes are missing
+UNABLE_S: Final = 10.0  # a failed node does not get the same request for this long
+LOOK_S: Final = 0.05  # between checks while nodes are missing
 
 
 class ReplicaPlacement:
-    """Chooses among the nodes that can take something new."""
+    """Chooses among the nodes that can take new data."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class ReplicaPlacement:
         ]
 
     def too_few(self, wanted: int, need: str) -> LoomError:
-        """Return the error of a request that needs `wanted` nodes. The request may be repeated if
-        that many are part of the cluster and some are only away or full."""
+        """Return the error for a request that needs `wanted` nodes. It is retryable if the cluster
+        has that many and some are only away or full."""
         alive, nodes = self._nodes.all_reachable(), self.usable_nodes()
         away, full, more = self._away(), self._full(), len(alive) - len(nodes)
         others = f" ({more} more are drained or have no volume with room)" if more else ""
@@ -78,15 +78,15 @@ class ReplicaPlacement:
         return InvalidArgument(f"{text}: ask for fewer or start more nodes")
 
     async def wait_for_nodes(self, wanted: int) -> None:
-        """Wait until this many nodes are usable, or none is missing that may just be about to
-        register: after a restart and a takeover they come back one by one."""
+        """Wait until this many nodes are usable, or no missing node may be about to register: after
+        a restart or a takeover, nodes come back one by one."""
         while (  # noqa: ASYNC110 - there is no event to wait for
             len(self.usable_nodes()) < wanted and not all(map(self._nodes.silent, self._away()))
         ):
             await asyncio.sleep(LOOK_S)
 
     def _away(self) -> list[NodeId]:
-        """Return the nodes of the cluster that could be used if they were there."""
+        """Return the nodes of the cluster that could be used if they were up."""
         nodes = self._catalog.nodes
         return [
             node

@@ -1,7 +1,7 @@
-"""Registration of storage nodes: core/registration.py decides, with what is known here.
+"""Registration of storage nodes: core/registration.py decides, from the state in this module.
 
-Both secrets are kept with the node's data. A newcomer gets the cluster's secret when it joins, but
-only if a storage node with its number and secret answers at the address that it names.
+Both secrets are stored with the node's data. A new node gets the cluster's secret when it joins,
+but only if a storage node with its number and secret answers at its advertised address.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Registration:
             return self._hold_back(request)
         if verdict is not Verdict.KNOWN:
             await self._visit(request, connection.codec)
-        # Only a node that is known by its secret may say something about the past.
+        # Only a node with a known secret may give evidence about the past.
         known_run = request.known_run if verdict is Verdict.KNOWN else pb.NoteRun()
         await self._gate.admit(request.storage_node_id, connection, known_run)
         async with self._one_by_one:
@@ -112,7 +112,7 @@ class Registration:
         return replace(record_of(request), life=life)
 
     def turned_away(self, request: pb.Register, reason: LoomError) -> None:
-        """Note that a node of this cluster is there, and may not register now."""
+        """Record that a node of this cluster is up, but may not register now."""
         if is_same(request, self._catalog.nodes.get(request.storage_node_id)):
             self._nodes.turn_away(request.storage_node_id, str(reason))
 
@@ -131,7 +131,7 @@ class Registration:
             keeper.registered(record, request)
         self._nodes.take_conditions(node, request.conditions)
         logger.info("node %d registered from %s", node, request.address)
-        # After the answer, which is sent in this turn of the loop.
+        # After the answer, which is sent in this iteration of the loop.
         asyncio.get_running_loop().call_soon(self._joined, node)
 
     def _joined(self, node: NodeId) -> None:
@@ -153,7 +153,7 @@ class Registration:
     # ---- checks
 
     def _judge(self, request: pb.Register) -> Verdict:
-        """Return what a node may do; raise if it may not register."""
+        """Return the verdict about a node; raise if it may not register."""
         node, cluster = request.storage_node_id, self._catalog.cluster
         known, reachable = self._catalog.nodes.get(node), self._nodes.reachable(node)
         _check_bounds(request)
@@ -195,7 +195,7 @@ class Registration:
         return verdict
 
     async def _visit(self, request: pb.Register, codec: Codec) -> None:
-        """Raise unless the node answers at its address: other nodes and clients go there."""
+        """Raise unless the node answers at its address, which other nodes and clients will use."""
         if self._visits >= limits.NEWCOMERS_MAX:
             raise Unavailable("too many new nodes register at once: try again")
         self._visits += 1
@@ -249,7 +249,7 @@ def _check_open(connection: Connection) -> None:
 
 
 def _check_bounds(request: pb.Register) -> None:
-    """Refuse what no storage node sends: anything can connect."""
+    """Refuse values that no storage node sends, because any program can connect."""
     node, address = request.storage_node_id, request.address
     if not 0 < node <= limits.NODE_ID_MAX:
         raise InvalidArgument(f"a storage node id is a number from 1 to {limits.NODE_ID_MAX}")

@@ -1,8 +1,8 @@
-"""A stand-in for the metadata repository that only collects: nodes connect to its address by
-themselves, and are asked what they know of the rounds.
+"""A stand-in for the metadata repository that only collects: nodes connect to its address, and are
+asked what they know of the rounds.
 
-It gives no orders and commits nothing. No node is refused for good: one that does not belong here
-is asked to try again later.
+It gives no orders and commits nothing. No node is refused permanently: an unexpected one is asked
+to try again later.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Caller:
 
 
 class Collector(Service):
-    """Admits only `nodes`, or all that know the cluster's secret if they are not given."""
+    """Admits only `nodes`, or, if they are not given, all that know the cluster's secret."""
 
     def __init__(
         self, cluster: ClusterRecord, nodes: dict[NodeId, NodeRecord] | None = None
@@ -98,8 +98,8 @@ class Collector(Service):
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
     ) -> None:
-        """Wait until all nodes have registered or time is up; `waiting` is called with those still
-        missing."""
+        """Wait until all nodes have registered or the time is up; `waiting` is called with the
+        missing ones."""
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [node for node in nodes if node not in self.callers]:
@@ -110,7 +110,7 @@ class Collector(Service):
             pass
 
     async def ask(self, node: NodeId, stream_id: StreamId, after: Glsn) -> ReplicaAnswer:
-        """Return what a replica knows above a high watermark, with a report as new as that."""
+        """Return what a replica knows above a high watermark, with an equally new report."""
         caller = self.callers.get(node)
         if caller is None:
             raise Unavailable(f"node {node} is not connected")
@@ -172,7 +172,7 @@ class Collector(Service):
     # ---- everything else
 
     def _ignore(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """Ignore reports: replicas are asked when all nodes are there."""
+        """Ignore reports, because replicas are asked once all nodes have registered."""
 
     async def _nobody_leads(
         self, connection: Connection, frame: Frame, payload: memoryview

@@ -45,7 +45,7 @@ async def export(directory: str, *, skip_damaged: bool = False) -> Dump:
 
 
 async def fill(directory: str, dump: Dump) -> None:
-    """Make the directory of an embedded metadata repository. It appears whole or not at all."""
+    """Create the directory of an embedded metadata repository atomically."""
     files, directory = RealFiles(), directory.rstrip("/")
     if files.exists(directory) and files.list(directory):
         raise AlreadyExists(f"{directory} is not empty: import into a new directory")
@@ -61,7 +61,7 @@ async def fill(directory: str, dump: Dump) -> None:
 
 
 def write_rounds(directory: str, records: Sequence[bytes], epoch: int) -> None:
-    """Make the round log, whole or not at all. Opening it begins a later epoch. Blocks."""
+    """Create the round log atomically. Opening it begins a later epoch. Blocks."""
     files, rounds = RealFiles(), rounds_in(directory)
     files.make_directory(rounds)
     data = encode([StoredRound(epoch, record) for record in records], 1)
@@ -75,7 +75,7 @@ def write_rounds(directory: str, records: Sequence[bytes], epoch: int) -> None:
 
 
 def replace_rounds(directory: str, records: Sequence[bytes], epoch: int) -> None:
-    """Make another round log; the one that is there is kept under another name. Blocks."""
+    """Create a new round log, and keep the existing one under another name. Blocks."""
     files, rounds = RealFiles(), rounds_in(directory)
     if has_rounds(files, directory):
         names = (f"{rounds}.old-{number}" for number in count(1))

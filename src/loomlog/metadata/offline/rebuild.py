@@ -1,8 +1,8 @@
-"""The last resort when every round log is lost: rebuild the rounds from what the nodes know.
+"""Rebuild the rounds from the nodes, when every round log is lost.
 
-The protocol that has rounds says what can be known (metadata/registry.py names it). Nothing is
-written before everything is certain; then first the nodes given up, if an operator asked for it,
-and last, elsewhere, the rounds: no metadata repository starts before those exist.
+The protocol that has rounds decides what is certain (metadata/registry.py names it). Nothing is
+written before everything is certain. Then the nodes that an operator gave up are written, and last,
+by the caller, the rounds: no metadata repository starts before those exist.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ class Findings:
     """The findings about a cluster."""
 
     logs: tuple[LogFinding, ...]
-    absent: dict[NodeId, tuple[StreamId, ...]]  # did not come, and the streams that wait for them
+    absent: dict[
+        NodeId, tuple[StreamId, ...]
+    ]  # did not register, and the streams that wait for them
     given_up: dict[NodeId, tuple[StreamId, ...]]  # did not have to register
-    outdated: str  # why the metadata is too old to use; empty: it is not
+    outdated: str  # why the metadata is too old; empty: it is not
     epoch: int  # above those of all leaders
 
     @property
@@ -63,7 +65,7 @@ class RoundRebuild(ABC):
     @classmethod
     @asynccontextmanager
     async def listening(cls, store: MetaStore, address: str) -> AsyncIterator[Self]:
-        """Take the place of the metadata repository during the block. The store is only read."""
+        """Act as the metadata repository during the block. The store is only read."""
         items = await store.list("")
         if "cluster" not in items:
             raise NotFound("there is no metadata of a cluster: without it nothing can be rebuilt")
@@ -98,19 +100,19 @@ class RoundRebuild(ABC):
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
     ) -> Findings:
-        """Wait for all nodes that hold replicas, except those in `without`, and ask them. Nodes
-        that do not come in time are absent."""
+        """Wait for all nodes with replicas, except those in `without`, and ask them. Nodes that do
+        not register in time are absent."""
 
     @staticmethod
     @abstractmethod
     async def give_up(store: MetaStore, nodes: Collection[NodeId]) -> None:
-        """Write that the cluster continues without these nodes."""
+        """Record that the cluster continues without these nodes."""
 
 
 async def copied(
     values: Mapping[str, bytes], cluster: ClusterRecord
 ) -> tuple[MemoryStore, Catalog]:
-    """Return a copy of the metadata, in which loading it finishes what a crash interrupted."""
+    """Return a copy of the metadata, so that loading may complete what a crash interrupted."""
     copy = MemoryStore()
     for key, value in values.items():
         await copy.compare_and_swap(key, 0, value)

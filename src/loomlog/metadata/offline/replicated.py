@@ -1,7 +1,7 @@
 """The replicated form of metadata, offline: etcd, and the round logs of several vmr.
 
-Rounds are read from the directories of a majority: what was ever decided is in one of them. While
-those are locked no metadata repository can lead.
+Rounds are read from the directories of a majority, since everything that was decided is in one of
+them. While these are locked, no metadata repository can lead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loomlog.net.credentials import Credentials, HandshakeFailed
 from loomlog.storage.disk import RealFiles, lock_directory
 from loomlog.wire.codec import Codec
 
-ASKED_S: Final = 1.0  # a vmr that runs answers sooner
+ASKED_S: Final = 1.0  # a running vmr answers sooner
 
 
 async def export(
@@ -51,7 +51,7 @@ async def export(
 
 
 async def fill(settings: EtcdSettings, dump: Dump, peers: Mapping[MemberId, str]) -> None:
-    """Make the metadata of a cluster that these will lead. Their directories must be empty."""
+    """Create the metadata of a cluster with these members. Their directories must be empty."""
     async with opened(settings) as store:
         await transfer.check_empty(store, _where(settings))
         more = membership.beginning(dump.epoch, peers) | imported_rounds.items(dump.rounds)
@@ -65,7 +65,7 @@ async def begin_again(store: EtcdStore, records: Sequence[bytes]) -> None:
 
 
 async def check_stopped(store: EtcdStore, settings: EtcdSettings) -> None:
-    """Raise if a metadata repository still runs: it would continue with what it has."""
+    """Raise if a metadata repository still runs, because it would continue with its state."""
     known = await membership.known_membership(store)
     cluster_id = await transfer.cluster_id(store, _where(settings))
     codec = Codec("vmr", cluster_id=cluster_id, credentials=Credentials.of_stand_in())
@@ -98,7 +98,7 @@ def _where(settings: EtcdSettings) -> str:
 
 @contextmanager
 def _members(directories: Sequence[str]) -> Iterator[dict[MemberId, MemberDisk]]:
-    """Lock and return the members whose directories these are."""
+    """Lock the directories, and return their members."""
     files = RealFiles()
     with ExitStack() as closing:
         disks: dict[MemberId, MemberDisk] = {}
@@ -110,7 +110,7 @@ def _members(directories: Sequence[str]) -> Iterator[dict[MemberId, MemberDisk]]
             try:
                 number = member_in(files, path)
             except (Corrupt, FileNotFoundError):
-                continue  # lost: it is no evidence
+                continue  # lost: not evidence
             disk = MemberDisk.open(number, files, path, create=False, file_bytes=FILE_BYTES)
             closing.callback(disk.close)
             disks[number] = disk
@@ -118,7 +118,7 @@ def _members(directories: Sequence[str]) -> Iterator[dict[MemberId, MemberDisk]]
 
 
 def _lock(directory: str) -> Callable[[], None]:
-    """Lock a directory as its vmr does."""
+    """Lock a directory like its vmr."""
     try:
         return lock_directory(directory).close
     except InvalidArgument:

@@ -1,11 +1,11 @@
-"""A cluster's metadata in one file: to move it between its embedded and its replicated form, or to
+"""A cluster's metadata in one file, to move it between the embedded and the replicated form, or to
 keep a copy.
 
     header    magic, CRC of all that follows, format, leader epoch, highest version, counts
     items     sizes, key, value: what the MetaStore holds
     rounds    size, record: what the round log holds, oldest first
 
-What belongs to one form alone (leader, metadata repositories) is not part of it.
+Data that belongs to only one form (leader, metadata repositories) is not part of it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ROUND: Final = struct.Struct("<I")
 
 
 class MovableStore(MetaStore, Protocol):
-    """A store that metadata can be moved into."""
+    """A store into which metadata can be moved."""
 
     async def last_version(self) -> int:
-        """Return a version at or above all that were ever given."""
+        """Return a version at or above all that were ever assigned."""
 
     async def raise_versions(self, version: int) -> None:
         """Start all later versions above this one."""
@@ -50,7 +50,7 @@ class Dump:
     """The metadata of a cluster whose metadata repositories are stopped."""
 
     epoch: int  # the highest one of any leader
-    version: int  # the highest one that the store gave
+    version: int  # the highest one that the store assigned
     items: dict[str, bytes]
     rounds: tuple[bytes, ...]
     left_out: tuple[str, ...] = ()  # damaged records that were there; not part of the file
@@ -61,7 +61,7 @@ class Dump:
 
     @property
     def secrets(self) -> str:
-        """Say which secrets are in it."""
+        """Return a description of the secrets in it."""
         keys = " and the keys that sign tokens" if self._access.keys else ""
         return f"the secrets of cluster and nodes{keys}"
 
@@ -145,8 +145,8 @@ async def dump(
     *,
     skip_damaged: bool = False,
 ) -> Dump:
-    """Return what is in a store, with its rounds. `skip_damaged` leaves out damaged registers and
-    leases; any other damage raises Corrupt."""
+    """Return the content of a store, with the rounds. `skip_damaged` leaves out damaged registers
+    and leases; any other damage raises Corrupt."""
     items = await store.list("")
     if _CLUSTER not in items:
         raise _nothing_in(where)
@@ -160,7 +160,7 @@ async def dump(
 
 
 def _may_skip(key: str, item: StoredItem) -> bool:
-    """Return whether an item is damaged and nothing else in the cluster depends on it."""
+    """Return whether an item is damaged and nothing else depends on it."""
     return isinstance(item, DamagedItem) and key.startswith(_OF_USERS)
 
 
@@ -177,7 +177,7 @@ def _nothing_in(where: str) -> NotFound:
 
 
 async def check_empty(store: MetaStore, where: str) -> None:
-    """Raise if a store that is to be filled has anything in it."""
+    """Raise if a store that is to be filled is not empty."""
     if found := await store.list(""):
         raise AlreadyExists(
             f"{where} holds metadata already ({len(found)} entries): import into an empty place"
@@ -185,8 +185,8 @@ async def check_empty(store: MetaStore, where: str) -> None:
 
 
 async def fill(store: MovableStore, dump: Dump, more: Mapping[str, bytes] | None = None) -> None:
-    """Put all items into an empty store, and `more` that its form needs. The cluster's record comes
-    last: until then there is no cluster that a metadata repository could serve."""
+    """Write all items into an empty store, and `more` that its form needs. The cluster's record
+    comes last: until then there is no cluster that a metadata repository could serve."""
     await store.raise_versions(dump.version)
     for key, value in {**dump.items, **(more or {})}.items():
         if key != _CLUSTER:

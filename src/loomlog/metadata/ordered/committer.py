@@ -1,8 +1,8 @@
-"""Commit rounds at work: reports in, rounds made durable, commits out.
+"""Runs commit rounds: takes reports, makes rounds durable, sends commits.
 
-The pure part is core.ordered.rounds. This module schedules it: reports of one turn of the loop make
-one round per log; rounds of several logs become durable together; a round is sent to nodes only
-when it is durable; each node gets one message a turn. No coroutine is on this path.
+core.ordered.rounds is the pure part. This module schedules it: reports of one iteration of the loop
+make one round per log; rounds of several logs become durable together; a round is sent to nodes
+only when it is durable; each node gets one message per iteration. No coroutine is on this path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ logger = logging.getLogger(__name__)
 
 BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be sent together
 FORGET_EVERY: Final = 64  # rounds
-HOLD_S: Final = 1.0  # far above a write: how long one stream may keep others from their positions
+HOLD_S: Final = (
+    1.0  # far longer than a write: how long one stream may block the positions of others
+)
 LOOK_S: Final = 0.1  # between checks whether missing nodes are still expected
 
 
@@ -62,7 +64,7 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._round_log = round_log
         self._epoch = round_log.epoch
-        self._is_doubtful = round_log.is_doubtful  # and not all streams were heard from yet
+        self._is_doubtful = round_log.is_doubtful  # and not all streams have reported yet
         self.records, self.catalog = records, records.catalog
         self.nodes = nodes
         self._changed = changed
@@ -74,7 +76,9 @@ class Committer:
         self.held = HeldReplicas(nodes, self.logs, self._log_of)
         self._packed: PackedReports | None = None  # from the first packed report on
         self._reads_packed: set[NodeId] = set()
-        self._ahead: dict[LogId, _Ahead] = {}  # logs that stop: the report that is farthest ahead
+        self._ahead: dict[
+            LogId, _Ahead
+        ] = {}  # stopped logs, with the report that is farthest ahead
         self._hearing: dict[LogId, list[asyncio.Future[None]]] = {}
         self._reported: dict[LogId, LogRounds] = {}  # may have a round
         self._durable: dict[LogId, LogRounds] = {}  # have commits to send
@@ -116,7 +120,7 @@ class Committer:
         self._streams_changed()
 
     def add_stream(self, log: LogRounds, stream: StreamRounds) -> None:
-        """Add a stream to a log that is here already."""
+        """Add a stream to a known log."""
         log.put_stream(stream)
         self._log_of[stream.stream_id] = log
         self._streams_changed()
@@ -153,7 +157,7 @@ class Committer:
         return log.streams.get(stream_id) if log else None
 
     async def settled(self, log: LogRounds) -> None:
-        """Wait until the round that is under way now, if any, is durable."""
+        """Wait until the current round, if any, is durable."""
         if log.under_way:
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._settling.setdefault(log.log_id, []).append(waiting)
@@ -164,7 +168,7 @@ class Committer:
             if not waiting.done():
                 waiting.set_result(None)
 
-    # ---- reports in
+    # ---- reports
 
     def reconnected(self, node: NodeId, *, reads_packed: bool) -> None:
         for log in self.logs.values():
@@ -196,7 +200,7 @@ class Committer:
 
     def _take_packed(self, node: NodeId, connected: ConnectedNode, data: bytes) -> None:
         if self._packed is None:
-            # Imported now: it needs NumPy, which takes memory, and few clusters have that many
+            # Imported late: it needs NumPy, which takes memory, and few clusters have that many
             # streams.
             from loomlog.metadata.ordered.packed_reports import PackedReports
 
@@ -207,7 +211,7 @@ class Committer:
             self._heard(log.log_id)
 
     def _trust_rounds(self) -> None:
-        """Trust the round log once all streams were heard from."""
+        """Trust the round log once all streams have reported."""
         if self._is_doubtful and not any(each.unheard for each in self.logs.values()):
             self._is_doubtful = False
             self._round_log.trust()
@@ -238,7 +242,7 @@ class Committer:
             self._heard(log.log_id)
 
     def _recall(self, node: NodeId, log: LogRounds, stream: StreamRounds) -> None:
-        """Send a replica again what it had stored and lost: its commits were damaged."""
+        """Send a replica again the commits that it had stored and lost to damage."""
         rounds = map(Round.decode, self._records)
         of_log = (round_ for round_ in rounds if round_.log_id == log.log_id)
         recall(log, stream, node, of_log)
@@ -249,7 +253,7 @@ class Committer:
     # ---- rounds that are lost
 
     def _stop(self, node: NodeId, report: Report, log: LogRounds) -> None:
-        """Stop the log: continuing could assign positions again that were read already."""
+        """Stop the log, because continuing could assign positions twice."""
         found = self._ahead.get(log.log_id)
         if found is None or report.high_watermark > found.report.high_watermark:
             self._ahead[log.log_id] = _Ahead(node, report)
@@ -276,13 +280,13 @@ class Committer:
             raise RolledBack(f"log {name!r}: {reason}")
 
     def known_high_watermark(self, log: LogRounds) -> Glsn:
-        """Return the last position that was given, as far as rounds and nodes know."""
+        """Return the last assigned position, as far as rounds and nodes know."""
         ahead = self._ahead.get(log.log_id)
         return ahead.report.high_watermark if ahead else log.high_watermark
 
     async def heard_all(self, log: LogRounds) -> None:
-        """Wait until every replica has reported that is expected to since this process leads: only
-        then it is known that no rounds are lost."""
+        """Wait until every expected replica has reported to this leader: only then it is certain
+        that no rounds are lost."""
         while log.log_id not in self._ahead and any(map(self.nodes.expected, log.nodes)):
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._hearing.setdefault(log.log_id, []).append(waiting)
@@ -315,8 +319,8 @@ class Committer:
             self._begin_round(log)
 
     def hold(self, node: NodeId | None, stream_id: StreamId, epoch: int, expected: Glsn) -> None:
-        """Let only this stream, of which the node is the primary, get positions for a moment, if
-        the tail is the expected one."""
+        """Assign positions only to this stream for a moment, if the tail is the expected one. The
+        node must be its primary."""
         log = self._log_of.get(stream_id)
         if log is None:
             raise NotFound(f"there is no stream {stream_id}: refresh the metadata")
@@ -370,7 +374,7 @@ class Committer:
         for log in self.logs.values():
             log.forget_stored()
 
-    # ---- commits out
+    # ---- commits
 
     def _send_commits(self, logs: Iterable[LogRounds]) -> None:
         results: dict[NodeId, list[pb.LogStreamCommitResult]] = {}
@@ -426,7 +430,7 @@ class Committer:
             rows = b""
         if results or rows:
             frame = pb.Frame()
-            request = frame.commit  # in its place: a frame copies what it is given
+            request = frame.commit  # in place, because a frame copies its arguments
             request.storage_node_id = node
             request.commit_results.extend(results)
             if rows:
@@ -440,7 +444,7 @@ def _join(packed: dict[NodeId, list[bytes]], more: Mapping[NodeId, bytes]) -> No
 
 
 def _matters(before: Report | None, report: Report, stream: StreamRounds) -> bool:
-    """Return whether a report may change what there is to repair."""
+    """Return whether a report may require a repair."""
     if before is None or before.state is not report.state or before.epoch != report.epoch:
         return True
     if before.damaged != report.damaged:
@@ -448,7 +452,7 @@ def _matters(before: Report | None, report: Report, stream: StreamRounds) -> boo
     if not stream.sealed:
         return False
     stored, high_watermark = report.stored_high_watermark, report.high_watermark
-    if before.stored_high_watermark < high_watermark <= stored:  # all that it has is durable
+    if before.stored_high_watermark < high_watermark <= stored:  # all its entries are durable
         return True
     caught_up = report.uncommitted_llsn_offset == stream.committed_llsn_end
     return caught_up and (

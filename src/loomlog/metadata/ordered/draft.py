@@ -22,7 +22,7 @@ class OrderedDraft(ProtocolDraft):
     """The streams of logs, from the replicas that nodes hold."""
 
     protocol: ClassVar[str] = ORDERED
-    # Streams without a segment would be left over when the rounds are rebuilt.
+    # Streams without a segment would remain when the rounds are rebuilt.
     can_drop_segments: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class OrderedDraft(ProtocolDraft):
             if not held and _key(stream_id) in draft.changes:
                 continue
             if stream is not None and (stream.taken_back or log_id not in all_logs):
-                # What nodes have stays there, for cleanup.
+                # Data on nodes stays there, for cleanup.
                 counts = stream.entries_gone and log_id in logs
                 left = stream.without_holders(stream.holders) if counts else None
                 draft.changes[_key(stream_id)] = left

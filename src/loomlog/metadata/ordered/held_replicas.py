@@ -1,4 +1,4 @@
-"""The replicas that storage nodes report, also those that they should no longer have."""
+"""The replicas that storage nodes report, including those that they should no longer have."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class HeldReplicas:
         return self.of.get(node, {}).get(stream_id)
 
     def matching(self, node: NodeId, stream_id: StreamId, stamp: int) -> HeldReplica | None:
-        """Return a replica of the stream with this stamp: another one may have had its number."""
+        """Return a replica of the stream with this stamp, because another stream may have had its
+        number."""
         held = self.get(node, stream_id)
         return held if held is not None and held.stamp == stamp else None
 
@@ -45,7 +46,7 @@ class HeldReplicas:
         self.of[node] = {}
 
     def removed(self, node: NodeId, stream_id: StreamId) -> None:
-        """Note that a node has no replica of the stream any more."""
+        """Record that a node no longer has a replica of the stream."""
         before, connected = self.get(node, stream_id), self._nodes.get(node)
         self.of.get(node, {}).pop(stream_id, None)
         if before is not None and connected is not None:

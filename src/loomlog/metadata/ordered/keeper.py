@@ -1,8 +1,8 @@
 """The keeper of the `ordered` protocol: streams that get entries while their segment is active.
 
-All ordered segments of a log share its commit rounds, so positions continue across them. So sealing
-a segment needs no storage node: once its streams are closed no round gives them anything, and the
-round under way, when it is durable, determines the tail. The repair loop seals the replicas
+All ordered segments of a log share its commit rounds, so positions continue across them, and
+sealing a segment needs no storage node: once its streams are closed, no round gives them positions,
+and the current round, when it is durable, determines the tail. The repair loop seals the replicas
 afterwards.
 """
 
@@ -53,12 +53,14 @@ logger = logging.getLogger(__name__)
 
 CREATE_TIMEOUT_S: Final = 8.0  # for the streams of a new log to run; a client waits longer
 MAKE_TIMEOUT_S: Final = 3.0  # twice at most: less than a client waits for the answer
-FIND_TIME_TIMEOUT_S: Final = 5.0  # for a node that looks into its index on a busy disk
-BEGIN_WAIT_S: Final = 2.0  # for the streams of a segment to run; then they run when they can
+FIND_TIME_TIMEOUT_S: Final = 5.0  # for a node that reads its index from a busy disk
+BEGIN_WAIT_S: Final = (
+    2.0  # for the streams of a segment to run; after that they run in the background
+)
 
 
 class OrderedKeeper(ProtocolKeeper):
-    """Wires commit rounds, repair and operators' commands together for one term."""
+    """Connects commit rounds, repair and operators' commands for one term."""
 
     protocol: ClassVar[str] = ORDERED
     has_min_replicas: ClassVar[bool] = True
@@ -110,7 +112,7 @@ class OrderedKeeper(ProtocolKeeper):
             self._streams.rounds_of(log)
         self.committer.start()
         for log in self._catalog.logs.values():
-            # Also of segments that have ended: their replicas know where they begin.
+            # Including ended segments, whose replicas know where they begin.
             for segment in log.layout.segments:
                 if segment.settings.protocol == self.protocol:
                     self.committer.logs[log.log_id].begin_at(segment.start)
@@ -133,7 +135,7 @@ class OrderedKeeper(ProtocolKeeper):
         return settings.replicas_least
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
-        """Make streams that are sealed on all their replicas: from there, running is one step."""
+        """Create streams that are sealed on all their replicas, so that one step lets them run."""
         settings = successor.settings
         await self._placement.wait_for_nodes(settings.replicas)
         made = self.records.of_segment(log, successor.loglet)
@@ -167,7 +169,7 @@ class OrderedKeeper(ProtocolKeeper):
             self.reconciler.wishes_changed(stream.stream_id)
 
     async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
-        """Return a reason only if rounds are lost: else rounds end whichever nodes are there."""
+        """Return a reason only if rounds are lost; otherwise rounds end without any nodes."""
         await self.committer.heard_all(self._rounds(log))
         return self.committer.lost_rounds(log.log_id)
 
@@ -214,7 +216,7 @@ class OrderedKeeper(ProtocolKeeper):
     async def find_time(
         self, log: LogRecord, segment: Segment, timestamp_us: int, first: Glsn
     ) -> Glsn:
-        """Ask one replica of each stream where the time begins."""
+        """Ask one replica of each stream for the first entry of the time."""
         last = segment.end
         if last is None:
             self.committer.check_whole(log.log_id, log.name)
@@ -228,7 +230,8 @@ class OrderedKeeper(ProtocolKeeper):
     async def _find_time_in(
         self, stream: StreamRecord, timestamp_us: int, first: Glsn, last: Glsn
     ) -> Glsn:
-        """Return where a time begins in a stream; 0 if all entries up to `last` are older."""
+        """Return the first position of a time in a stream; 0 if all entries up to `last` are
+        older."""
         question = pb.FindTime(
             log_stream_id=stream.stream_id, timestamp_us=timestamp_us, first_glsn=first
         )
@@ -254,7 +257,7 @@ class OrderedKeeper(ProtocolKeeper):
         return await asyncio.gather(*(self._measure(stream, first, last) for stream in streams))
 
     async def _measure(self, stream: StreamRecord, first: Glsn, last: Glsn) -> Measured:
-        """Return what the replica tells that knows most."""
+        """Return the measurement of the replica that knows most."""
         question = pb.MeasureStream(log_stream_id=stream.stream_id, first=first, last=last)
         known: Measured | None = None
         doubt: LoomError = _nobody(stream)
@@ -425,7 +428,7 @@ class OrderedKeeper(ProtocolKeeper):
 
     async def clean_up(self, node: NodeId) -> Cleanup:
         cleaned = await self._operator.clean_up(node)
-        self.reconciler.wake_waiting()  # the node may take replicas that old data was in the way of
+        self.reconciler.wake_waiting()  # the node may now take replicas that old data prevented
         return cleaned
 
     def node_joined(self, node: NodeId) -> None:
@@ -486,7 +489,7 @@ def _nobody(stream: StreamRecord) -> Unavailable:
 
 
 def _is_sealed(stream: StreamRounds) -> bool:
-    """Return whether every replica is there and sealed."""
+    """Return whether every replica exists and is sealed."""
     reports = [stream.reports.get(node) for node in stream.replicas]
     return all(
         report is not None and report.epoch == stream.epoch and report.state is ReplicaState.SEALED

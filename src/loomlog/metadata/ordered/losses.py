@@ -1,4 +1,4 @@
-"""The entries that streams of `ordered` segments have lost for good."""
+"""The entries that streams of `ordered` segments have lost permanently."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from loomlog.types import Llsn, NodeId
 
 
 class Losses:
-    """Finds streams that lost entries for good: no node has them or may come back with them."""
+    """Finds streams with permanently lost entries, which no node has or may come back with."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
         self._nodes, self._held = committer.nodes, committer.held
 
     def of(self, stream: StreamRounds) -> Loss | None:
-        """Return the loss of a stream; None while a node may still come back with the data, or has
-        data that it cannot serve now."""
+        """Return the loss of a stream; None while a node may come back with the data, or has data
+        that it cannot serve now."""
         given_up = self.given_up_of(stream)
         for node in stream.replicas:
             if node in given_up:
@@ -37,23 +37,24 @@ class Losses:
         return find_loss(stream, self.without_commits(stream), given_up)
 
     def told_to_readers(self, stream: StreamRounds) -> Loss | None:
-        """Return the loss of a stream as readers need it: they wait for none of its replicas. Also
-        one of no entries, if all nodes were given up that could say that there are none."""
+        """Return the loss of a stream for readers, which then wait for none of its replicas. The
+        loss may have no entries, if all nodes that could confirm that there are none were given
+        up."""
         if stream.has_entries or not (stream.heard and stream.sealed):
             return self.of(stream)
         given_up = self.given_up_of(stream)
         return Loss(1, 0) if all(node in given_up for node in stream.replicas) else None
 
     def without_commits(self, stream: StreamRounds) -> list[NodeId]:
-        """Return the replicas that lost commits which nobody can send them again."""
+        """Return the replicas that lost commits which cannot be sent again."""
         log = self._committer.log_of(stream.stream_id)
         if log is None or not stream.sealed:
             return []
         return [node for node in stream.replicas if log.lost_commits(stream, node)]
 
     def remains(self, stream: StreamRecord, loss: Loss) -> list[tuple[NodeId, Llsn]]:
-        """Return nodes that left the stream and have something of what is lost: from its first LLSN
-        on up to that one, exclusively."""
+        """Return nodes that left the stream and have some of the lost entries, with the LLSN before
+        which they have them, from the first lost one on."""
         found = []
         for node in self._nodes.all_reachable():
             held = self._held.matching(node, stream.stream_id, stream.stamp)
@@ -64,8 +65,7 @@ class Losses:
         return found
 
     def given_up_of(self, stream: StreamRounds) -> list[NodeId]:
-        """Return the nodes of a stream that are away, and whose data never comes back, as an
-        operator said."""
+        """Return the absent nodes of a stream whose data an operator gave up."""
         nodes = [*stream.replicas, *([] if stream.joining is None else [stream.joining])]
         return [node for node in nodes if self._is_given_up(node)]
 

@@ -1,9 +1,9 @@
-"""The storage nodes as the repair of streams sees them: alive, lost, or able to take a replica.
+"""The state of storage nodes for the repair of streams: alive, lost, or able to take a replica.
 
-A node that could not do its part for a stream (its disk refuses, the copy to it fails) counts as
-lost for that stream for a while, so that another one takes its place; then it is tried again. So
-does one that may have a replica on a volume that is missing: a second one there would contradict
-it when the volume is back.
+A node that failed for a stream (its disk refuses, the copy to it fails) counts as lost for that
+stream for a while, so that another one takes its place; then it is tried again. A node that may
+have a replica on a missing volume also counts as lost: a second replica there would contradict the
+first when the volume is back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NodeChoice:
 
     def of(self, stream: StreamRounds) -> Nodes:
         """Return the nodes as repair sees them, for one stream."""
-        # A node in its grace cannot be asked, but need not stop a stream either.
+        # A node in its grace period cannot be reached, but need not stop a stream either.
         alive = self._nodes.reachable if stream.sealed else self._nodes.alive
         return _NodesOfStream(self, stream, alive)
 
@@ -61,7 +61,7 @@ class NodeChoice:
         return (stream_id, node) in self._unable.running or self.lacks_volume(stream_id, node)
 
     def lacks_volume(self, stream_id: StreamId, node: NodeId) -> bool:
-        """Return whether a node may have a replica on a volume that it was started without."""
+        """Return whether a node may have a replica on a missing volume."""
         record = self._records.streams.get(stream_id)
         return (
             record is not None
@@ -71,7 +71,7 @@ class NodeChoice:
         )
 
     def came_back(self, node: NodeId) -> None:
-        """Forget what a node could not do before it was restarted."""
+        """Forget the failures of a node from before its restart."""
         for stream_id in self._records.streams:
             self._unable.cancel((stream_id, node))
 
@@ -99,7 +99,7 @@ class NodeChoice:
         ]
 
     def freed_soon(self, stream: StreamRounds) -> list[NodeId]:
-        """Return nodes that only have to delete old data of the stream before they can take it."""
+        """Return nodes that can take the stream as soon as they have deleted old data of it."""
         record = self._records.streams.get(stream.stream_id)
         return [
             node
@@ -125,7 +125,7 @@ class NodeChoice:
         return why_not(stream_id, stream.replicas, stream.joining, candidate)
 
     def _has_old_data(self, record: StreamRecord, node: NodeId) -> bool:
-        """Return whether it has data of the stream that a new replica cannot continue from."""
+        """Return whether it has data of the stream from which a new replica cannot continue."""
         remains = self._held.get(node, record.stream_id)
         return remains is not None and (
             remains.report.state is ReplicaState.SEALED

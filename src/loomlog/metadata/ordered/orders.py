@@ -1,7 +1,7 @@
 """Orders to storage nodes about whole replicas: add, trim, remove.
 
-Trims and removals are recorded first, so that a node that is away gets them when it registers, and
-one that fails gets them again while it is connected; this module only sends them.
+Trims and removals are recorded first, so that an absent node gets them when it registers, and a
+node that fails gets them again while it is connected; this module only sends them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-ORDER_TIMEOUT_S: Final = 5.0  # less than a client waits for its own answer
-ORDERS_UNDER_WAY_MAX: Final = 64  # each makes or removes files on a node
+ORDER_TIMEOUT_S: Final = 5.0  # less than a client waits for an answer
+ORDERS_UNDER_WAY_MAX: Final = 64  # each creates or removes files on a node
 RETRY: Final = Backoff(0.5, 30.0)
 
 
@@ -39,7 +39,7 @@ class _Target(NamedTuple):
 
 
 class Orders:
-    """Sends orders about replicas to nodes, and repeats those that fail."""
+    """Sends orders about replicas to nodes, and repeats failed ones."""
 
     def __init__(self, committer: Committer, background: Background) -> None:
         self._catalog, self._records = committer.catalog, committer.records
@@ -56,7 +56,7 @@ class Orders:
             self._removals.wake(stream_id)
 
     def greet(self, node: NodeId) -> None:
-        """Send a node that registered the orders it may have missed."""
+        """Send a registered node the orders that it may have missed."""
         for stream in self._records.streams.values():
             log = self._catalog.log_of(stream)
             if node in stream.replicas and log is not None and log.trimmed:
@@ -66,7 +66,7 @@ class Orders:
         self.node_changed(node)
 
     def node_changed(self, node: NodeId) -> None:
-        """Called when a node may have become able to delete, or is not part of the cluster."""
+        """Called when a node may be able to delete again, or has left the cluster."""
         for stream in self._records.abandoned.values():
             if node in stream.holders:
                 self._removals.wake(stream.stream_id)
@@ -92,7 +92,7 @@ class Orders:
         )
         await self._order(node, pb.Frame(add_log_stream=order))
         stream = self._committer.stream(stream_id)
-        if stream is not None and node not in stream.reports:  # its own report may be on the way
+        if stream is not None and node not in stream.reports:  # its report may be in flight
             empty = Report(stream_id, 1, 0, 0, 0, START, 0, False)
             self._committer.report(node, empty)
 
@@ -104,7 +104,7 @@ class Orders:
     # ---- trim
 
     async def trim(self, log: LogRecord) -> None:
-        """Trim every replica that can be reached; those that fail are trimmed later."""
+        """Trim every reachable replica; others and failed ones are trimmed later."""
         streams = self._records.of_log(log.log_id)
         targets = [_Target(node, s.stream_id) for s in streams for node in s.replicas]
         await asyncio.gather(*map(self._trims.step_now, targets))
@@ -131,7 +131,7 @@ class Orders:
     # ---- remove
 
     async def abandon(self, stream: StreamRounds) -> None:
-        """Remove a stream of which nothing is left from its log, and then from its nodes."""
+        """Remove an empty stream from its log, and then from its nodes."""
         stream_id = stream.stream_id
         rounds = self._committer.log_of(stream_id)
         self._committer.remove_stream(stream_id)  # before waiting: it must not begin to run
@@ -145,7 +145,7 @@ class Orders:
         await self.remove(stream_id)
 
     async def remove(self, stream_id: StreamId) -> None:
-        """Remove an abandoned stream from every node that can be reached, and later from others."""
+        """Remove an abandoned stream from every reachable node, and later from others."""
         await self._removals.step_now(stream_id)
 
     async def _remove_step(self, stream_id: StreamId) -> StepResult:
@@ -167,7 +167,7 @@ class Orders:
         return StepResult.IDLE if len(gone) == len(there) else StepResult.FAILED
 
     def drop_soon(self, node: NodeId, stream_id: StreamId) -> None:
-        """Delete the data on a node of a stream that it is not, or no longer, a replica of."""
+        """Delete a node's data of a stream of which it is not a replica."""
         self._drops.wake(_Target(node, stream_id))
 
     async def _drop_step(self, target: _Target) -> StepResult:
@@ -182,7 +182,7 @@ class Orders:
         return StepResult.IDLE
 
     async def clean_up(self, node: NodeId, stream_id: StreamId) -> bool:
-        """Delete the reported data of a stream that the node is no replica of."""
+        """Delete the reported data of a stream of which the node is not a replica."""
         held = self._held.get(node, stream_id)
         if held is None or not await self._remove_replica(node, stream_id, held.stamp):
             return False

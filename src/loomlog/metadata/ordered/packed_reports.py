@@ -1,4 +1,4 @@
-"""Reports of many streams in one message: into the columns of their logs."""
+"""Applies reports of many streams in one message to the columns of their logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loomlog.types import LogId, NodeId, StreamId
 
 
 class PackedReports:
-    """Takes packed reports. Those that say more than new numbers are taken one by one."""
+    """Takes packed reports. Those with more than new numbers are processed individually."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Rebuild the rounds of streams from what their replicas know (metadata/offline/rebuild.py).
 
-core.ordered.rebuild decides what can be known; this module asks the nodes.
+core.ordered.rebuild decides what is certain; this module asks the nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loomlog.protocol_names import ORDERED
 from loomlog.types import Glsn, NodeId, StreamId, SyncMode
 
 EPOCHS_ABOVE: Final = 1000  # epochs that absent nodes and clients may know of
-_NO_COMMITS: Final = (1 << 64) - 1  # a high watermark above all
+_NO_COMMITS: Final = (1 << 64) - 1  # a high watermark above all others
 _ASKED_AT_ONCE: Final = 64
 
 
@@ -110,7 +110,8 @@ class OrderedRebuild(RoundRebuild):
         )
 
     async def _witness(self, node: NodeId, stream: StreamRecord, after: Glsn) -> Witness | None:
-        """Ask a replica; None if it is away, lost its data, is damaged, or is of another stream."""
+        """Ask a replica; None if it is away, lost its data, is damaged, or belongs to another
+        stream."""
         try:
             async with self._room:
                 answer: ReplicaAnswer = await self._collector.ask(node, stream.stream_id, after)

@@ -1,9 +1,9 @@
 """The records of streams of protocol `ordered`, and of what nodes hold of them.
 
-A stream's record exists before any node learns of the stream. A stream is abandoned when its log or
-its segment is gone, or when it was taken back; its record then says which nodes may still have
-something of it, and is deleted with the last of that. If it had entries, it stays as long as its
-segment: a rebuild of the rounds has to know how many positions they took.
+A stream's record exists before any node gets an order for the stream. A stream is abandoned when
+its log or its segment is gone, or when its creation was cancelled. Its record then lists the nodes
+that may still have data of it, and is deleted when none is left. If the stream had entries, the
+record stays as long as its segment, because a rebuild of the rounds needs their number.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class StreamRecords(LogletRecords[StreamRecord]):
 
     def __init__(self, store: MetaStore, catalog: Catalog) -> None:
         super().__init__(store, catalog)
-        self.streams: dict[StreamId, StreamRecord] = {}  # without those that are abandoned
-        self.abandoned: dict[StreamId, StreamRecord] = {}  # what nodes have of them is deleted
+        self.streams: dict[StreamId, StreamRecord] = {}  # without abandoned ones
+        self.abandoned: dict[StreamId, StreamRecord] = {}  # their data on nodes is deleted
         self.filling: set[StreamId] = set()  # streams that a node is joining
 
     def number_of(self, record: StreamRecord) -> StreamId:
@@ -61,15 +61,15 @@ class StreamRecords(LogletRecords[StreamRecord]):
         return record.taken_back or self.catalog.segment_of(record) is None
 
     def counts(self, stream: StreamRecord) -> bool:
-        """Return whether an abandoned stream had entries of a segment that is still there."""
+        """Return whether an abandoned stream had entries of an existing segment."""
         return stream.entries_gone > 0 and self.catalog.segment_of(stream) is not None
 
     def entries_gone(self, log_id: LogId) -> int:
-        """Return how many entries streams had that were removed from the segments of a log."""
+        """Return the number of entries of streams that were removed from the segments of a log."""
         return sum(s.entries_gone for s in self._abandoned_of(log_id) if self.counts(s))
 
     def on_node(self, node: NodeId) -> list[StreamRecord]:
-        """Return the streams with a replica on a node, or with one that is being made there."""
+        """Return the streams with a replica on a node, including those being created."""
         return [stream for stream in self.streams.values() if node in stream.filled]
 
     def wanted_replicas(self, stream: StreamRecord) -> int:
@@ -83,12 +83,12 @@ class StreamRecords(LogletRecords[StreamRecord]):
         return log is None or log.layout.takes_appends(stream.loglet)
 
     def trimmed(self, stream: StreamRecord) -> Glsn:
-        """Return up to which position the log of a stream is trimmed."""
+        """Return the position up to which the log of a stream is trimmed."""
         log = self.catalog.log_of(stream)
         return log.trimmed if log else 0
 
     def leaving(self, stream: StreamRecord) -> NodeId | None:
-        """Return the replica to be replaced next because an operator named it or its node."""
+        """Return the replica to be replaced next at an operator's request."""
         if stream.leaving in stream.replicas:
             return stream.leaving
         nodes = self.catalog.nodes
@@ -114,7 +114,7 @@ class StreamRecords(LogletRecords[StreamRecord]):
                 nodes,
                 epoch=1,
                 sealed=True,
-                sealed_at=1,  # it has no entry
+                sealed_at=1,  # it has no entries
                 stamp=self.catalog.new_stamp(),
                 births=tuple((node, self.catalog.new_stamp()) for node in nodes),
                 relief=relief,
@@ -129,7 +129,8 @@ class StreamRecords(LogletRecords[StreamRecord]):
         return await self.change(stream_id, lambda stream: replace(stream, **changes))
 
     async def wish(self, stream_id: StreamId, joining: NodeId | None = None, **more: Any) -> None:
-        """Write which replicas a stream should have; Busy if that changed since it was read."""
+        """Store the replicas that a stream should have; raise Busy if the record changed since it
+        was read."""
         known = self.stream(stream_id)
 
         def wished(stream: StreamRecord) -> StreamRecord:
@@ -148,15 +149,15 @@ class StreamRecords(LogletRecords[StreamRecord]):
         dropping: Collection[NodeId],
         births: Mapping[NodeId, int],
     ) -> None:
-        """Replace the replicas. Clears `joining` if that node is now a replica, and `leaving` if it
-        is not. A replica that an operator removed without a successor is unregistered. `births`
-        are those of newcomers: they may have joined with the data they had."""
+        """Replace the replicas. Clear `joining` if that node is now a replica, and `leaving` if it
+        is not. A replica that an operator removed without a successor is unregistered. `births` are
+        those of newcomers, which may have joined with existing data."""
         await self.change(stream_id, lambda s: s.with_replicas(replicas, tuple(dropping), births))
 
     # ---- indexes
 
     def log_deleted(self, log_id: LogId) -> list[StreamId]:
-        """Abandon the streams of a log that is gone; return all that are to be removed."""
+        """Abandon the streams of a deleted log; return those to be removed."""
         for stream in self.of_log(log_id):
             self._changed(stream, stream)
         return self.without_segment(log_id)

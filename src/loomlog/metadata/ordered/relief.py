@@ -1,12 +1,12 @@
 """Give a log a new, empty stream when none of its streams takes appends: nodes or disks failed, or
 volumes are full.
 
-Filling a spare takes longer the more data a stream has. An empty stream takes appends at once, and
-the order of a log allows streams to come and go. The others are repaired meanwhile and run again;
-some seconds later the new one takes no more appends, and it is removed when all its entries are
-trimmed. A stream that lost data stays sealed, so that readers learn of the loss; then the new one
-is needed for good, and the other one is removed when all its entries are trimmed. A log whose other
-streams stay full needs the new one for good, too.
+The time to fill a spare grows with the data of a stream. An empty stream takes appends at once, and
+streams may be added to and removed from a log at any time. Meanwhile the other streams are
+repaired; some seconds after they run again, the new one takes no more appends, and it is removed
+when all its entries are trimmed. A stream that lost data stays sealed, so that readers see the
+loss; then the new one stays, and the other one is removed when all its entries are trimmed. The new
+one also stays if the other streams of the log stay full.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 0.02  # until the streams of a node are sealed
 UNNEEDED_S: Final = 5.0  # all other streams have to run this long: a node may fail again
-LOOK_S: Final = 0.5  # between checks while a log has a stream that came to its relief
+LOOK_S: Final = 0.5  # between checks while a log has a relief stream
 
 
 class Relief:
-    """Adds a stream to each log that has none running, and retires it when it is not needed."""
+    """Adds a stream to each log without a running one, and retires it when it is no longer
+    needed."""
 
     def __init__(
         self, committer: Committer, streams: OrderedStreams, background: Background
@@ -49,7 +50,7 @@ class Relief:
         self._unneeded_since_s: dict[StreamId, float] = {}
 
     def start(self) -> None:
-        """Watch the streams that came to the relief of a log before this process led."""
+        """Watch the relief streams that an earlier leader added."""
         for log_id in self._committer.logs:
             self._retirements.wake(log_id)
 
@@ -63,13 +64,14 @@ class Relief:
             self._work.wake(node)
 
     def node_joined(self, node: NodeId) -> None:
-        """Watch the logs of a node that came back without their data, or is new to a lost one."""
+        """Watch the logs of a node that came back without their data, or that may take a lost
+        one."""
         if self._has_lost_logs(node):
             self.node_silent(node)
         self.node_given_up(node)
 
     def node_given_up(self, node: NodeId) -> None:
-        """Watch the streams of a node that lost entries, until all of these are trimmed."""
+        """Watch the streams of a node that lost entries, until these entries are trimmed."""
         for log in self._committer.logs.values():
             if any(node in s.replicas for s in log.streams.values()) and self._lost_streams(log):
                 self._retirements.wake(log.log_id)
@@ -81,7 +83,7 @@ class Relief:
         await asyncio.sleep(PATIENCE_S)
         async with self._one_at_a_time:
             await self._look_at_logs(node)
-        return StepResult.FAILED  # the node is still missed: look again later
+        return StepResult.FAILED  # the node is still missed: check again later
 
     async def _look_at_logs(self, node: NodeId) -> None:
         for record in list(self._catalog.logs.values()):
@@ -123,7 +125,7 @@ class Relief:
             logger.warning("log %r had no running stream: it got %d", name, record.stream_id)
             self._retirements.wake(record.log_id)
 
-    # ---- streams that are not needed any more
+    # ---- streams that are no longer needed
 
     def _lost_streams(self, log: LogRounds) -> list[StreamRounds]:
         streams = (s for s in log.streams.values() if s.sealed and not s.removing)
@@ -136,7 +138,7 @@ class Relief:
         if log is None or not (reliefs or lost):
             return StepResult.IDLE
         for stream in lost:
-            if stream.is_trimmed:  # no reader has to learn of the loss any more
+            if stream.is_trimmed:  # readers no longer need to see the loss
                 with suppress(LoomError):  # no other stream takes appends now
                     await self._streams.retire(stream.stream_id)
         streams, nodes = log.streams.values(), self._nodes

@@ -1,7 +1,7 @@
-"""Keep every stream as it should be: ask core.ordered.repair what to do, and have it done.
+"""Repair streams: core.ordered.repair decides what to do, repair_steps.py does it.
 
 Events wake a stream: a node registered, fell silent or came back, a replica reported another state,
-an operator wants something. Then one task per stream works until there is nothing to do but wait.
+an operator requested a change. Then one task per stream works until it can only wait.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reconciler:
         self._steps = steps
         self._work = RetryLoop("repair of stream", self._step, background)
         self._woken: dict[StreamId, None] = {}  # an ordered set
-        self._waiting: dict[StreamId, None] = {}  # would do something if they could
+        self._waiting: dict[StreamId, None] = {}  # blocked, and to be tried again after a change
         self._failures: dict[StreamId, Counter[type[repair.Action]]] = {}  # in a row
         self._awaited: dict[StreamId, list[asyncio.Future[None]]] = {}
         self._timers = Timers()
@@ -56,13 +56,13 @@ class Reconciler:
     # ---- events
 
     def wake(self, stream_id: StreamId) -> None:
-        """Look at a stream that changed, at the end of this turn of the event loop."""
+        """Check a stream that changed, at the end of this iteration of the event loop."""
         if not self._woken:
             self._loop.call_soon(self._look)
         self._woken[stream_id] = None
 
     def wake_waiting(self) -> None:
-        """Look at streams that wait for something, such as another node."""
+        """Check streams that wait for something, such as another node."""
         for stream_id in self._waiting:
             self.wake(stream_id)
 
@@ -82,7 +82,7 @@ class Reconciler:
                     self.wake(stream.stream_id)
 
     def wishes_changed(self, stream_id: StreamId) -> None:
-        """Called when an operator's wishes for the stream or one of its nodes changed."""
+        """Called when the desired state of the stream or one of its nodes changed."""
         stream = self._committer.stream(stream_id)
         if stream is not None:
             adopt_wishes(stream, self._committer.records)
@@ -119,10 +119,10 @@ class Reconciler:
         self._steps.preferred[stream_id] = node
         self.wake(stream_id)
 
-    # ---- for others
+    # ---- for callers
 
     async def until(self, stream_id: StreamId, true: Callable[[StreamRounds], bool]) -> None:
-        """Wait until a step has made something true of the stream."""
+        """Wait until the condition holds for the stream after a step."""
         while True:
             stream = self._committer.stream(stream_id)
             if stream is None:
@@ -145,7 +145,7 @@ class Reconciler:
         return condition(self.decide(stream), copying, trouble)
 
     def copied_entries(self, stream: StreamRounds) -> int:
-        """Return how many entries the newcomer has so far; 0 if there is none."""
+        """Return how many entries the newcomer has so far; 0 without a newcomer."""
         if stream.joining is None:
             return 0
         report = stream.reports.get(stream.joining)
@@ -158,7 +158,7 @@ class Reconciler:
     def decide(self, stream: StreamRounds) -> repair.Action:
         log = self._committer.log_of(stream.stream_id)
         if log is not None and (reason := self._committer.lost_rounds(log.log_id)):
-            return repair.Wait(reason)  # any decision without them could be wrong
+            return repair.Wait(reason)  # a decision without them could be wrong
         if stream.stream_id not in self._committer.records.streams:
             return repair.Wait("its segment is trimmed, and its replicas are about to be removed")
         return repair.decide(stream, self._choice.of(stream))
@@ -182,7 +182,7 @@ class Reconciler:
     async def _try(
         self, log: LogRounds, stream: StreamRounds, action: repair.Action, number: int
     ) -> bool:
-        """Carry out an action. Return False if the stream is no further than before."""
+        """Carry out an action. Return False if it made no progress."""
         stream_id, joining = stream.stream_id, stream.joining
         attempt = RepairAttempt(
             number,

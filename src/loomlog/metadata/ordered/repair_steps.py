@@ -1,7 +1,7 @@
-"""Carry out what core.ordered.repair decides.
+"""Carry out the decisions of core.ordered.repair.
 
 A step is written to the catalog before it is sent to any node, so that it is resumed after a
-restart at any point. Every step may be repeated.
+restart at any point. Every step is idempotent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from loomlog.wire.translate import state_from_wire
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS: Final = 5  # at filling a replica; then another node is looked for
-COPIES_MAX: Final = 16  # at one time; more would only share the same disks and network
+ATTEMPTS: Final = 5  # to fill a replica; then another node is chosen
+COPIES_MAX: Final = 16  # at a time; more would only share the same disks and network
 COPY_ASKED_EVERY_S: Final = 0.25  # between questions about progress
 
 
 class RepairAttempt(NamedTuple):
     """One attempt at an action."""
 
-    number: int  # how many of this kind failed in a row before it
-    is_wanted: Callable[[], bool]  # False once something else should be done instead
+    number: int  # consecutive failures of this kind before it
+    is_wanted: Callable[[], bool]  # False once another action is needed
     pause: Callable[[float], Awaitable[None]]  # returns early when something changes
 
 
@@ -73,7 +73,7 @@ class RepairSteps:
         action: repair.Action,
         attempt: RepairAttempt,
     ) -> bool:
-        """Carry out an action. Return False if the stream is no further than before."""
+        """Carry out an action. Return False if it made no progress."""
         match action:
             case repair.BeginSeal(reason):
                 return await self.begin_seal(log, stream, reason)
@@ -97,7 +97,8 @@ class RepairSteps:
     # ---- seal
 
     async def begin_seal(self, log: LogRounds, stream: StreamRounds, reason: str) -> bool:
-        """Decide the last commit, then raise the epoch: everything durable before that counts."""
+        """Decide the last commit, then raise the epoch. Everything that is durable before that
+        counts."""
         stream.sealed, stream.sealed_at = True, 0
         await self._committer.settled(log)
         epoch = 1 + max(stream.epoch, *(report.epoch for report in stream.reports.values()), 0)
@@ -137,7 +138,7 @@ class RepairSteps:
     async def _seal_replica(
         self, log: LogRounds, stream: StreamRounds, node: NodeId
     ) -> ReplicaState:
-        self._committer.tell(node, log, empty=False)  # on the same connection: comes first
+        self._committer.tell(node, log, empty=False)  # on the same connection, so it arrives first
         epoch = stream.epoch
         order = pb.Seal(
             log_stream_id=stream.stream_id,
@@ -149,7 +150,7 @@ class RepairSteps:
         response = answer.seal_response
         state = state_from_wire(response.state)
         known = stream.reports.get(node)
-        # Entries reported beyond its last commit are gone: they must not be counted later.
+        # Entries reported beyond its last commit are dropped and must not be counted later.
         sealed = Report(
             stream.stream_id,
             uncommitted_llsn_offset=response.last_committed_llsn + 1,
@@ -182,7 +183,7 @@ class RepairSteps:
         return True
 
     async def _unseal_replicas(self, stream: StreamRounds, order: pb.Unseal) -> None:
-        """Unseal the backups first: a primary that runs writes to them."""
+        """Unseal the backups first, because a running primary writes to them."""
         primary, *backups = stream.replicas
         orders = (self._unseal_replica(stream, node, order) for node in backups)
         for failure in await asyncio.gather(*orders, return_exceptions=True):
@@ -205,7 +206,7 @@ class RepairSteps:
             return True
         if node in stream.reports:  # no other replica could fill it
             return False
-        if (remains := self._remains_on(stream, node)) is not None:  # it continues from there
+        if (remains := self._remains_on(stream, node)) is not None:  # it continues from its data
             self._committer.report(node, remains)
             return node in stream.reports
         try:
@@ -222,7 +223,7 @@ class RepairSteps:
         return held.report if held else None
 
     async def _write_joining(self, stream: StreamRounds, node: NodeId) -> bool:
-        """Record that the node joins; return whether it is the one that does."""
+        """Record that the node joins; return whether it is the one that joins."""
         if stream.joining is None:
             await self._records.wish(stream.stream_id, joining=node)
             adopt_wishes(stream, self._records)
@@ -276,7 +277,7 @@ class RepairSteps:
         self.preferred.pop(stream.stream_id, None)
         if not stream.sealed:  # only current appends are missing
             return await self.begin_seal(log, stream, f"node {action.destination} joins")
-        if attempt.is_wanted():  # its own report is on the way
+        if attempt.is_wanted():  # its report is in flight
             await attempt.pause(COPY_ASKED_EVERY_S)
         return not attempt.is_wanted()
 
@@ -287,7 +288,8 @@ class RepairSteps:
         destination: NodeId,
         attempt: RepairAttempt,
     ) -> bool:
-        """Return True when the destination has everything, False if that is no longer wanted."""
+        """Return True when the destination has everything, False if the copy is no longer
+        wanted."""
         stream_id = stream.stream_id
         preferred = self.preferred.get(stream_id)
         while attempt.is_wanted() and self.preferred.get(stream_id) == preferred:
@@ -337,15 +339,15 @@ class RepairSteps:
         before = stream.replicas
         gone = [node for node in before if node not in replicas]
         new = {*replicas} - {*before}
-        # A replica that was moved is deleted. One that was away, or unregistered, keeps its data,
-        # and so does one that may have more than the newcomer.
+        # A moved replica is deleted. One that was away, or unregistered, keeps its data, and so
+        # does one that may have more than the newcomer.
         moved = len(replicas) == len(before) and all(map(partial(_is_whole, stream), new))
         dropping = [node for node in gone if moved and node == stream.leaving]
         held = {n: self._held.get(n, stream.stream_id) for n in new}
         births = {node: replica.birth if replica else 0 for node, replica in held.items()}
         await self._records.swap_replicas(stream.stream_id, replicas, dropping, births)
         if log.streams.get(stream.stream_id) is not stream:
-            return True  # deleted, or taken back, meanwhile
+            return True  # deleted, or cancelled, meanwhile
         log.change_replicas(stream.stream_id, replicas)
         adopt_wishes(stream, self._records)
         logger.info(
@@ -353,7 +355,7 @@ class RepairSteps:
         )
         for node in births:
             self._orders.trim_soon(node, stream.stream_id)
-            # There may be no round for a long time, or never again.
+            # There may be no round for a long time, or ever.
             self._committer.tell(node, log, empty=True)
             self._joined(node)
         for node in gone:
@@ -382,7 +384,7 @@ def _is_whole(stream: StreamRounds, node: NodeId) -> bool:
 
 
 def adopt_wishes(stream: StreamRounds, records: StreamRecords) -> None:
-    """Copy the wishes of its record to the stream. Wishes are durable before they count."""
+    """Copy the desired state from its record, where it is durable, to the stream."""
     record = records.streams.get(stream.stream_id)
     if record is not None:
         stream.joining = record.joining

@@ -30,7 +30,8 @@ def lacks_space(stream: StreamRounds, nodes: ConnectedNodes) -> str:
 
 
 class StreamStatus:
-    """Describes streams by the catalog, the commit rounds and the repair loop. Changes nothing."""
+    """Describes streams from the catalog, the commit rounds and the repair loop. Changes
+    nothing."""
 
     def __init__(
         self, committer: Committer, reconciler: Reconciler, placement: ReplicaPlacement
@@ -119,7 +120,7 @@ class StreamStatus:
     # ---- conditions
 
     def conditions(self, log: LogRecord) -> list[Condition]:
-        """Return what is not as it should be with the streams of a log."""
+        """Return the conditions of the streams of a log."""
         if reason := self._committer.lost_rounds(log.log_id):
             return [Condition(Kind.ROUNDS_LOST, reason, log=log.name)]
         records = self._records.of_log(log.log_id)
@@ -148,7 +149,7 @@ class StreamStatus:
         ]
 
     def _conditions(self, log: LogRecord, stream: StreamRounds) -> list[Condition]:
-        """Return what else is not as it should be with a stream."""
+        """Return the other conditions of a stream."""
         of = partial(Condition, log=log.name, stream=stream.stream_id)
         found, lost = [], self._losses.of(stream)
         if lost is not None and not stream.is_trimmed:
@@ -177,7 +178,7 @@ class StreamStatus:
         return "; ".join(filter(None, (*self._refusals(stream), *words)))
 
     def _refusals(self, stream: StreamRounds) -> list[str]:
-        """Return which replicas wait for their disks, and what is wrong with those."""
+        """Return which replicas wait for their disks, and why."""
         words = []
         for node in stream.replicas:
             report = stream.reports.get(node)
@@ -216,8 +217,8 @@ class StreamStatus:
         return ReplicaState.SEALING
 
     def _entries(self, stream: StreamRounds) -> int | None:
-        """Return how many entries are committed, as far as rounds and nodes know; None: neither
-        knows."""
+        """Return the number of committed entries, as far as rounds and nodes know; None if unknown
+        to both."""
         ends = [stream.committed_llsn_end]
         if self._has_lost_rounds(stream.stream_id):
             held = (self._held.get(node, stream.stream_id) for node in stream.replicas)

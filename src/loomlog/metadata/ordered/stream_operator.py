@@ -1,7 +1,8 @@
 """Operators' requests about streams, and about data of streams that no record names.
 
-A wish is recorded (catalog); the repair loop fulfils it, however long that takes and whatever fails
-meanwhile. An answer says in one line what was done, and in another what happens next.
+The desired state is recorded in the catalog; the repair loop reaches it, however long that takes
+and despite failures. An answer has one line about what was done, and another about what happens
+next.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class StreamOperator:
             next=f"it cannot yet: {self._reconciler.condition(stream)}",
         )
 
-    # ---- streams and replicas come, go and move
+    # ---- adding, removing and moving streams and replicas
 
     async def _add(self, request: pb.ChangeStream) -> pb.Changed:
         record, runs = await self._streams.add_stream(request.log, nodes=tuple(request.nodes))
@@ -176,7 +177,7 @@ class StreamOperator:
         )
 
     async def _sync(self, request: pb.ChangeStream) -> pb.Changed:
-        """Prefer a source until the destination is filled; the repair loop copies."""
+        """Prefer a source until the destination is filled by the repair loop."""
         stream = self._stream(request.log_stream_id)
         source, node = self._replica_on(stream, request.from_node), request.to_node
         if node != stream.joining:
@@ -213,7 +214,7 @@ class StreamOperator:
             next=f"{_entries(stream)} stay readable; it is removed when all of them are trimmed",
         )
 
-    # ---- data of streams on nodes that are no replicas of them
+    # ---- data of streams on nodes that are not their replicas
 
     def unknown_streams(self, node: NodeId) -> list[StreamId]:
         """Return the streams that the node holds without being, or becoming, a replica."""
@@ -225,7 +226,7 @@ class StreamOperator:
         return stream is not None and stream.stamp == held.stamp and node in stream.filled
 
     async def clean_up(self, node: NodeId) -> Cleanup:
-        """Delete the node's unknown streams, except those that may be all there is."""
+        """Delete the node's unknown streams, except those that may be the only copies."""
         unknown = self.unknown_streams(node)
         kept = [stream_id for stream_id in unknown if self._may_be_needed(stream_id)]
         going = [stream_id for stream_id in unknown if stream_id not in kept]
@@ -242,7 +243,8 @@ class StreamOperator:
         return Cleanup(f"its data of {_list('stream', removed)}" if removed else "", left)
 
     def _may_be_needed(self, stream_id: StreamId) -> bool:
-        """Return whether no replica of the stream has everything: remains may be all there is."""
+        """Return whether no replica of the stream has everything, so that old data may be
+        needed."""
         stream = self._committer.stream(stream_id)
         return stream is not None and not self._whole(stream)
 
@@ -277,7 +279,7 @@ class StreamOperator:
         return node
 
     def _target(self, stream: StreamRounds, node: NodeId) -> NodeId:
-        """Return where the next replica goes: to that node, or (0) to the best one."""
+        """Return the node for the next replica: the given one, or the best one if it is 0."""
         self._check_not_filled(stream)
         if not node:
             spare = self._choice.spare(stream)
@@ -327,7 +329,7 @@ class StreamOperator:
         )
 
     async def _wish(self, stream: StreamRounds, **wishes: Any) -> None:
-        """Record which replicas it should have, and wake the loop."""
+        """Record the replicas that it should have, and wake the loop."""
         await self._records.wish(stream.stream_id, **wishes)
         self._reconciler.wishes_changed(stream.stream_id)
 

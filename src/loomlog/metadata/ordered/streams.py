@@ -22,7 +22,7 @@ from loomlog.types import LogId, NodeId, StreamId
 
 logger = logging.getLogger(__name__)
 
-ADD_WAIT_S: Final = 4.0  # for a stream that was added to run; it will run in any case
+ADD_WAIT_S: Final = 4.0  # until an added stream runs; after that, it runs in the background
 
 
 class OrderedStreams:
@@ -66,7 +66,7 @@ class OrderedStreams:
         *,
         relief: bool = False,
     ) -> list[StreamRecord]:
-        """Make a sealed stream on each of the given lists of nodes."""
+        """Create a sealed stream on each of the given lists of nodes."""
         if len(self._records.of_log(log.log_id)) + len(replicas) > limits.STREAMS_PER_LOG_MAX:
             raise InvalidArgument(f"a log has at most {limits.STREAMS_PER_LOG_MAX} streams")
         rounds = self.rounds_of(log)
@@ -78,7 +78,7 @@ class OrderedStreams:
             return_exceptions=True,
         )
         errors = [error for error in made if error is not None]
-        if errors and not log.unfinished:  # else it is deleted as a whole
+        if errors and not log.unfinished:  # otherwise the whole log is deleted
             logger.warning("log %r gets no other stream: %s", log.name, errors[0])
             for record, error in zip(records, made, strict=True):
                 if isinstance(error, LoomError):
@@ -106,8 +106,8 @@ class OrderedStreams:
     async def add_stream(
         self, name: str, *, nodes: tuple[NodeId, ...] = (), relief: bool = False
     ) -> tuple[StreamRecord, bool]:
-        """Add a stream to the active segment of a log, on these nodes if any are named; return
-        whether it runs already, too."""
+        """Add a stream to the active segment of a log, on these nodes if given. Also return whether
+        it already runs."""
         async with self._catalog.lock(name):
             log = self._catalog.log(name)
             if log.protocol != ORDERED:
@@ -120,13 +120,13 @@ class OrderedStreams:
         return record, await self.run((record.stream_id,), ADD_WAIT_S)
 
     async def take_back(self, record: StreamRecord) -> None:
-        """Remove a stream that never ran, or has nothing left."""
+        """Remove a stream that never ran, or is empty."""
         stream = self._committer.stream(record.stream_id)
         if stream is None:
             return
         has_run = not stream.sealed or stream.epoch != record.epoch
         if has_run and not stream.closed:
-            return  # a node was slow to answer, and the stream runs nevertheless
+            return  # a node was slow to answer, but the stream runs
         try:
             await self._orders.abandon(stream)
         except BaseException:
@@ -134,7 +134,7 @@ class OrderedStreams:
             raise
 
     async def retire(self, stream_id: StreamId) -> None:
-        """Let a stream take nothing more; it is removed when nothing of it is left."""
+        """Stop appends to a stream; it is removed when it is empty."""
         log = self._catalog.log_of(self._records.stream(stream_id))
         if log is None:
             raise NotFound(f"stream {stream_id} was deleted")
@@ -162,8 +162,8 @@ class OrderedStreams:
             )
 
     async def drop_trimmed(self, log_id: LogId) -> None:
-        """Remove the streams of segments that are trimmed as a whole, and those that are sealed,
-        are being removed, and have nothing left."""
+        """Remove the streams of completely trimmed segments, and sealed streams that are being
+        removed and are empty."""
         rounds = self._committer.logs.get(log_id)
         for stream_id in list(rounds.streams if rounds else ()):
             record = self._records.get(stream_id)

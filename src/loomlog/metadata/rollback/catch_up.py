@@ -1,9 +1,9 @@
 """Bring restored metadata up to date with what the storage nodes know: `loom metadata catch-up`.
 
-A stand-in asks the nodes what they hold (offline/collector.py). draft.py, the drafts of the
-protocols and core/ordered/rebuild.py decide what follows. Nothing is written before everything is
-certain. The history comes last: until it names the runs that the nodes know, no metadata repository
-does anything with this metadata. Nothing is deleted on any node.
+A stand-in asks the nodes for their state (offline/collector.py). draft.py, the drafts of the
+protocols and core/ordered/rebuild.py decide what follows from it. Nothing is written before
+everything is certain. The history is written last: until it names the runs that the nodes know, no
+metadata repository uses this metadata. Nothing is deleted on any node.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from loomlog.metadata.rollback.gate import fields_of, history_of, seen_from_wire
 from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import LogId, NodeId
 
-VERSIONS_ABOVE: Final = 1_000_000  # changes that no node knows of
-LEASE_EPOCHS_ABOVE: Final = 1_000_000  # holders since the copy was made
+VERSIONS_ABOVE: Final = 1_000_000  # for changes that no node knows of
+LEASE_EPOCHS_ABOVE: Final = 1_000_000  # for holders since the copy was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class CatchUpPlan:
     """The metadata after the catch-up."""
 
     changes: dict[str, MetadataRecord | None]
-    notes: tuple[str, ...]  # what is restored, and what cannot be
-    reasons: tuple[str, ...]  # why it must not be done; none: it may
+    notes: tuple[str, ...]  # what is restored, and what cannot be restored
+    reasons: tuple[str, ...]  # why the plan must not be carried out; empty: it may
     rounds: Findings
 
     @property
@@ -80,8 +80,8 @@ class MetadataCatchUp:
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
     ) -> CatchUpPlan:
-        """Ask all nodes except those in `without`. `leave`: unknown loglets of unknown logs.
-        `deleted`: logs that no node has, because they were deleted since."""
+        """Ask all nodes except those in `without`. `leave` are unknown loglets of unknown logs,
+        `deleted` are logs that no node has because they were deleted since."""
         wanted = [node for node in self.nodes if node not in without]
         await self._collector.wait_for(wanted, timeout_s, waiting)
         callers = self._collector.callers
@@ -116,12 +116,12 @@ class MetadataCatchUp:
         for key, record in plan.changes.items():
             if key != HISTORY:
                 await self._put(key, None if record is None else encode(record))
-        for key, item in self._items.items():  # so that swaps of what was forgotten conflict
+        for key, item in self._items.items():  # so that swaps based on lost changes conflict
             if key.startswith("register/"):
                 await self._put(key, item.value)
 
     async def finish(self, plan: CatchUpPlan) -> None:
-        """Write the history: from then on a metadata repository may start."""
+        """Write the history; from then on a metadata repository may start."""
         record = plan.changes[HISTORY]
         assert record is not None
         await self._put(HISTORY, encode(record))
@@ -134,7 +134,7 @@ class MetadataCatchUp:
     async def _rebuild_rounds(
         self, changes: Mapping[str, MetadataRecord | None], without: Collection[NodeId]
     ) -> Findings:
-        """Rebuild the rounds from the records as they will be."""
+        """Rebuild the rounds from the drafted records."""
         values = {key: item.value for key, item in self._items.items()}
         values |= {key: encode(record) for key, record in changes.items() if record is not None}
         for key in [key for key, record in changes.items() if record is None]:
@@ -152,7 +152,7 @@ class MetadataCatchUp:
 
 @asynccontextmanager
 async def catching_up(store: MovableStore, listen: str) -> AsyncIterator[MetadataCatchUp]:
-    """Take the place of the metadata repository until the end of the block."""
+    """Act as the metadata repository until the end of the block."""
     items = await store.list("")
     if "cluster" not in items:
         raise NotFound("there is no metadata of a cluster: nothing can be brought up to date")

@@ -1,8 +1,8 @@
-"""Draft the records of metadata that match what the storage nodes hold. Pure.
+"""Draft the records of metadata that match the data on the storage nodes. Pure.
 
-catch_up.py asks the nodes and writes the records. An unknown is a reason to refuse; a harmless
-loss is a note for the operator. Each protocol drafts its own records; metadata/registry.py lists
-the drafts.
+catch_up.py asks the nodes and writes the records. Anything unknown is a reason to refuse; a
+harmless loss is a note for the operator. Each protocol drafts its own records; metadata/registry.py
+lists the drafts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from loomlog.wire import loomlog_pb2 as pb
 _R = TypeVar("_R", bound=MetadataRecord)
 _L = TypeVar("_L", bound=LogletRecord)
 
-NUMBERS_ABOVE: Final = 100  # ids that were used and deleted since, and that no node knows any more
+NUMBERS_ABOVE: Final = 100  # ids that were used and deleted since, and that no node knows now
 
 
 class Draft:
@@ -52,8 +52,8 @@ class Draft:
         self.changes: dict[str, MetadataRecord | None] = {}
         self.notes: list[str] = []
         self.reasons: list[str] = []
-        self.dropped: set[LogId] = set()  # loglets of segments that were trimmed as a whole
-        self.has_unknown = False  # nodes hold something of logs that are not known
+        self.dropped: set[LogId] = set()  # loglets of completely trimmed segments
+        self.has_unknown = False  # nodes have data of unknown logs
 
     def make(
         self,
@@ -66,16 +66,16 @@ class Draft:
         self._adopt_nodes(came)
         logs = {log.log_id: log for log in self.decoded("log/", LogRecord)}
         for log in logs.values():
-            if log.unfinished:  # it may have been created since: a start would undo it
+            if log.unfinished:  # its creation may have finished since: a start would undo it
                 self.changes[log_key(log.name)] = replace(log, unfinished=False)
         for log in [log for log in logs.values() if not self._is_anywhere(log)]:
             del logs[log.log_id]
             self._drop(log, deleted)
-        self._raise_trims(logs)  # nodes have nothing of segments that were trimmed as a whole
+        self._raise_trims(logs)  # nodes have no data of completely trimmed segments
         self._enlist(logs)
         for protocol in self._protocols:
             protocol.bring(self, logs)
-        self._raise_trims(logs)  # some protocols know only now
+        self._raise_trims(logs)  # some protocols know them only now
         for protocol in self._protocols:
             self._look_at_unknown(protocol, logs, leave)
         if self.has_unknown:
@@ -92,7 +92,7 @@ class Draft:
             )
 
     def seal_changed(self) -> None:
-        """Called after the rounds were rebuilt from the records as they are now."""
+        """Called after the rounds were rebuilt from these records."""
         for protocol in self._protocols:
             protocol.seal_changed(self)
 
@@ -125,12 +125,13 @@ class Draft:
     # ---- logs
 
     def _is_anywhere(self, log: LogRecord) -> bool:
-        """Return whether a node has something of a log, as of every log that took an append."""
+        """Return whether a node has data of a log, which is the case if it ever took an append."""
         found = [protocol.is_held(self, log) for protocol in self._protocols]
         return any(found) or all(each is None for each in found)
 
     def _drop(self, log: LogRecord, deleted: Collection[str]) -> None:
-        """Forget a log only if an operator says that it was deleted: nodes may be missing."""
+        """Forget a log only if an operator confirms that it was deleted, because nodes may be
+        missing."""
         if log.name not in deleted:
             self.reasons.append(
                 f"log {log.name}: no node that came has anything of it; start those that have it, "
@@ -143,7 +144,8 @@ class Draft:
         self.notes.append(f"log {log.name} was deleted since: it is not known any more")
 
     def _raise_trims(self, logs: Mapping[LogId, LogRecord]) -> None:
-        """Trim logs as far as a node did: it was told to, and readers cannot get that any more."""
+        """Trim logs as far as a node did: it had an order, and readers can no longer get those
+        entries."""
         trims: dict[LogId, Glsn] = {}
         droppable = {each.protocol for each in self._protocols if each.can_drop_segments}
         for protocol in self._protocols:
@@ -179,7 +181,7 @@ class Draft:
     def _look_at_unknown(
         self, protocol: ProtocolDraft, logs: Mapping[LogId, LogRecord], leave: Collection[LogId]
     ) -> None:
-        """Stop at loglets that are not known: they may be segments of logs that are."""
+        """Refuse unknown loglets, which may be segments of known logs."""
         for loglet in protocol.unknown_loglets(self):
             which = f"segment {loglet} ({protocol.protocol})"
             self.has_unknown = True
@@ -196,7 +198,8 @@ class Draft:
                 )
 
     def _enlist(self, logs: Mapping[LogId, LogRecord]) -> None:
-        """Keep decisions for all logs: since the copy any of them may have had transactions."""
+        """Keep decisions for all logs, because any of them may have had transactions since the
+        copy."""
         for log_id in logs if log_key(DECISIONS_LOG) in self._items else ():
             if (key := f"{decisions.PREFIX}{log_id}") not in self._items:
                 self.changes[key] = DecisionNote()
@@ -217,16 +220,16 @@ class Draft:
         return (decode(kind, key, self._items[key].value) for key in self.keys(prefix))
 
     def remaining(self, prefix: str, kind: type[_R]) -> list[tuple[str, _R]]:
-        """Return the records that no change was drafted for yet, by key."""
+        """Return the records without a drafted change, by key."""
         keys = [key for key in self.keys(prefix) if key not in self.changes]
         return [(key, decode(kind, key, self._items[key].value)) for key in keys]
 
 
 class ProtocolDraft(ABC):
-    """The records of one protocol after a rollback, from what the nodes hold."""
+    """The records of one protocol after a rollback, from the data on the nodes."""
 
     protocol: ClassVar[str]
-    can_drop_segments: ClassVar[bool] = True  # the vmr removes what is left of them when it starts
+    can_drop_segments: ClassVar[bool] = True  # the vmr removes the rest of them when it starts
 
     @abstractmethod
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
@@ -246,7 +249,7 @@ class ProtocolDraft(ABC):
 
     @abstractmethod
     def is_held(self, draft: Draft, log: LogRecord) -> bool | None:
-        """Return whether a node has something of a log; None if it never ran."""
+        """Return whether a node has data of a log; None if it never ran."""
 
     @abstractmethod
     def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
@@ -254,11 +257,11 @@ class ProtocolDraft(ABC):
 
     @abstractmethod
     def trims(self, draft: Draft) -> Mapping[LogId, Glsn]:
-        """Return up to which position a node has trimmed each loglet, as far as that is known.
+        """Return the position up to which a node has trimmed each loglet, as far as it is known.
         Called before and after `bring`."""
 
     def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
-        """Return the record of a node that was replaced, with what it has lost."""
+        """Return the record of a node that was replaced, with its losses added."""
         return node
 
     def unknown_loglets(self, draft: Draft) -> Collection[LogId]:
@@ -270,10 +273,10 @@ class ProtocolDraft(ABC):
 
 
 class LogletDraft(ProtocolDraft, Generic[_L]):
-    """The draft of a protocol that has a record for each loglet, with keys of `prefix`."""
+    """The draft of a protocol with a record for each loglet, whose keys begin with `prefix`."""
 
     def __init__(self, prefix: str, kind: type[_L], held: Collection[LogId]) -> None:
-        """`held`: the loglets that nodes hold; it grows with `add`."""
+        """`held` are the loglets on nodes; `add` extends it."""
         self._prefix = prefix
         self._kind = kind
         self._held = held
@@ -281,7 +284,7 @@ class LogletDraft(ProtocolDraft, Generic[_L]):
 
     @abstractmethod
     def has_run(self, record: _L) -> bool:
-        """Return whether nodes must hold something of a loglet."""
+        """Return whether nodes must have data of a loglet."""
 
     def records(self, draft: Draft) -> Iterator[_L]:
         return draft.decoded(self._prefix, self._kind)

@@ -1,14 +1,15 @@
 """The gate lets a metadata repository act only if its metadata is the newest that ever existed.
 
-Every term is a run (core/history.py). Nothing is changed, and no request served that could matter,
-before enough storage nodes have durably noted the run. A node that knows a run or a change which
-this metadata lacks shuts the gate for good: the metadata is older than what was acknowledged. That
-is noted in the metadata, too, and ends only with `loom metadata catch-up`. A node that an operator
-removes by force or replaces is not waited for; that alone can be written while the gate is closed.
+Every term is a run (core/history.py). Nothing is changed, and no request that depends on current
+metadata is served, before enough storage nodes have durably stored the run. A node that knows a run
+or a change which this metadata lacks shuts the gate permanently: the metadata lacks acknowledged
+changes. This is recorded in the metadata, too, and ends only with `loom metadata catch-up`. The
+gate does not wait for a node that an operator removes by force or replaces, which is the only
+change that can be written while it is closed.
 
-Enough are most of all nodes. After EMPTY_WAIT_S most of those that hold data are enough, too: nodes
-that were only tried out, and left, must not stop the cluster. By then every node that runs has come
-and said what it knows. If no node holds data, all of them count.
+A majority of all nodes is enough. After EMPTY_WAIT_S, a majority of those that hold data is enough,
+too, so that nodes which were only tried out do not stop the cluster. By then every running node has
+registered and reported its runs. If no node holds data, all of them count.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from loomlog.wire.link import Connection
 logger = logging.getLogger(__name__)
 
 WAIT_S: Final = 1.0  # for enough nodes; then the caller tries again
-COMMAND_WAIT_S: Final = 10.0  # in older runs operators' commands fail at once
-EMPTY_WAIT_S: Final = 3.0  # for nodes without data; all that run have tried to register by then
+COMMAND_WAIT_S: Final = 10.0  # from this age of a run on, operators' commands fail at once
+EMPTY_WAIT_S: Final = 3.0  # for nodes without data; all running ones have tried to register by then
 TELL_S: Final = 0.1  # between revisions sent to nodes
 
 
@@ -59,12 +60,12 @@ class Gate:
         self._holders: frozenset[NodeId] = frozenset()  # once nodes without data are not waited for
         self._empty_wait: asyncio.TimerHandle | None = None
         self._given_up: set[NodeId] = set()  # by an operator, while this was closed
-        self._agreed: set[NodeId] = set()  # they know nothing that is missing here
+        self._agreed: set[NodeId] = set()  # they know nothing that this metadata lacks
         self._noted: set[NodeId] = set()
         self._connections: dict[NodeId, Connection] = {}
-        self.doubt = ""  # a node's claim that does not count here
+        self.doubt = ""  # a node's claim that does not count
         self._confirmed = asyncio.Event()  # enough nodes agreed
-        self._opened = asyncio.Event()  # enough nodes noted the run
+        self._opened = asyncio.Event()  # enough nodes have stored the run
         self._opened.set()
         self.rolled_back: RolledBack | None = None  # set once it is shut
         self._revision = 0
@@ -77,7 +78,7 @@ class Gate:
         nodes: Mapping[NodeId, NodeRecord],
         find_holders: Callable[[], set[NodeId]],
     ) -> None:
-        """Begin a run, and close until enough of the nodes have noted it. `find_holders` returns
+        """Begin a run, and close until enough of the nodes have stored it. `find_holders` returns
         those that hold data."""
         self._find_holders = find_holders
         item = await self._store.get(HISTORY)
@@ -124,30 +125,30 @@ class Gate:
             raise self.rolled_back
 
     def check(self) -> None:
-        """Raise RolledBack, or Unavailable while nodes are waited for."""
+        """Raise RolledBack, or Unavailable while waiting for nodes."""
         self.check_not_shut()
         if not self._opened.is_set():
             raise Unavailable(self._waiting())
 
     def check_write(self, key: str) -> None:
-        """Raise as `check` does, unless it belongs to giving up a node."""
+        """Raise like `check`, unless the write gives up a node."""
         self.check_not_shut()
         if key not in map(node_key, self._given_up):
             self.check()
 
     async def wait(self) -> None:
-        """Check as `check` does, but wait at the start of a run for nodes that are coming."""
+        """Check like `check`, but wait at the start of a run for nodes that may register."""
         await self.wait_for_nodes()
         self.check()
 
     async def wait_for_nodes(self) -> None:
-        """Wait at the start of a run for nodes that are coming, and raise RolledBack if one of them
-        knows what this metadata lacks: what it says of logs may be old."""
+        """Wait at the start of a run for nodes that may register, and raise RolledBack if one of
+        them has newer information, because the metadata of logs may be old."""
         await _moment(self._opened, WAIT_S - self._age_s())
         self.check_not_shut()
 
     async def wait_for_command(self) -> None:
-        """Wait as `wait` does, but fail at once for operators when no more nodes seem to come."""
+        """Wait like `wait`, but fail at once for operators when no more nodes are expected."""
         try:
             await self.wait()
         except Unavailable as error:
@@ -171,12 +172,12 @@ class Gate:
     # ---- nodes
 
     def is_contradicted_by(self, known: pb.NoteRun) -> bool:
-        """Return whether this run was noted for other metadata than this."""
+        """Return whether the node stored this run for other metadata than this."""
         return bool(self._history.contradiction(seen_from_wire(known)))
 
     async def admit(self, node: NodeId, connection: Connection, known: pb.NoteRun) -> None:
-        """Admit a node once it noted this run, as enough others did. No node notes a run before
-        enough agree to it: metadata that went back in time leaves no trace."""
+        """Admit a node once it and enough others have stored this run. No node stores a run before
+        enough agree to it, so that metadata that went back in time leaves no trace."""
         self.compare(node, known, is_registered=True)
         self._agreed.add(node)
         self._look()
@@ -193,9 +194,9 @@ class Gate:
         self.check()
 
     def compare(self, node: NodeId, known: pb.NoteRun, *, is_registered: bool) -> None:
-        """Shut the gate if a node of this cluster knows what this metadata lacks. A node that has
-        noted this run proves nothing: if it has noted another one since, that is of a copy of this
-        metadata. Nor does one that is not registered once most of those that are have agreed."""
+        """Shut the gate if a node of this cluster has newer information than this metadata. A node
+        that has stored this run is not evidence: if it has stored another one since, that belongs
+        to a copy of this metadata. Nor is an unregistered node, once most registered ones agree."""
         self.check_not_shut()
         contradiction = self._history.contradiction(seen_from_wire(known))
         if not contradiction:
@@ -217,7 +218,7 @@ class Gate:
 
     @contextmanager
     def giving_up(self, node: NodeId) -> Iterator[None]:
-        """Let an operator write that the node is lost; once that is done, do not wait for it."""
+        """Let an operator record that the node is lost; after that, do not wait for it."""
         self._given_up.add(node)
         try:
             yield
@@ -234,7 +235,7 @@ class Gate:
             self._opened.set()
 
     def _are_enough(self, nodes: set[NodeId]) -> bool:
-        """Return whether these are most of all nodes, or of those that count now."""
+        """Return whether these are a majority of all nodes, or of those that count now."""
         groups = (self._required, self._counted())
         return any(len(group & nodes) >= enough(len(group)) for group in groups)
 
@@ -242,7 +243,7 @@ class Gate:
         return self._required & self._holders or self._required
 
     def _stop_empty_wait(self) -> None:
-        """Continue without nodes that hold no data and have not come."""
+        """Continue without nodes that hold no data and have not registered."""
         if not self._opened.is_set():
             self._holders = self._required & self._find_holders()
             self._look()
@@ -263,7 +264,7 @@ class Gate:
     # ---- revisions
 
     def wrote(self, revision: int) -> None:
-        """Called after a change: nodes are notified a moment later."""
+        """Called after a change; nodes are notified a moment later."""
         self._revision = max(self._revision, revision)
         if self._telling is None and self._connections:
             self._telling = self._loop.call_later(TELL_S, self._tell)
@@ -280,7 +281,7 @@ class Gate:
     # ---- rollback
 
     def shut(self, reason: str) -> None:
-        """Shut the gate for good: this metadata is older than what a node knows."""
+        """Shut the gate permanently, because this metadata is older than that of a node."""
         if self.rolled_back is None:
             logger.critical("the metadata went back in time: %s", reason)
             self._record = replace(self._record, rolled_back=reason)
@@ -306,7 +307,7 @@ class Gate:
 
 
 class GatedStore(FencedStore):
-    """A view of a store that changes nothing while the gate is closed."""
+    """A view of a store that refuses writes while the gate is closed."""
 
     def __init__(self, store: MetaStore, gate: Gate) -> None:
         super().__init__(store)
@@ -322,7 +323,7 @@ class GatedStore(FencedStore):
 
 
 async def _moment(event: asyncio.Event, wait_s: float) -> None:
-    """Wait for an event, but not for long."""
+    """Wait for an event for a short time."""
     if not event.is_set() and wait_s > 0:
         try:
             async with asyncio.timeout(wait_s):
@@ -344,4 +345,4 @@ def seen_from_wire(message: pb.NoteRun) -> Seen:
 
 
 def _ignore(answer: object, payload: memoryview) -> None:
-    """Ignore the answer: a node that could not note a revision gets the next one."""
+    """Ignore the answer: a node that could not store a revision gets the next one."""

@@ -1,9 +1,9 @@
-"""Rounds that a new quorum of metadata repositories begins with, kept in the MetaStore meanwhile.
+"""The initial rounds of a new quorum of metadata repositories, stored in the MetaStore meanwhile.
 
 Metadata that is moved to a quorum, or rebuilt for one, comes with rounds, which cannot be written
-into the round logs of other machines. So they wait in the MetaStore; the first leader makes them
-durable in its round log, then removes them. If it dies in between some are there twice, which is
-harmless: known rounds are skipped.
+into the round logs of other machines. So they are stored in the MetaStore; the first leader makes
+them durable in its round log, then removes them. If it dies in between, some are there twice, which
+is harmless because known rounds are skipped.
 
     metadata/seed             how many parts, and the CRC of all; written last, removed first
     metadata/seed/00000001    a part
@@ -25,13 +25,13 @@ from loomlog.limits import KIB
 from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.store.contract import MetaStore
 
-PART_BYTES: Final = 512 * KIB  # etcd takes no more than 1.5 MiB
+PART_BYTES: Final = 512 * KIB  # etcd accepts at most 1.5 MiB
 _HEAD: Final = "metadata/seed"
 _SIZE: Final = struct.Struct("<I")
 
 
 def items(records: Sequence[bytes]) -> dict[str, bytes]:
-    """Return what to put into a MetaStore, in this order, for the next leader to begin with."""
+    """Return the items of a MetaStore, in writing order, for the next leader."""
     blob = b"".join(_SIZE.pack(len(record)) + record for record in records)
     parts = [blob[at : at + PART_BYTES] for at in range(0, len(blob), PART_BYTES)]
     head = json.dumps({"parts": len(parts), "crc": int(crc32c(blob))}).encode()
@@ -39,14 +39,14 @@ def items(records: Sequence[bytes]) -> dict[str, bytes]:
 
 
 async def write(store: MetaStore, records: Sequence[bytes]) -> None:
-    """Let the next leader begin with these rounds, and with no others that wait."""
+    """Let the next leader begin with these rounds, replacing any that wait."""
     await _remove(store)
     for key, value in items(records).items():
         await store.compare_and_swap(key, 0, value)
 
 
 async def import_rounds(store: MetaStore, round_log: RoundLog) -> RoundLog:
-    """Return the round log of a new leader, with the rounds that waited for it."""
+    """Return the round log of a new leader, including the imported rounds."""
     records = await read(store)
     if records is None:
         return round_log
@@ -94,7 +94,7 @@ def _settle(stored: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 async def read(store: MetaStore) -> list[bytes] | None:
-    """Return the rounds that wait, or None."""
+    """Return the imported rounds, or None."""
     head = await store.get(_HEAD)
     if head is None:
         return None

@@ -1,13 +1,13 @@
 """The files of a member of the round log, in one directory.
 
-    promise               which member it is, the newest leader that sealed it, whether it lost what
-                          it had; small, replaced whole
-    rounds-00000007.log   its file (round_files.py). The first record says where it begins: the
-                          index of its snapshot, and how many records that is; then those, then the
-                          records appended since
+    promise               which member it is, the newest leader that sealed it, whether it lost its
+                          data; small, replaced atomically
+    rounds-00000007.log   its file (round_files.py). The first record has the index of the snapshot
+                          and its number of records; then follow the snapshot and the records
+                          appended since
 
-Both exist from the first start on. A member that finds less, or cannot read it, has lost its disk:
-it no longer knows what it stored or promised, and says so.
+Both exist from the first start on. A member that lacks one, or cannot read it, has lost its disk:
+it no longer knows its records or promises, and reports this.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 1
 
 _MAGIC: Final = b"loompmse"
-_PROMISE: Final = struct.Struct("<8sIIIQIII")  # magic, CRC of the rest, format, whose it is, then
+_PROMISE: Final = struct.Struct("<8sIIIQIII")  # magic, CRC of the rest, format, owner, then
 _CRC_FROM: Final = 12  # of the leader: epoch, member; lost; size of the leader's address; that
 _BEGIN: Final = struct.Struct("<QQ")  # index of the snapshot, records in it
 
@@ -53,17 +53,17 @@ class MemberDisk:
         self._directory = directory
         self._file_bytes = file_bytes
         self._current: RoundFile | None = None
-        self._numbers: list[int] = []  # of the files of rounds there; the last one counts
+        self._numbers: list[int] = []  # of the round files; the last one counts
         self.state = MemberState()  # as found
 
     @classmethod
     def open(
         cls, member_id: MemberId, files: Files, directory: str, *, create: bool, file_bytes: int
     ) -> MemberDisk:
-        """Open what is there, or begin (only if `create`). Blocks."""
+        """Open an existing directory, or create it (only if `create`). Blocks."""
         disk = cls(member_id, files, directory, file_bytes)
         files.make_directory(directory)
-        sync_way_to(files, directory)  # of a member that lost its disk it is new, too
+        sync_way_to(files, directory)  # it is also new if the member lost its disk
         disk._numbers = clean(files, directory)
         if create and not files.exists(_promise_path(directory)):
             disk._check_unused()
@@ -79,8 +79,8 @@ class MemberDisk:
             step()
 
     def _check_unused(self) -> None:
-        """Raise if the files hold rounds: they belong to a member that the MetaStore does not know.
-        A start that was cut short leaves at most a file without rounds."""
+        """Raise if the files hold rounds, because they belong to a member that the MetaStore does
+        not know. An interrupted start leaves at most a file without rounds."""
         for number in self._numbers:
             try:
                 used = read_file(self._files, self._directory, number)[1:]
@@ -214,7 +214,7 @@ def _encode_promise(state: MemberState, member_id: MemberId) -> bytes:
 
 
 def _read_promise(files: Files, directory: str, member_id: MemberId) -> MemberState:
-    """Return what a member that is not new has promised."""
+    """Return the promise of a member that is not new."""
     path = _promise_path(directory)
     try:
         return _decode_promise(path, _content(files, path), member_id)

@@ -1,8 +1,8 @@
-"""A member of the quorum round log: in every metadata repository, whether it leads or not.
+"""A member of the quorum round log, in every metadata repository, whether or not it leads.
 
-Requests are handled in the order of their arrival, one disk job at a time; all appends that came
-meanwhile are one job. Nothing is answered before it is durable. core.quorum.member decides what is
-accepted. A leader bounds its messages under way, so the queue here needs no bound.
+Requests are handled in the order of their arrival, one disk job at a time; all appends that arrive
+meanwhile form one job. Requests are answered only when durable. core.quorum.member decides what is
+accepted. A leader bounds its messages in flight, so the queue here needs no bound.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class QuorumMember:
         create: bool,
         file_bytes: int = FILE_BYTES,
     ) -> QuorumMember:
-        """Open a member. `create`: it was never started before. If it was, and has no files, it is
-        lost: a leader fills it before it counts. Blocks."""
+        """Open a member. With `create`, it was never started before. Otherwise a member without
+        files is lost, and a leader fills it before it counts. Blocks."""
         disk = MemberDisk.open(member_id, files, directory, create=create, file_bytes=file_bytes)
         return cls(member_id, disk, worker)
 
     def close(self) -> None:
-        """Close it after its worker was closed. Blocks."""
+        """Close the member, after its worker was closed. Blocks."""
         self._requests.clear()
         self._disk.close()
 
@@ -91,14 +91,14 @@ class QuorumMember:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
-    # ---- requests in
+    # ---- requests
 
     def routes(self, codec: Codec) -> dict[str, Route]:
-        """Return the requests that the service of the metadata repository hands over."""
+        """Return the handlers of requests that the metadata repository passes on."""
 
         def route(connection: Connection, frame: Frame, payload: memoryview) -> None:
             leader = self.leader
-            if getattr(frame, codec.kind(frame)).epoch == leader.epoch:  # else it is refused
+            if getattr(frame, codec.kind(frame)).epoch == leader.epoch:  # otherwise it is refused
                 connection.require("metadata", leader.member)
 
             def answer(reply: pb.Frame | LoomError, records: Sequence[bytes]) -> None:
@@ -245,7 +245,7 @@ class QuorumMember:
         request.answer(pb.Frame(round_tail=tail), records)
 
     def _lose(self, request: _Request, error: Corrupt) -> None:
-        """Note that durable records cannot be read any more, to report it when sealed."""
+        """Record that durable records can no longer be read, to report it when sealed."""
         logger.warning("this member's round log is lost, a leader must fill it: %s", error)
         lost = self._state._replace(lost=True)
         reply = Unavailable(f"this member cannot be read: {error}")
@@ -261,7 +261,7 @@ class QuorumMember:
         *,
         is_short: bool = False,
     ) -> None:
-        """Make a state durable; then it holds, and `finished` is called."""
+        """Make a state durable; then adopt it and call `finished`."""
         if not steps:
             self._enter(state)
             finished()
@@ -287,7 +287,7 @@ class QuorumMember:
                 watcher(state.promised)
 
     def _fail(self, error: BaseException) -> None:
-        """End this process: it is not known what is on the disk."""
+        """End this process, because the content of the disk is unknown."""
         if not self.failed.done():
             logger.critical("the round log failed, this process must end: %s", error)
             self.failed.set_result(LoomError(f"the round log failed: {error}"))
@@ -325,7 +325,7 @@ def records_in(
 
 
 def frame_of(message: Message, leader: Leader, member: MemberId) -> tuple[pb.Frame, list[bytes]]:
-    """Return what a leader sends to a member, as a frame."""
+    """Return a leader's message to a member, as a frame."""
     epoch, number, address = leader
     match message:
         case Seal():

@@ -1,8 +1,8 @@
 """The RoundLog of a leader among several metadata repositories (docs/design/metadata.md).
 
 core.quorum.leader decides; this module has the connections and callbacks: records appended in one
-turn of the loop are sent together, and answers call `done` in the order of the appends. Opening it
-is the takeover. News of a newer epoch, from any member, ends it: `lost`.
+iteration of the loop are sent together, and answers call `done` in the order of the appends.
+Opening the log is the takeover. A newer epoch, reported by any member, ends it: `lost`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loomlog.wire.link import Connection, Frame, Handler, OnReply
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S: Final = 2.0  # a member that leaves a message without an answer for longer is away
+ANSWER_S: Final = 2.0  # a member that does not answer for longer is away
 CONNECT_AGAIN_S: Final = 0.05
 LONG_S: Final = 1.0  # for a takeover: most take some milliseconds
 
@@ -35,11 +35,11 @@ Connect = Callable[[str, Handler], Awaitable[Connection]]
 
 
 class MemberStanding(NamedTuple):
-    """A member as its leader sees it, for people."""
+    """A member as its leader sees it, for the status."""
 
     member: MemberId
     reachable: bool
-    lag: int  # records that it has not stored
+    lag: int  # records that it lacks
     connected_s: float  # for how long; of the leader itself: since it took over
 
 
@@ -75,11 +75,11 @@ class QuorumRoundLog:
         waits_for: Callable[[str], None] = lambda reason: None,
         file_bytes: int = FILE_BYTES,
     ) -> QuorumRoundLog:
-        """Take over: seal a majority, learn what was decided, install it on a majority.
+        """Take over: seal a majority, read what was decided, install it on a majority.
 
-        Once per epoch: if it fails, take a new one. It waits for a majority as long as it must;
-        `waits_for` is called if that is long. NotLeader: there is a newer epoch. Unavailable: try
-        again with a new epoch. RoundsLost: that would not help either."""
+        An epoch can be opened once; after a failure, take a new one. It waits for a majority
+        without a limit; `waits_for` is called if that takes long. NotLeader: there is a newer
+        epoch. Unavailable: try again with a new epoch. RoundsLost: a new epoch does not help."""
         log = cls(leader, configuration, local, file_bytes)
         log._connect(addresses, local, connect)
         look = log._loop.call_later(LONG_S, lambda: waits_for(log._core.why_not_open()))
@@ -114,14 +114,14 @@ class QuorumRoundLog:
 
     @property
     def is_doubtful(self) -> bool:
-        return False  # a majority has stored whatever was durable
+        return False  # a majority has stored everything that was durable
 
     @property
     def record_format(self) -> int:
         return self._core.record_format
 
     def trust(self) -> None:
-        """Do nothing: it is never doubtful."""
+        """Do nothing, because this log is never doubtful."""
 
     def read(self) -> list[bytes]:
         assert self._core.tail is not None
@@ -141,15 +141,15 @@ class QuorumRoundLog:
         self._schedule_flush()
 
     def close(self) -> None:
-        """Close its connections at once; appends under way may or may not become durable."""
+        """Close the connections at once; appends in flight may or may not become durable."""
         self._finish(NotLeader(f"epoch {self.epoch} is over: its leader closed the log"))
 
     # ---- beyond the interface
 
     async def confirm(self) -> None:
-        """Return when a majority has said, after this call, that no newer leader sealed it.
+        """Return when a majority has answered, after this call, that no newer leader sealed it.
 
-        NotLeader: one did. Calls of one turn of the loop are one question."""
+        NotLeader: one did. Calls in one iteration of the loop share one request."""
         if self._end is not None:
             raise self._end
         confirmed: asyncio.Future[None] = self._loop.create_future()
@@ -187,13 +187,13 @@ class QuorumRoundLog:
         self._schedule_flush()
 
     def replaced(self, error: NotLeader) -> None:
-        """End this log: a member said that there is a newer epoch."""
+        """End this log, because a member reported a newer epoch."""
         if self._end is None:
             logger.info("the round log has a newer leader: %s", error)
             self._lose(error)
 
     def _link_ended(self, member: MemberId, task: asyncio.Task[None]) -> None:
-        """End this log if a link failed: its member would seem to be away forever."""
+        """End this log if a link failed, because its member would appear to be away forever."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         logger.error("the link to member %d of the round log failed", member, exc_info=error)
@@ -212,7 +212,7 @@ class QuorumRoundLog:
         except Corrupt as error:
             logger.warning("member %d of the round log: %s", member, error)
             self._links[member].hang_up()
-        except Unavailable as error:  # this epoch will never be open
+        except Unavailable as error:  # this epoch cannot be opened
             self._finish(error)
         self._call_back()
         self._schedule_flush()
@@ -229,7 +229,7 @@ class QuorumRoundLog:
                 self._core.stored(member, frame.round_stored.last_index)
 
     def _sealed_by(self, leader: Leader) -> None:
-        """End this log: the member of this process has a newer leader."""
+        """End this log, because the member of this process has a newer leader."""
         if leader.epoch > self.epoch:
             self.replaced(
                 NotLeader(
@@ -296,7 +296,7 @@ class MemberConnection(Protocol):
 class MemberLink:
     """A leader's link to one member: a connection that is reopened if it breaks, or a direct call.
 
-    It carries messages and answers; core.quorum.leader decides which.
+    It carries messages and answers, as core.quorum.leader decides.
     """
 
     def __init__(self, member: MemberId, owner: QuorumRoundLog) -> None:
@@ -367,19 +367,20 @@ class MemberLink:
         caller.call(frame, payload, on_reply)
 
     def _note(self, error: LoomError) -> None:
-        if str(error) != self._trouble:  # it is tried again and again
+        if str(error) != self._trouble:  # it is retried
             self._trouble = str(error)
             logger.warning("member %d of the round log: %s", self._member, error)
 
     def tell(self, frame: pb.Frame) -> None:
-        """Send a message without an answer; it is lost if the member is away or this process."""
+        """Send a message without an answer; it is dropped if the member is away, or is this
+        process."""
         if isinstance(self._caller, AnyConnection):
             self._caller.send(frame)
 
     # called by the connection
 
     def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """Refuse requests: a member asks its leader nothing over this connection."""
+        """Refuse requests, because a member sends none to its leader over this connection."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if connection is self._caller:

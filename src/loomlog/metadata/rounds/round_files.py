@@ -3,15 +3,15 @@
     rounds-00000007.log:  file header (64 bytes) | record | record | … | zeros
 
 Records start at multiples of 64 bytes and are numbered from 1 in each file. The writer has one job
-under way at a time (write, then fdatasync). So a crash may tear records of one job in any way, but
-if one of a LATER job is there, all before it had been durable: a broken record before such a one is
-corruption, not a torn tail.
+in progress at a time (write, then fdatasync). So a crash may tear records of one job in any way,
+but if one of a LATER job exists, all before it had been durable: a broken record before such a one
+is corruption, not a torn tail.
 
-A file is made whole: its first records are in it when it appears under its name, and it has the
-size that its header tells. It is never made shorter, so a shorter one was cut and has lost rounds.
+A file appears under its name with its first records, and with the size in its header. It is never
+truncated, so a shorter one was damaged and has lost rounds.
 
-Errors name the file, the byte and the records. What to do about it depends on whose file it is, so
-callers add that.
+Errors name the file, the byte and the records. Callers add the remedy, which depends on the owner
+of the file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _FoundRound(NamedTuple):
 
 
 class RoundFile:
-    """A file of rounds and how far it is written."""
+    """A round file and its written part."""
 
     def __init__(self, number: int, epoch: int, capacity: int) -> None:
         self.number = number
@@ -69,7 +69,7 @@ class RoundFile:
         self.next_number = 1
         self.records: list[StoredRound] = []
         self.file: File | None = None
-        self.has_remains = False  # of a record after the last whole one
+        self.has_remains = False  # of a record after the last complete one
 
     @classmethod
     def fresh(cls, number: int, epoch: int, capacity: int) -> RoundFile:
@@ -93,7 +93,7 @@ def _path(directory: str, number: int) -> str:
 
 
 def clean(files: Files, directory: str) -> list[int]:
-    """Return the numbers of the files there, oldest first; remove what was never finished."""
+    """Return the numbers of the files, oldest first; remove unfinished ones."""
     numbers = []
     for name in files.list(directory):
         if name.endswith(".tmp"):
@@ -104,15 +104,15 @@ def clean(files: Files, directory: str) -> list[int]:
 
 
 def remove(files: Files, directory: str, numbers: Sequence[int]) -> None:
-    """Remove files of rounds, if they are there."""
+    """Remove round files, if they exist."""
     for number in numbers:
         with suppress(FileNotFoundError):
             files.remove(_path(directory, number))
 
 
 def creation(files: Files, directory: str, new: RoundFile, data: bytes) -> list[Step]:
-    """Return the steps that make a file durable under its name. It is filled with zeros: syncing a
-    write into blocks that were written before takes half the time."""
+    """Return the steps that make a file durable under its name. It is filled with zeros, because
+    syncing a write into blocks that were written before takes half the time."""
     path = _path(directory, new.number)
     new.end = ALIGNMENT + len(data)
 
@@ -134,19 +134,19 @@ def creation(files: Files, directory: str, new: RoundFile, data: bytes) -> list[
 
 
 def sync_way_to(files: Files, directory: str) -> None:
-    """Sync a directory and those above it. They may be the unsynced work of a process that was
-    killed, and a power loss must not take the way to a file in it."""
+    """Sync a directory and its parents. A process that was killed may have created them without a
+    sync, and a power loss must not make a file in them unreachable."""
     files.sync_directory(directory)
     while "/" in directory.rstrip("/"):
         directory = directory.rstrip("/").rpartition("/")[0] or "/"
         try:
             files.sync_directory(directory)
         except PermissionError:
-            return  # not ours, so it was there before
+            return  # not permitted, so it existed before
 
 
 def read_file(files: Files, directory: str, number: int) -> list[StoredRound]:
-    """Return the records in a file that may be being written, up to the first broken one."""
+    """Return the records in a file, which may be in use, up to the first broken one."""
     path = _path(directory, number)
     file = files.open(path)
     try:
@@ -167,7 +167,7 @@ def open_file(files: Files, directory: str, number: int) -> RoundFile:
         opened.file = file
         _scan(opened, data, path)
         _clear_rest(files, directory, opened, data)
-        # What was read may not be stored, and after a sync that failed no other one stores it.
+        # Data that was read may not be durable, and after a failed sync no later one makes it so.
         file.write([data[: opened.end]], 0)
         file.sync()
     except BaseException:
@@ -205,8 +205,8 @@ def _numbers(first: int, last: int) -> str:
 
 
 def _clear_rest(files: Files, directory: str, opened: RoundFile, data: bytes) -> None:
-    """Write zeros after the last whole record, so that remains of a torn job are never read. A mark
-    says so to later starts."""
+    """Write zeros after the last complete record, so that remains of a torn job are never read. A
+    marker file records this for later starts."""
     assert opened.file is not None
     mark, rest = _mark(directory), data[opened.end :]
     if rest.count(0) != len(rest):
@@ -218,7 +218,7 @@ def _clear_rest(files: Files, directory: str, opened: RoundFile, data: bytes) ->
 
 
 def _mark(directory: str) -> str:
-    """Return the file that is there while the end of the rounds is doubtful."""
+    """Return the marker file that exists while the end of the rounds is doubtful."""
     return f"{directory.rstrip('/')}.doubtful"
 
 
@@ -247,7 +247,7 @@ def _read_file_header(data: bytes, path: str, number: int) -> RoundFile:
         raise VersionMismatch(f"{path} has format {version}, this release reads {FORMAT}")
     if written_number != number:
         raise Corrupt(f"{path} is file {written_number} of the rounds under another name")
-    if len(data) < capacity:  # members of a quorum may have written beyond
+    if len(data) < capacity:  # members of a quorum may have written beyond it
         raise Corrupt(f"{path} was cut: it has {len(data)} of {capacity} bytes")
     return RoundFile(number, epoch, capacity)
 
@@ -286,12 +286,12 @@ class _QueuedRound(NamedTuple):
 class FileRoundLog:
     """A RoundLog in one preallocated file. Created by `open`.
 
-    One job is under way at a time; the next takes all that was appended meanwhile. A full file is
-    replaced: the snapshot and the waiting records go into a new file, and when that is durable
-    under its name the old one is removed.
+    One job is in progress at a time; the next one takes everything that was appended meanwhile. A
+    full file is replaced: the snapshot and the waiting records are written to a new file, and when
+    that is durable under its name, the old one is removed.
 
-    When the disk fails it is unknown how much of the last job it has, so nothing more is written to
-    that file: it is replaced, like a full one, as soon as the disk takes another.
+    When the disk fails, it is unknown how much of the last job was written, so nothing more is
+    written to that file: it is replaced, like a full one, as soon as the disk works again.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class FileRoundLog:
         self._busy = False
         self._failure: BaseException | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self.trouble = ""  # why nothing can be written now
+        self.trouble = ""  # why rounds cannot be written now
 
     @classmethod
     def open(
@@ -356,7 +356,7 @@ class FileRoundLog:
         mark = _mark(self._directory)
 
         def remove_mark() -> None:
-            with suppress(OSError):  # the next start doubts again
+            with suppress(OSError):  # the next start is doubtful again
                 self._files.remove(mark)
 
         self._worker.run([remove_mark], lambda error: None)
@@ -414,7 +414,7 @@ class FileRoundLog:
     def _roll_job(self, batch: list[_QueuedRound], records: list[StoredRound]) -> None:
         old = self._current
         kept = [StoredRound(self._epoch, content) for content in self._snapshot()]
-        # The kept and the new records are one job: they become durable together.
+        # The snapshot and the new records are one job: they become durable together.
         data = encode([*kept, *records], 1)
         new = RoundFile.fresh(old.number + 1, self._epoch, max(self._file_bytes, 2 * len(data)))
         new.next_number += len(kept) + len(records)

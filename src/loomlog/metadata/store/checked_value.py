@@ -1,10 +1,10 @@
-"""A metadata value as a MetaStore keeps it: behind a checksum of its key and its content.
+"""A metadata value as stored in a MetaStore: after a checksum of its key and its content.
 
     format (1 byte) | CRC32C of key, version and value | value
 
-All stores write and read values through this module. The key is covered, so a value that turns up
-under another key is found. The version is covered where the store knows it before it writes; a
-store that does not (etcd) covers 0.
+All stores write and read values through this module. The checksum covers the key, so a value under
+the wrong key is detected. It covers the version where the store knows it before it writes; a store
+that does not (etcd) uses 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERSION_MAX: Final = (1 << 64) - 1
 
 
 class DamagedItem(StoredItem):
-    """An item whose checksum is wrong. It is there and has a version, but no value."""
+    """An item with a wrong checksum. It exists and has a version, but no value."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ def pack(key: str, value: bytes, version: int = 0) -> bytes:
 
 
 def unpack(key: str, stored: bytes, version: int = 0) -> bytes:
-    """Return the value, or raise Corrupt if it is not what was written under this key."""
+    """Return the value, or raise Corrupt if it was not written under this key."""
     if is_whole(key, stored, version):
         return stored[_HEAD.size :]
     raise Corrupt(
@@ -49,8 +49,8 @@ def unpack(key: str, stored: bytes, version: int = 0) -> bytes:
 
 
 def versioned(key: str, stored: bytes, version: int, *, covered: int = 0) -> StoredItem:
-    """Return what a store found under `key`. Reading the value of a damaged one raises Corrupt, so
-    that it is never taken for absent and leaves all others readable."""
+    """Return the item that a store found under `key`. Reading the value of a damaged one raises
+    Corrupt, so that it is never mistaken for absent and all others stay readable."""
     try:
         return StoredItem(unpack(key, stored, covered), version)
     except Corrupt as error:
@@ -68,7 +68,7 @@ def is_whole(key: object, stored: object, version: object) -> bool:
 
 
 def checksum_in(stored: object) -> int:
-    """Return the checksum that a packed value carries; 0 if it is none."""
+    """Return the checksum in a packed value; 0 if it has none."""
     if not isinstance(stored, bytes) or len(stored) < _HEAD.size:
         return 0
     return int(_HEAD.unpack_from(stored)[1])

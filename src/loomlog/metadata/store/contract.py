@@ -1,8 +1,8 @@
 """The interface of metadata stores, a small ordered map with compare-and-swap, and views of one.
 
-Small on purpose, so that SQLite and etcd both fit. Versions are drawn from one counter of the
-whole store: a later change of any key has a higher version, and a key that was deleted and
-written again never gets an old version back.
+The interface is small, so that both SQLite and etcd can implement it. Versions come from one
+counter of the whole store: a later change of any key has a higher version, and a key that was
+deleted and written again never gets an old version.
 
 Conflict, NotLeader (a fence fell) and Unavailable mean that nothing was written. SwapUnknown means
 that the outcome is unknown: only a store on other machines raises it.
@@ -18,11 +18,11 @@ from loomlog.errors import Conflict, NotLeader, SwapUnknown, Unavailable
 
 
 class StoreFailed(Unavailable):
-    """The disk of an embedded store refuses to be written to."""
+    """The disk of an embedded store cannot be written."""
 
 
 class StoredItem(NamedTuple):
-    """A value and the version that a compare-and-swap has to name."""
+    """A value and its version, which a compare-and-swap has to name."""
 
     value: bytes
     version: int
@@ -36,7 +36,7 @@ class ItemChange(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """A key that must still be at this version whenever something is written."""
+    """A key that must still be at this version when something is written."""
 
     key: str
     version: int
@@ -51,7 +51,7 @@ def conflict(key: str, expected: int, found: int) -> Conflict:
 
 
 def fence_fell(fence: Fence, found: int) -> NotLeader:
-    """Return the error for a fence that is not at its version any more; nothing was written."""
+    """Return the error for a fence that is no longer at its version; nothing was written."""
     return NotLeader(
         f"metadata {fence.key!r} is at version {found or 'none'}, not {fence.version}: "
         "another metadata repository leads by now"
@@ -72,7 +72,7 @@ class MetaStore(Protocol):
     ) -> int:
         """Write (None: delete) if the key is at version `expected` (0: absent), else Conflict.
 
-        All `fences` have to stand in that moment, else NotLeader. Returns the new version."""
+        All `fences` must hold at that moment, otherwise NotLeader. Return the new version."""
 
     async def list(self, prefix: str) -> dict[str, StoredItem]:
         """Return all items whose key begins with `prefix`, in key order."""
@@ -84,7 +84,7 @@ class MetaStore(Protocol):
 
 
 class FencedStore:
-    """A view of a store that puts fences around its swaps. Closing it leaves the store open."""
+    """A view of a store that adds fences to its swaps. Closing it leaves the store open."""
 
     def __init__(self, store: MetaStore, *fences: Fence) -> None:
         self._store = store
@@ -146,7 +146,7 @@ class Watchers:
 
 
 class LateStore:
-    """Opens its store when it is first used, and raises the error while that fails: so a metadata
+    """Opens its store at the first use, and raises the error while that fails. So a metadata
     repository can serve as a member of the round log while etcd is away."""
 
     def __init__(self, open_store: Callable[[], Awaitable[MetaStore]]) -> None:

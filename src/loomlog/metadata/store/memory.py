@@ -1,8 +1,8 @@
 """A MetaStore in memory, for the simulator and for tests.
 
-The object is the disk: pass the same one to the next incarnation of a metadata repository, and it
-finds all swaps from before the crash. Every call yields to the loop before and after it takes
-effect, so that a crash may fall on either side.
+The object represents the disk: pass the same one to the next incarnation of a metadata repository,
+and it finds all swaps from before the crash. Every call yields to the loop before and after it
+takes effect, so that a crash can happen on either side.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A MetaStore in one SQLite file: the embedded default.
 
-WAL with synchronous=FULL: a swap that returned survives a power loss. The file is locked for
-this process alone, so that two metadata repositories never run on one directory. SQLite blocks;
-every call runs in the worker handed in.
+It uses WAL with synchronous=FULL, so a swap that returned survives a power loss. The file is locked
+exclusively, so that two metadata repositories never run on one directory. SQLite blocks, so every
+call runs in the given worker.
 
-SQLite has no checksums of its own. Every value carries one (checked_value.py), and the table `last`
-has one of all items together. Opening verifies everything: a file that is damaged anywhere is
-refused, because an item that is not found would be taken for deleted.
+SQLite has no checksums. Every value carries one (checked_value.py), and the table `last` has one of
+all items together. Opening verifies everything: a file that is damaged anywhere is refused, because
+a missing item would be mistaken for a deleted one.
 """
 
 from __future__ import annotations
@@ -53,14 +53,17 @@ _SCHEMA: Final = (
     f"PRAGMA user_version = {FORMAT}",
 )
 _LAST: Final = struct.Struct("<QI")
-_SQLITE_LOCK: Final = (510, 0x40000002)  # size and first byte of what SQLite locks in a file
+_SQLITE_LOCK: Final = (
+    510,
+    0x40000002,
+)  # size and first byte of the range that SQLite locks in a file
 
 
 class _Last(NamedTuple):
     """The row of the table `last`, about all items."""
 
-    version: int  # the last one that was given
-    digest: int  # the checksums of all items, combined by XOR: none is missing, none is old
+    version: int  # the last one that was assigned
+    digest: int  # XOR of the checksums of all items, which detects missing and old ones
 
     @property
     def checksum(self) -> int:
@@ -75,14 +78,14 @@ class SqliteStore:
         self._worker = worker
         self._connection = connection
         self._watchers = Watchers()
-        self.trouble = ""  # why nothing could be written lately
+        self.trouble = ""  # why the last writes failed
 
     @classmethod
     async def open(
         cls, path: str, worker: Worker, *, create: bool = True, lenient: bool = False
     ) -> SqliteStore:
-        """Open what is there, or begin (only if `create`, else NotFound). Corrupt if it is damaged
-        (unless `lenient` and only single records are), Unavailable if another process has it."""
+        """Open the file, or create it (only if `create`, otherwise NotFound). Raise Corrupt if it
+        is damaged (unless `lenient` and only single records are), Unavailable if it is in use."""
         connection = await _off_loop(
             worker, path, lambda: _connect(path, create=create, lenient=lenient)
         )
@@ -148,7 +151,7 @@ async def _off_loop(worker: Worker, path: str, work: Callable[[], T]) -> T:
 
 
 def _explained(error: BaseException, path: str) -> BaseException:
-    if isinstance(error, UnicodeDecodeError):  # SQLite quotes a schema that is no text any more
+    if isinstance(error, UnicodeDecodeError):  # SQLite quotes a schema that is no longer text
         return _damaged(path, "its schema cannot be read")
     if not isinstance(error, sqlite3.Error):
         return error
@@ -190,10 +193,10 @@ def _connect(path: str, *, create: bool, lenient: bool) -> sqlite3.Connection:
     if not create and not Path(path).exists():
         raise _nothing_in(path)
     had_wal = _check_wal(path)
-    with suppress(OSError):  # SQLite says it better
+    with suppress(OSError):  # SQLite's message is better
         Path(path).touch(mode=FILE_MODE)  # it has secrets
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    # A key that is no text any more must not stop what lists the others: its checksum is wrong.
+    # A key that is no longer text must not prevent listing the others; its checksum is wrong.
     connection.text_factory = lambda text: text.decode(errors="replace")
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -222,7 +225,7 @@ def _check_wal(path: str) -> bool:
 
 
 def _clear_wal(connection: sqlite3.Connection) -> None:
-    """Leave no torn frames behind, which `_check_wal` would have to distinguish from damage."""
+    """Remove torn frames, which `_check_wal` could not distinguish from damage."""
     with suppress(sqlite3.OperationalError):  # such as a full disk
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -254,10 +257,10 @@ def _prepare(connection: sqlite3.Connection, path: str, *, create: bool) -> None
 
 
 def _is_sound(connection: sqlite3.Connection, path: str) -> bool:
-    """Return whether the content is what this release writes."""
+    """Return whether the content is in the format of this release."""
     try:
         _check(connection, path, lenient=False)
-    except Exception:  # whatever another format brings about
+    except Exception:  # any effect of another format
         return False
     return True
 
@@ -274,8 +277,8 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: str, *, lenient: bool) -> None:
-    """Raise Corrupt unless the whole file is as it was written. If `lenient`, single records may be
-    damaged, but none may be missing."""
+    """Raise Corrupt unless the whole file is intact. If `lenient`, single records may be damaged,
+    but none may be missing."""
     for (found,) in connection.execute("PRAGMA integrity_check(1)"):
         if found != "ok":
             raise _damaged(path, f"SQLite says: {' '.join(found.split())}")

@@ -1,9 +1,9 @@
-"""Check that SQLite's write-ahead log is whole, before SQLite reads it.
+"""Check that SQLite's write-ahead log is intact, before SQLite reads it.
 
-A process that was killed leaves a log behind. SQLite silently takes from it what comes before the
-first frame with a wrong checksum, and deletes the rest. That is right for a torn tail. But every
-transaction was synced before the next one began: where frames of a later transaction follow, a
-damaged frame is damage, and committed transactions would be lost.
+A process that was killed leaves a log behind. SQLite silently uses the part before the first frame
+with a wrong checksum, and deletes the rest. That is right for a torn tail. But every transaction
+was synced before the next one began: if frames of a later transaction follow, a bad frame is
+damage, and committed transactions would be lost.
 
     header (32 bytes) | frame header (24 bytes) | page | frame header | page | …
 
@@ -33,7 +33,7 @@ class _Frame(NamedTuple):
 
 
 def damage_in(data: bytes) -> str:
-    """Return what is damaged in the content of a write-ahead log; "" if nothing is."""
+    """Return the damage in the content of a write-ahead log; "" if there is none."""
     if len(data) <= _HEADER.size or not any(data[: _HEADER.size]):
         return ""  # it was never synced
     magic, _, page_bytes, _, *rest = _HEADER.unpack_from(data)

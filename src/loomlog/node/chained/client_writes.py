@@ -1,18 +1,18 @@
-"""Blocks that clients write to the replicas of chains: some are stored only after the metadata
-repository was asked.
+"""Blocks that clients write to the replicas of chains. Some are stored only after asking the
+metadata repository.
 
-- Where permissions are enforced, only the writer of a block has it stored: it shows the proof of
-  its ticket (wire/chained.py). Others write because they read: they complete a block that a writer
-  left half-way, or fill a hole. Nothing of what they send is stored. The metadata repository, which
-  knows what was handed out, is asked to decide the position, and writes from the head down; then
-  the client learns whether its block is there.
-- The proof of a ticket that a client of an older release has is given to whoever asks the sequencer
-  for it, this node, too.
-- A block far behind all that is known to be handed out is stored only if the sequencer confirms it.
-  The next epoch begins behind all blocks, so one near the last position would end the log.
+- Where permissions are enforced, only the writer of a block can have it stored: it shows the proof
+  of its ticket (wire/chained.py). Readers also send writes, to complete a block that a writer left
+  half-way, or to fill a hole, but the contents of these are not stored. Instead the metadata
+  repository, which knows what was handed out, is asked to decide the position, and writes from the
+  head down. The client is then told whether its block is there.
+- Clients of an older release show no proofs. The sequencer returns the proof of such a ticket to
+  anyone who asks for the ticket, including this node.
+- A block far above everything known to be handed out is stored only if the sequencer confirms it.
+  The next epoch begins above all blocks, so a block near the last position would end the log.
 
-A metadata repository that is older than this node proves no tickets, does not decide positions, or
-confirms nothing: then blocks are stored as they always were.
+If the metadata repository is older than this node and does not support one of these steps, blocks
+are stored without it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from loomlog.wire.chained import TicketProofs, sequencer_answer_from_wire, seque
 from loomlog.wire.link import Connection, Frame
 from loomlog.wire.permissions import BLOCK_WRITE
 
-ASKING_MAX: Final = 64  # questions of either kind to the metadata repository at a time
+ASKING_MAX: Final = 64  # concurrent questions of each kind to the metadata repository
 ANSWER_S: Final = 0.8  # less than clients wait for a node
 
 Ask: TypeAlias = Callable[[Replica, Request, Answered], None]
 Question: TypeAlias = Callable[[Replica, Write], Awaitable[Answer]]
-_TOO_OLD: Final = (InvalidArgument, PermissionDenied)  # what an older metadata repository answers
+_TOO_OLD: Final = (InvalidArgument, PermissionDenied)  # answers of an older metadata repository
 
 
 class ClientWrites:
@@ -66,21 +66,21 @@ class ClientWrites:
         end_of: Callable[[Replica], Glsn],
         request: Callable[[Frame], Awaitable[Frame]],
     ) -> None:
-        """`ask` asks a replica on this node, `end_of` returns where its blocks end, 0 if it is not
-        here, and `request` asks the metadata repository."""
+        """`ask` sends a request to a replica on this node, `end_of` returns the end of its blocks
+        (0: it is not here), and `request` asks the metadata repository."""
         self._ask = ask
         self._end_of = end_of
         self._request = request
-        self.proofs: TicketProofs | None = None  # None: there are none
-        self.reach: dict[Replica, Glsn] = {}  # blocks that end there or before are just stored
-        # By kind: those of readers, who may be hostile, do not keep writers waiting.
+        self.proofs: TicketProofs | None = None  # None: tickets have no proofs
+        self.reach: dict[Replica, Glsn] = {}  # blocks that end at or below are stored directly
+        # Counted by kind, so that readers, which may be hostile, do not block writers.
         self._asking: Counter[Question] = Counter()
 
     def take(
         self, connection: Connection, replica: Replica, write: Write, done: Answered
     ) -> Awaitable[Answer] | None:
-        """Call `done` with the answer, or return it later. A block within reach needs none of this
-        if nobody judges its client."""
+        """Handle a write: either call `done` with the answer, or return an awaitable of it. Not
+        needed for a block within `reach` of a client without a session."""
         session = connection.session
         if session is not None:
             if (BLOCK_WRITE, replica.log_id) in session.lesser:
@@ -99,9 +99,9 @@ class ClientWrites:
         self.reach.pop(replica, None)
 
     def _is_near(self, replica: Replica, write: Write) -> bool:
-        """Return whether the block is within reach. What is handed out is first taken from the
-        blocks that are here, and then only from the sequencer: blocks may come from anybody. A
-        replica that is not here stores nothing, and is not remembered: anybody may name it."""
+        """Return whether the block is within reach. The reach is derived from the stored blocks
+        only once, and later only from the sequencer, because any client may write blocks. Replicas
+        that are not here store nothing and are not remembered, because any client may name them."""
         if replica not in self.reach:
             if not (end := self._end_of(replica)):
                 return True
@@ -117,7 +117,7 @@ class ClientWrites:
         finally:
             self._asking[question] -= 1
 
-    # ---- blocks of others
+    # ---- blocks without a proof
 
     def _is_proven(self, replica: Replica, write: Write, proof: bytes) -> bool:
         block, (_, loglet, chain, _) = write.block, replica
@@ -129,7 +129,8 @@ class ClientWrites:
         )
 
     async def _decide_or_store(self, replica: Replica, write: Write) -> Answer:
-        """Store the block if the writer whose ticket it is cannot show the proof."""
+        """Store the block if its ticket belongs to a writer that cannot show proofs; otherwise
+        decide the position."""
         if write.block.is_sane and not write.block.is_junk:
             find = FindTicket(write.epoch, write.block.first)
             try:
@@ -146,9 +147,9 @@ class ClientWrites:
         block = write.block
         if not block.is_sane:
             return Refused(f"no block can be at [{block.first}, {block.end})")
-        look = Read(write.epoch, block.first)
-        found = await self._answer(replica, look)
-        if isinstance(found, Missing):
+        read = Read(write.epoch, block.first)
+        answer = await self._answer(replica, read)
+        if isinstance(answer, Missing):
             question = pb.DecidePosition(
                 loglet_id=replica.log_id, epoch=write.epoch, position=block.first
             )
@@ -158,13 +159,13 @@ class ClientWrites:
                 return await self._answer(replica, write) if block.is_junk else _refused(error)
             except (LoomError, TimeoutError) as error:
                 return _refused(error)
-            found = await self._answer(replica, look)
-        match found:
-            case Found(there):
-                return Stored() if there.is_same(block) else Written()
+            answer = await self._answer(replica, read)
+        match answer:
+            case Found(stored):
+                return Stored() if stored.is_same(block) else Written()
             case Missing():
                 return Refused(f"position {block.first} is not decided on this chain")
-        return found
+        return answer
 
     # ---- a block far ahead
 
@@ -178,7 +179,7 @@ class ClientWrites:
         if not isinstance(answer, Beyond):
             return answer if isinstance(answer, Refused) else Refused("no position is handed out")
         reach = max(self.reach.get(replica, 0), answer.end + REACH)
-        if replica in self.reach:  # or it was removed meanwhile
+        if replica in self.reach:  # otherwise it was removed meanwhile
             self.reach[replica] = reach
         if write.block.end > reach:
             return Refused(

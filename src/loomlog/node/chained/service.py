@@ -1,10 +1,10 @@
 """`chained` on a storage node: its replicas of chains.
 
-Any client may read and write, as far as its permissions go: core/chained decides what an epoch
-allows, client_writes.py which blocks are stored. Only the metadata repository may seal, create,
-fill, trim and remove a replica, over the connection that this node made to it.
+Clients may read and write within their permissions: core/chained decides what an epoch allows,
+client_writes.py which blocks are stored. Only the metadata repository may seal, create, fill, trim
+and remove a replica, over the connection that this node made to it.
 
-A chain is always synced, whatever the node's --sync: a replica that loses what it acknowledged
+Chains are always synced, whatever the node's --sync: a replica that loses an acknowledged block
 breaks the order of its log.
 """
 
@@ -68,8 +68,8 @@ from loomlog.wire.link import Connection, Frame, Links, OnlyAnswers, Route
 
 logger = logging.getLogger(__name__)
 
-WAIT_S_MAX: Final = 30.0  # the longest that a fetch waits for more blocks
-_LARGE: Final = (Read, Before, List, Fetch)  # their answers may be
+WAIT_S_MAX: Final = 30.0  # a fetch waits at most this long for more blocks
+_LARGE: Final = (Read, Before, List, Fetch)  # requests with large answers
 _CHANGED: Final = (Stored, SealedAt, Done)
 _NOT_DONE: Final = (Refused, Lost)
 
@@ -83,12 +83,12 @@ class ChainedService(NodeProtocol):
         self._disks = context.disks
         self._requests = context.requests
         self._volumes = ChainVolumes(context.disks, self._link.register_again)
-        self._salvaged: list[ChainVolume] = []  # the last registration says so
+        self._salvaged: list[ChainVolume] = []  # reported with the last registration
         self._void: frozenset[Replica] | None = None  # None until the node has registered
         self._life = 0  # of this node; 0 until it has registered
-        self._forgetful: set[Replica] = set()  # it crashed since their epoch began
-        self._reported: set[Replica] = set()  # those reported as damaged
-        self._gone: set[Replica] = set()  # their tables are gone, and nothing took their places yet
+        self._forgetful: set[Replica] = set()  # the node crashed since their epoch began
+        self._reported: set[Replica] = set()  # reported as damaged
+        self._gone: set[Replica] = set()  # their tables have vanished, and they are not replaced
         self._waiting: LongPolls[Replica, Answer] = LongPolls(
             limits.SUBSCRIPTIONS_PER_CONNECTION_MAX
         )
@@ -119,9 +119,9 @@ class ChainedService(NodeProtocol):
         message.highest_log_id = max([message.highest_log_id, *log_ids])
 
     def registered(self, answer: pb.Registered) -> None:
-        """Learn which replicas are older copies, or salvaged. What they lack may have been
-        acknowledged, so they are not served at all until they are sealed to be copied. Blocks if
-        some were salvaged."""
+        """Learn which replicas are older copies or were salvaged. Blocks that they lack may have
+        been acknowledged, so they serve nothing until they are sealed in order to be copied. Blocks
+        if some were salvaged."""
         self._life = answer.life
         secret = self._disks.opened.identity.cluster_secret
         self._writes.proofs = TicketProofs(secret) if answer.proves_tickets else None
@@ -169,7 +169,7 @@ class ChainedService(NodeProtocol):
         return self._volumes.stored_bytes
 
     def found(self) -> list[pb.ChainReplicaRef]:
-        """Return what is here, for the metadata repository."""
+        """Return the replicas that are here, for the metadata repository."""
         return [
             pb.ChainReplicaRef(
                 loglet_id=replica.log_id,
@@ -187,7 +187,7 @@ class ChainedService(NodeProtocol):
     # ---- scrub
 
     async def scrub(self, notes: ScrubNotes) -> None:
-        """Read all blocks. A replica with a damaged one is reported, and restored as a whole."""
+        """Read all blocks. A replica with a damaged block is reported, and replaced as a whole."""
         if notes.scope is not None:
             await self._volumes.look()
         for replica in [r for r in self._gone if notes.want_loglet(r.log_id)]:
@@ -209,7 +209,7 @@ class ChainedService(NodeProtocol):
                         await self._note_damage(replica, answer, notes)
 
     def _is_back(self, replica: Replica) -> bool:
-        """Return whether a replica that was gone is there again, or another took its place."""
+        """Return whether a vanished replica is back, or was replaced."""
         return replica not in self._gone
 
     async def _fetch_own(self, replica: Replica, position: Glsn) -> Answer:
@@ -227,7 +227,7 @@ class ChainedService(NodeProtocol):
                 return answer
 
     async def _note_damage(self, replica: Replica, answer: Answer, notes: ScrubNotes) -> None:
-        """Wait until a damaged replica is restored: then it is removed here."""
+        """Wait until a damaged replica is replaced, which removes it here, and note the damage."""
         volume = self._volumes.holding(replica)
         if volume is None:
             return
@@ -273,7 +273,7 @@ class ChainedService(NodeProtocol):
     def _order(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Awaitable[Frame] | None:
-        """Handle a request of the metadata repository, which may ask for everything."""
+        """Handle an order of the metadata repository, which may send any request."""
         return self._serve(connection, frame, payload)
 
     def _serve(
@@ -301,7 +301,7 @@ class ChainedService(NodeProtocol):
     def _read(
         self, connection: Connection, frame: Frame, replica: Replica, request: Request
     ) -> None:
-        """Answer a request in its turn."""
+        """Answer a request with a large answer, in its turn."""
 
         def done(answer: Answer) -> None:
             _answer(connection, frame.id, answer)
@@ -314,11 +314,11 @@ class ChainedService(NodeProtocol):
             connection.turns.end()
 
     def volume_changed(self, volume: Volume) -> None:
-        """Report the replicas on a volume that does not work: others take their places."""
+        """Report the replicas on a volume that failed, so that others replace them."""
         chains = self._volumes.on(volume)
         if volume.lacks(chains.path):
             self._gone.update(chains.replicas)
-        else:  # it may be back
+        else:  # the table may be back
             self._gone.difference_update(chains.replicas)
         chains.volume_changed()
         if chains.works:
@@ -353,13 +353,14 @@ class ChainedService(NodeProtocol):
             volume.ask(replica, request, partial(self._answered, volume, replica, request, done))
 
     def _has_forgotten(self, volume: ChainVolume, replica: Replica) -> bool:
-        """Return whether the replica may have forgotten blocks. This node knows that if it has
-        crashed; if it has stopped since, the metadata repository knows it."""
+        """Return whether the replica may have forgotten blocks, because the node crashed before
+        this start (which the volume knows) or an earlier one (which the metadata repository
+        knows)."""
         return replica in self._forgetful or volume.has_forgotten(replica)
 
     def _not_here(self, request: Request) -> Answer:
-        """Return the answer for a replica that was not found; it may be in a table that is not
-        open, or on a volume that is missing."""
+        """Return the answer for a replica that was not found. It may be in a table that is not
+        open, or on a missing volume."""
         if problems := self._volumes.problems:
             return Refused(problems[0])
         if missing := self._volumes.missing:
@@ -367,7 +368,7 @@ class ChainedService(NodeProtocol):
         return Done() if isinstance(request, Remove) else NOT_HERE
 
     def _look(self, replica: Replica, request: Request, done: Answered) -> None:
-        """Like `_ask`, but report exceptions as refusals: a waiting fetch has no caller."""
+        """Like `_ask`, but turn Busy into a refusal, because a waiting fetch has no caller."""
         try:
             self._ask(replica, request, done)
         except Busy as error:
@@ -400,7 +401,7 @@ class ChainedService(NodeProtocol):
                     logger.info("%s left this node", _name(replica))
 
     def _report_damage(self, volume: ChainVolume, replica: Replica) -> None:
-        """Report a damaged replica, once: another one may take its place."""
+        """Report a damaged replica once, so that another one replaces it."""
         if replica not in self._reported:
             self._reported.add(replica)
             report = pb.ReportChain(
@@ -418,7 +419,7 @@ class ChainedService(NodeProtocol):
         return _frame(answer)
 
     async def _remove(self, replica: Replica) -> Frame:
-        """Remove the replica, after an earlier order to create it. Its chain does not need it."""
+        """Remove a replica that its chain does not need, after any earlier order to create it."""
         async with self._creations:
             answer = await called_back(partial(self._ask, replica, Remove()))
         if isinstance(answer, Done):
@@ -427,7 +428,7 @@ class ChainedService(NodeProtocol):
         return _frame(answer)
 
     async def _pull(self, replica: Replica, request: Pull, address: str) -> Frame:
-        """Copy from the source at this address; raises Busy if one of them is overloaded."""
+        """Copy blocks from the source at this address. Raise Busy if either node is overloaded."""
 
         async def answer(asks: list[ChainedAsk]) -> list[Answer]:
             return await asyncio.gather(*(self._answer(replica, ask, address) for ask in asks))
@@ -435,7 +436,7 @@ class ChainedService(NodeProtocol):
         return _frame(await drive(pull(replica, request), answer))
 
     async def _answer(self, replica: Replica, ask: ChainedAsk, address: str) -> Answer:
-        """Answer what a copy to this replica asks of it or of its source."""
+        """Answer a request of a copy, to this replica or to its source."""
         assert isinstance(ask.target, Replica)
         if ask.target == replica:
             return await called_back(partial(self._ask, replica, ask.request))

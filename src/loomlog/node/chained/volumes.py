@@ -1,14 +1,13 @@
-"""The chains on the volumes of a node: a table on each, opened with the first replica.
+"""The chains on the volumes of a node: one table for each volume, created with its first replica.
 
     <volume>/cid=<cluster id>/snid=<node id>/chains/…
 
-A node without chains has no table and no threads for one, and does not load RocksDB. When a disk
-has failed, it is unknown what reached it: every request is refused until the table was opened
-again, which happens when the volume works again (volume.py). Until then no replica on it is fit
-(`Check`).
+A node without chains has no tables and no threads for them, and does not load RocksDB. When a disk
+has failed, it is unknown what reached it. Every request, including `Check`, is refused until the
+volume works again (volume.py) and the table has been opened again.
 
-What can be read of a damaged table is salvaged (storage/salvage.py). Its replicas are not served
-before the metadata repository knows that blocks may be missing: it treats them as older copies.
+A damaged table is salvaged (storage/salvage.py). Its replicas are not served before the metadata
+repository knows that blocks may be missing: it treats them as older copies.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ OpenTable: TypeAlias = Callable[[str], BlockTable]
 
 
 class ChainVolumes:
-    """Opens the tables that are there when it is made; that blocks."""
+    """The chains on all volumes. The constructor opens the existing tables, which blocks."""
 
     def __init__(self, disks: Disks, register_again: Callable[[], None] = lambda: None) -> None:
-        """`register_again` is called when a table is open that could not be opened before."""
+        """`register_again` is called when a table is opened that could not be opened before."""
         self._disks = disks
         self._volumes = [
             ChainVolume(disks, volume, self._open_table, register_again) for volume in disks.volumes
@@ -85,7 +84,7 @@ class ChainVolumes:
         }
 
     def by_shard(self) -> Iterable[tuple[int, ChainVolume]]:
-        """Return the volumes with their indexes."""
+        """Return the volumes with their shard indexes."""
         return zip(self._disks.shards, self._volumes, strict=True)
 
     @property
@@ -93,7 +92,7 @@ class ChainVolumes:
         return sum(volume.stored_bytes for volume in self._volumes)
 
     def sizes(self) -> dict[Replica, int]:
-        """Return about how many bytes are stored of each replica."""
+        """Return the approximate size of each replica in bytes."""
         opened = (volume.store for volume in self._volumes if volume.store is not None)
         return {replica: size for store in opened for replica, size in store.sizes().items()}
 
@@ -104,17 +103,17 @@ class ChainVolumes:
 
     @property
     def missing(self) -> list[str]:
-        """The volumes that this node was started without, which may have replicas."""
+        """The missing volumes, which may have replicas."""
         return sorted(self._disks.opened.missing.values())
 
     @property
     def are_unserved(self) -> bool:
-        """Whether there may be replicas here that cannot do their part for now."""
+        """Whether there may be replicas here that cannot be served now."""
         return bool(self.missing) or any(volume.is_unserved for volume in self._volumes)
 
     @property
     def full_loglets(self) -> list[LogId]:
-        """The loglets with a replica where no append may begin."""
+        """The loglets with a replica on a nearly full volume."""
         full = (chains for chains in self._volumes if chains.volume.nearly_full)
         return sorted({replica.log_id for chains in full for replica in chains.replicas})
 
@@ -126,8 +125,8 @@ class ChainVolumes:
         return None
 
     def end_of(self, replica: Replica) -> Glsn:
-        """Return the first position behind the blocks of a replica and what was trimmed of it; 0 if
-        it is not known."""
+        """Return the first position above the blocks and the trim of a replica; 0 if it is not
+        known."""
         volume = self.holding(replica)
         return 0 if volume is None or volume.store is None else volume.store.end_of(replica)
 
@@ -135,7 +134,7 @@ class ChainVolumes:
         return next(chains for chains in self._volumes if chains.volume is volume)
 
     async def place(self) -> ChainVolume:
-        """Return the volume with the fewest replicas; raises Unavailable if all disks failed."""
+        """Return the usable volume with the fewest replicas. Raise Unavailable if there is none."""
         problem = Unavailable("; ".join(chains.volume.refusal for chains in self._volumes))
         usable = [chains for chains in self._volumes if chains.volume.takes_more]
         for volume in sorted(usable, key=lambda volume: len(volume.replicas)):
@@ -147,7 +146,7 @@ class ChainVolumes:
         raise problem
 
     async def look(self) -> None:
-        """Look at once whether tables are gone."""
+        """Check now whether tables have vanished."""
         for chains in self._volumes:
             await chains.volume.look()
 
@@ -161,7 +160,7 @@ class ChainVolumes:
 
 
 class _Workers(NamedTuple):
-    commits: Worker  # opens, too
+    commits: Worker  # also opens the table
     look_ups: Worker
 
 
@@ -177,7 +176,7 @@ class ChainVolume:
     ) -> None:
         self.volume = volume
         self._register_again = register_again
-        self.is_unreported = False  # blocks may be missing, and the metadata repository not know
+        self.is_unreported = False  # salvaged, and the metadata repository may not know it
         self._disks = disks
         self.path = f"{volume.path}/chains"
         self._open_table = open_table
@@ -185,14 +184,14 @@ class ChainVolume:
         self._table: BlockTable | None = None
         self.store: WriteOnceStore | None = None
         self._reclaimer: Reclaimer | None = None
-        self.replicas: Mapping[Replica, Standing] = {}  # those that are here
-        # The node crashed, so they may have forgotten blocks. They serve nothing until they are
-        # sealed for an epoch that takes this into account. None: the table was not opened yet.
+        self.replicas: Mapping[Replica, Standing] = {}
+        # The node crashed, so these replicas may have forgotten blocks. They serve nothing until
+        # they are sealed for an epoch that takes it into account. None: the table was never opened.
         self._forgetful: set[Replica] | None = None
-        self.problem = ""  # why they cannot be opened
-        self._damage: Corrupt | None = None  # that was met by a reader
+        self.problem = ""  # why the table cannot be opened
+        self._damage: Corrupt | None = None  # found by a reader
         self._opening: asyncio.Task[None] | None = None
-        self._open_again_s = 0.0  # not before, by the loop's clock
+        self._open_again_s = 0.0  # when it may be opened again, by the loop's clock
         self._open_later: asyncio.TimerHandle | None = None
 
     @property
@@ -201,17 +200,17 @@ class ChainVolume:
 
     @property
     def works(self) -> bool:
-        """Whether replicas on it can do their part."""
+        """Whether its replicas can be served."""
         return self.volume.works and self.store is not None and self.store.failed is None
 
     @property
     def is_unserved(self) -> bool:
-        """Whether the volume fails, or what is there cannot be opened."""
+        """Whether the volume has failed, or its table cannot be opened."""
         is_opened = self.store is not None
         return not self.volume.works or bool(self.problem) or (is_opened and not self.works)
 
     def open(self) -> None:
-        """Open the table if it is there. Blocks."""
+        """Open the table if it exists. Blocks."""
         set_aside.finish(self._disks.files, self.path)
         if self._disks.files.exists(self.path):
             try:
@@ -222,7 +221,7 @@ class ChainVolume:
                     self._open_soon()
 
     async def make_ready(self) -> None:
-        """Open or make the table; raises Unavailable if the disk has failed."""
+        """Open or create the table. Raise Unavailable if the disk has failed."""
         if not self.works:
             self._open_soon()
         if self._opening is not None:
@@ -239,7 +238,7 @@ class ChainVolume:
             self._open_soon()
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
-        """See WriteOnceStore.ask. The volume must hold the replica, or be ready for it."""
+        """See WriteOnceStore.ask. The volume must have the replica, or be ready for it."""
         store = self.store
         assert store is not None
         if self.volume.error and isinstance(request, _NEEDS_VOLUME):
@@ -251,7 +250,7 @@ class ChainVolume:
 
     @property
     def needs_care(self) -> bool:
-        """Return whether some replicas may lack blocks that were acknowledged."""
+        """Whether some replicas may lack acknowledged blocks."""
         return self.is_unreported or bool(self._forgetful)
 
     def has_forgotten(self, replica: Replica) -> bool:
@@ -259,12 +258,12 @@ class ChainVolume:
         return replica in (self._forgetful or ())
 
     def was_sealed(self, replica: Replica) -> None:
-        """Called when the replica serves another epoch, which makes up for what it forgot."""
+        """Called when the replica was sealed for a new epoch, which restores forgotten blocks."""
         if self._forgetful:
             self._forgetful.discard(replica)
 
     def is_damaged(self, replica: Replica) -> bool:
-        """Return whether something of the replica could not be read."""
+        """Return whether blocks of the replica could not be read."""
         return self.store is not None and replica in self.store.damaged
 
     def reclaim_soon(self, replica: Replica, position: Glsn) -> None:
@@ -301,7 +300,7 @@ class ChainVolume:
         if self._reclaimer is not None:
             self._reclaimer.stop()
         try:
-            await off_loop(workers.look_ups, lambda: None)  # those under way hold the table
+            await off_loop(workers.look_ups, lambda: None)  # running look-ups hold the table
             await off_loop(workers.commits, partial(self._open_or_salvage, workers))
         except Exception as error:
             self._cannot_open(error)
@@ -317,14 +316,14 @@ class ChainVolume:
             try:
                 self._open(workers)
             except Corrupt as error:
-                damage = error.with_traceback(None)  # its frames would keep the table locked
+                damage = error.with_traceback(None)  # frames would keep the table locked
         if damage is not None:
             self.close()
             self._disks.salvage(self.path, damage, _salvage)
             self._open(workers)
 
     def _met_damage(self, error: DamagedRowsError) -> None:
-        """Called when rows cannot be read: what can be is salvaged."""
+        """Called when rows cannot be read: the table is salvaged."""
         if self._damage is None and self._disks.may_salvage(self.path):
             self._damage = Corrupt(str(error))
             self.problem = f"the chains at {self.path} are damaged: what can be read is salvaged"
@@ -354,7 +353,7 @@ class ChainVolume:
         self.problem = ""
 
     def note_reported(self) -> None:
-        """Called when the metadata repository knows that blocks may be missing. Blocks."""
+        """Called when the metadata repository knows that blocks may be missing. Blocking."""
         set_aside.note_reported(self._disks.files, self.path)
         self.is_unreported = False
 
@@ -375,9 +374,9 @@ class ChainVolume:
 class Reclaimer:
     """Frees the space of blocks that were trimmed or removed from one table.
 
-    The table rewrites neighbouring data for that, so it waits until more has been trimmed, and runs
-    in a thread of its own. Space that is not freed when the node stops is freed with the next trim,
-    or by the table itself some time."""
+    That rewrites neighbouring data, so it waits for further trims, and runs in a thread of its own.
+    Space that is not freed when the node stops is freed after a later trim, or eventually by the
+    table itself."""
 
     def __init__(self, table: BlockTable, new_worker: Callable[[], Worker]) -> None:
         self._table = table

@@ -1,9 +1,9 @@
-"""Copies entries that a replica lacks from another replica: the side that receives them.
+"""Copies entries that a replica lacks from another replica: the receiving side.
 
-Only a SEALING replica takes a copy, from one source at a time; a new start or a seal ends it.
-Batches are checked, written in the order of arrival, and count when they are stored: then their
-commits are applied and the source is answered. What was written for a copy that has ended never
-counts; the next start cuts it off.
+Only a SEALING replica accepts a copy, from one source at a time. Another start, or a seal, ends it.
+Batches are checked and written in order of arrival. When they are stored, their commits are applied
+and the source is answered. Batches of a copy that ended before that are not used, and the next
+start deletes them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 class CopyDestination:
-    """Takes copies for one replica."""
+    """Receives copies for one replica."""
 
     def __init__(self, driver: ReplicaDriver) -> None:
         self._driver = driver
 
     async def start(self, connection: Connection, order: pb.SyncStart) -> pb.SyncStarted:
-        """Begin a copy; the answer says where."""
+        """Begin a copy. The answer says at which LLSN."""
         driver = self._driver
         async with driver.sealing:
             if driver.core.state is ReplicaState.SEALED and order.seal_epoch == driver.core.epoch:
@@ -51,13 +51,13 @@ class CopyDestination:
                 f"{core.epoch}: no copy of epoch {epoch} wanted"
             )
         if epoch == self._driver.ran_in:
-            # Entries that it wrote in this epoch may count for commits, and must stay.
+            # Entries that it wrote in this epoch may be part of commits, and must be kept.
             raise Unavailable(
                 f"stream {core.stream_id} on node {core.node_id} ran in epoch {epoch}: seal it"
             )
 
     def take(self, connection: Connection, frame: pb.Frame, payload: memoryview) -> None:
-        """Take batches and their commits; they are answered when they are stored."""
+        """Receive batches and their commits. They are answered when they are stored."""
         driver, order = self._driver, frame.sync_batches
         copy = driver.incoming
         if copy is None or copy.connection is not connection:
@@ -67,7 +67,7 @@ class CopyDestination:
         self._check(copy, [header for header, _ in batches], commits)
         for header, view in batches:
             if header.first_position:
-                batch.assign_position(view, 0)  # files are the same on all replicas
+                batch.assign_position(view, 0)  # so that files are the same on all replicas
         first, last = copy.next_llsn, batches[-1][0].last_llsn
         driver.store.append(
             [view for _, view in batches],

@@ -1,8 +1,8 @@
-"""Copying a replica to a node that misses entries of it: the side that has them.
+"""Copies entries of a replica to a node that lacks them: the sending side.
 
-Only committed entries are copied, so nothing here can be wrong later: a copy may be cut off at any
-point, run twice, or continue while the stream runs. The destination says where to begin, so a
-copy that is started again continues where the last one ended.
+Only committed entries are copied, and these never change: so a copy may be interrupted at any
+point, repeated, and run while the stream runs. The destination says where to begin, so a restarted
+copy continues where the last one ended.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class OutgoingCopy:
         )
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait a moment for the end."""
+        """Wait until the copy has finished, at most for `timeout_s`."""
         await asyncio.wait((self._task,), timeout=timeout_s)
 
     async def stop(self) -> None:
@@ -106,9 +106,9 @@ class OutgoingCopy:
             connection.close()
 
     async def _begin(self, connection: Connection) -> Llsn:
-        """Describe what is here; the destination says what it needs first."""
+        """Start the copy. Return the first LLSN that the destination needs."""
         self._check_source()
-        # The destination may be wiped, and have the only sound copy of what is broken here.
+        # The destination may be wiped, and may have the only sound copy of batches broken here.
         await self._reader.repair_known(self._address)
         beginning = await self._reader.beginning()
         start = pb.SyncStart(

@@ -1,5 +1,5 @@
-"""Conditional appends to a replica: the metadata repository first holds the log, so that no other
-stream gets positions until the batch has its own, or cannot have them any more."""
+"""Conditional appends to a replica. The metadata repository first holds the log, so that no other
+stream gets positions before the batch does, or can no longer get its positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def append_held(
     frame: Frame,
     payload: memoryview,
 ) -> None:
-    """Append a conditional batch, and answer it."""
+    """Append a conditional batch and answer the client."""
     append = frame.append
     hold = pb.HoldLog(
         log_stream_id=append.log_stream_id,
@@ -30,7 +30,7 @@ async def append_held(
     try:
         refusal = await _refusal_of(link, pb.Frame(hold_log=hold))
         held = holding(append.log_stream_id)
-        # It looks for the batch before it refuses it: a repeat may have been faster.
+        # Call it even with a refusal: it first checks whether a repeat was appended meanwhile.
         repeated = held.driver.append(connection, frame, payload, refusal)
         if repeated is not None:
             answer = await held.reader.appended(repeated)
@@ -41,7 +41,7 @@ async def append_held(
 
 
 async def _refusal_of(link: MetadataLink, hold: Frame) -> LoomError | None:
-    """Ask for a hold; return why no batch may be appended now."""
+    """Request a hold. Return why the batch must not be appended now, or None."""
     try:
         await link.request(hold)
     except LoomError as error:

@@ -1,8 +1,8 @@
 """Moves replicas to other volumes of their node, while they are in use.
 
-Files that do not change any more are copied first. Then the replica seals itself, and what is left
-is copied when the metadata repository has sealed it everywhere; when that is done it answers the
-seal, and the stream runs again.
+Files that no longer change are copied first. Then the replica seals itself. When the metadata
+repository has sealed the stream, the rest is copied before the seal is answered; then the stream
+runs again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loomlog.types import ReplicaState, StreamId
 
 logger = logging.getLogger(__name__)
 
-AGAIN_S: Final = 60.0  # until a move that failed may be tried again
+AGAIN_S: Final = 60.0  # before a failed move may be tried again
 
 
 class ReplicaMover:
@@ -36,7 +36,8 @@ class ReplicaMover:
         self._failed: dict[StreamId, tuple[float, str]] = {}  # when, and why
 
     def begin(self, driver: ReplicaDriver) -> None:
-        """Begin to move a replica, unless that is under way; raise Unavailable if it cannot."""
+        """Begin to move a replica, unless it is moving already. Raise Unavailable if it cannot be
+        moved now."""
         stream_id = driver.stream_id
         if stream_id in self._moves:
             return
@@ -47,9 +48,9 @@ class ReplicaMover:
         self._moves[stream_id] = self._loop.create_task(self._move(driver, path))
 
     async def end(self, driver: ReplicaDriver) -> None:
-        """Give up the move of a replica that leaves, if there is one."""
+        """Abort the move of a replica that leaves, if there is one."""
         if (move := self._moves.get(driver.stream_id)) is not None:
-            async with driver.sealing:  # a switch that has begun is finished
+            async with driver.sealing:  # let a switch that has begun finish
                 move.cancel()
                 await asyncio.wait((move,))
 

@@ -1,8 +1,8 @@
-"""Reads and subscriptions of replicas.
+"""Reads from replicas, and subscriptions.
 
-What the page cache holds is read on the loop without blocking; the rest goes to a worker. Only
-committed entries are ever read. A subscription sends while it has credit, which its reader
-renews: a slow reader slows down no other.
+Data in the page cache is read on the loop without blocking, other data in a worker. Only committed
+entries are read. A subscription sends while it has credit, which its reader renews; so a slow
+reader does not slow down others.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from loomlog.wire.link import Connection, Frame, Route, Service
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-Range: TypeAlias = tuple[int, int]  # of numbers, both inclusive
+Range: TypeAlias = tuple[int, int]  # first and last, both inclusive
 
 
 class Unreadable(NamedTuple):
-    """Entries that are broken in this replica, by both their numbers."""
+    """A range of entries that are broken in this replica, in both numberings."""
 
     llsns: Range
     glsns: Range
 
 
 class ReplicaReader:
-    """Reads committed entries of one replica, from memory if it can."""
+    """Reads committed entries of one replica, from memory if possible."""
 
     def __init__(self, driver: ReplicaDriver, worker: Worker, repairer: Repairer) -> None:
         self._driver = driver
@@ -58,14 +58,14 @@ class ReplicaReader:
         self._repairer = repairer
 
     def _check_whole(self) -> None:
-        """Refuse to read a replica with a hole, or one that has left: others have the data."""
+        """Refuse to read from a replica that is damaged or has left: others have the data."""
         if not self._store.context.readable:
             raise Unavailable(f"this replica of stream {self._driver.stream_id} is damaged")
         if self._driver.closed:
             raise Unavailable(f"this replica of stream {self._driver.stream_id} has left this node")
 
     async def _from_disk(self, work: Callable[[], Result]) -> Result:
-        """Read in a worker; the replica may leave or restart in the meantime."""
+        """Read in a worker. Raise Unavailable if the replica leaves or restarts meanwhile."""
         try:
             return await off_loop(self._worker, work)
         except OSError as error:
@@ -76,7 +76,7 @@ class ReplicaReader:
             ) from error
 
     async def _look(self, look: Callable[[Read], Result]) -> Result:
-        """Look in the page cache, and only if that does not do, on the disk."""
+        """Read from the page cache if possible, otherwise from the disk."""
         try:
             return look(from_cache)
         except NotCached:
@@ -92,7 +92,7 @@ class ReplicaReader:
         return await self._from_disk(lambda: self._store.commits_after(high_watermark, count_max))
 
     async def position_of(self, llsn: Llsn) -> Glsn:
-        """Return the position of a committed entry; raises Trimmed."""
+        """Return the position of a committed entry. Raise Trimmed if it was trimmed."""
         self._check_whole()
         commit = await self._look(lambda read: self._store.find_llsn(llsn, read))
         if commit is None:
@@ -100,8 +100,8 @@ class ReplicaReader:
         return commit.glsn + llsn - commit.llsn
 
     async def appended(self, first_llsn: Llsn) -> Frame:
-        """Return the answer to an append that is committed; raises AppendUnknown if its entries
-        were trimmed."""
+        """Return the answer to a committed append. Raise AppendUnknown if its entries were
+        trimmed."""
         try:
             first_glsn = await self.position_of(first_llsn)
         except Trimmed as error:
@@ -109,7 +109,7 @@ class ReplicaReader:
         return pb.Frame(appended=pb.Appended(first_glsn=first_glsn, first_llsn=first_llsn))
 
     async def chunk(self, first: Llsn, bytes_max: int) -> Chunk:
-        """Return batches from the one with this LLSN on, repaired if necessary."""
+        """Return batches, beginning with the one that holds this LLSN, repaired if necessary."""
         self._check_whole()
         try:
             return await self._chunk(first, bytes_max)
@@ -119,8 +119,8 @@ class ReplicaReader:
             return await self._chunk(first, bytes_max)
 
     async def before_damage(self, first: Llsn, bytes_max: int) -> Chunk | Unreadable:
-        """Return batches up to the first broken one; if they begin with that, what is lost here, as
-        far as one commit reaches."""
+        """Return batches up to the first broken one. If that is the first one, return the broken
+        range, up to the end of its commit."""
         last = self._driver.core.last_committed_llsn
         broken = (await self._repairer.examine(first, last)).broken
         while broken is not None and broken.next_llsn <= first:
@@ -138,7 +138,7 @@ class ReplicaReader:
         return await self._look(lambda read: self._store.read(first, last, bytes_max, read))
 
     async def repair_known(self, address: str) -> None:
-        """Repair what is known to be broken here, also from this address."""
+        """Repair known damage, from peers and from this address."""
         await self._repairer.repair_known([address])
 
     async def beginning(self) -> Beginning:
@@ -147,13 +147,13 @@ class ReplicaReader:
         return await self._repaired(look, self._store.first_kept, 1)
 
     async def part(self, first: Llsn, bytes_max: int) -> ReplicaPart:
-        """Return batches from this LLSN on for a copy, repaired if necessary."""
+        """Return batches for a copy, beginning at this LLSN, repaired if necessary."""
         return await self._repaired(partial(self._part, first, bytes_max), first, bytes_max)
 
     async def _repaired(
         self, look: Callable[[], Awaitable[Result]], first: Llsn, bytes_max: int
     ) -> Result:
-        """Look; if something is broken, repair it and look again."""
+        """Return the result of `look`. If data is broken, repair it and try again."""
         try:
             return await look()
         except Corrupt:
@@ -166,7 +166,7 @@ class ReplicaReader:
         return await self._look(lambda read: self._store.read_part(first, last, bytes_max, read))
 
     async def stored(self, first: Llsn, last: Llsn) -> memoryview:
-        """Return batches as they are stored, for a peer to repair its own; not repaired here."""
+        """Return batches as stored, without repairing them, for a peer that repairs its own."""
         last = min(last, self._driver.core.last_committed_llsn)
         if first > last:
             raise Unavailable(
@@ -177,7 +177,7 @@ class ReplicaReader:
         return await self._from_disk(lambda: self._store.read_stored(first, last, size))
 
     async def read(self, glsn: Glsn) -> Chunk:
-        """Return the batch with this position; the error says why there is none."""
+        """Return the batch with this position. Raise an error that says why there is none."""
         driver = self._driver
         driver.check_kept(glsn)
         high = driver.core.context.high_watermark
@@ -191,28 +191,28 @@ class ReplicaReader:
         return await self.chunk(commit.llsn + glsn - commit.glsn, 1)
 
     async def locate(self, glsn: Glsn) -> Llsn:
-        """Return the first LLSN of this stream at or after `glsn`, also if it is the next one."""
+        """Return the first LLSN of this stream at or after `glsn`, which may be the next one."""
         high = self._driver.core.context.high_watermark
-        if glsn > high + 1:  # entries below it may still come, and move that place
+        if glsn > high + 1:  # entries below it may still be committed, and change the answer
             raise Unavailable(
                 f"this replica of stream {self._driver.stream_id} knows positions up to {high} only"
             )
         return await self.first_llsn(glsn)
 
     async def find_time(self, timestamp_us: int, first_glsn: Glsn) -> Glsn:
-        """Return where the first batch at or after `first_glsn` begins that has an entry of that
+        """Return the position of the first batch at or after `first_glsn` with an entry of that
         time or later; 0 if there is none."""
         first = await self.first_llsn(first_glsn)
         llsn = await self._from_disk(lambda: self._store.find_time(timestamp_us, first))
         return await self.position_of(llsn) if llsn is not None else 0
 
     async def size(self, first_glsn: Glsn, last_glsn: Glsn) -> int:
-        """Return the bytes of the batches that begin at positions of this range."""
+        """Return the total size of the batches that begin in this range of positions."""
         first, end = await self.first_llsn(first_glsn), await self.first_llsn(last_glsn + 1)
         return await self._from_disk(lambda: self._store.size(first, end))
 
     async def first_llsn(self, glsn: Glsn) -> Llsn:
-        """Return the LLSN where a subscription from this position begins."""
+        """Return the LLSN at which a subscription from this position begins."""
         self._driver.check_kept(glsn)
         end = self._driver.core.last_committed_llsn + 1
         commit = await self.find(glsn)
@@ -222,7 +222,7 @@ class ReplicaReader:
 
 
 class StreamSubscription:
-    """Sends a stream's committed batches to one reader, in order, for as long as it wants."""
+    """Sends a stream's committed batches to one reader, in order, until it cancels."""
 
     def __init__(
         self,
@@ -273,10 +273,10 @@ class StreamSubscription:
                 except Trimmed:
                     next_llsn = await self._skip_trimmed(next_llsn)
                     continue
-                await asyncio.sleep(0)  # others have a turn between two chunks
+                await asyncio.sleep(0)  # let others run between two chunks
             else:
                 await self._connection.drain()
-                if next_llsn > self._driver.core.last_committed_llsn:  # still: that took time
+                if next_llsn > self._driver.core.last_committed_llsn:  # unchanged during the drain
                     self._report_standing()
                 await self._wake.wait()
         raise Unavailable(f"stream {self._driver.stream_id} left this node: ask another replica")
@@ -287,18 +287,18 @@ class StreamSubscription:
             try:
                 chunk = await self._reader.chunk(next_llsn, size)
             except Corrupt as error:
-                found = await self._reader.before_damage(next_llsn, size)
-                if isinstance(found, Unreadable):
-                    numbers = found.llsns if self._wanted.first_llsn else found.glsns
+                sound = await self._reader.before_damage(next_llsn, size)
+                if isinstance(sound, Unreadable):
+                    numbers = sound.llsns if self._wanted.first_llsn else sound.glsns
                     raise Corrupt(str(error), *numbers) from error
-                chunk = found
+                chunk = sound
             self._credit -= len(chunk.buffer)
             self._send(chunk)
         return chunk.last_llsn + 1
 
     async def _skip_trimmed(self, next_llsn: Llsn) -> Llsn:
-        """Return where to continue after a trim. A subscription of a replica that lagged begins
-        below the wanted position: entries that were trimmed there are skipped."""
+        """Return where to continue after a trim. On a replica that lagged, a subscription begins
+        below the wanted position; trimmed entries up to there are skipped."""
         wanted = self._wanted.first_glsn
         first = await self._reader.first_llsn(wanted) if wanted else 0
         if first <= next_llsn:
@@ -315,7 +315,7 @@ class StreamSubscription:
 
     def _report_standing(self) -> None:
         """Report the high watermark, and whether the stream is sealed. Called only when everything
-        was sent: the reader drops what follows below that watermark."""
+        was sent, because the reader then drops entries at or below that watermark."""
         high = self._driver.core.context.high_watermark
         sealed = self._driver.core.state is not ReplicaState.RUNNING
         if self._credit > 0 and (high > self._reported or sealed != self._reported_sealed):
@@ -331,7 +331,7 @@ class StreamSubscription:
 
 
 class Held(NamedTuple):
-    """A replica, and what works with it."""
+    """A replica and the objects that work on it."""
 
     driver: ReplicaDriver
     reader: ReplicaReader
@@ -348,8 +348,8 @@ class ReadRequests:
         service: Service,
         check_replica: Callable[[Connection, StreamId], Awaitable[None]],
     ) -> None:
-        """`holding` returns a replica, or raises NotFound, or Unavailable if its volume failed.
-        `check_replica` raises unless a peer has a replica of a stream."""
+        """`holding` returns a replica; it raises NotFound, or Unavailable if its volume failed.
+        `check_replica` raises unless a peer has a replica of the stream."""
         self._check_replica = check_replica
         self._holding = holding
         self._service = service
@@ -377,7 +377,7 @@ class ReadRequests:
     # ---- reads
 
     def _fetch_batches(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        held = self._holding(frame.fetch_batches.log_stream_id)  # it may leave then
+        held = self._holding(frame.fetch_batches.log_stream_id)  # now: it may leave meanwhile
         self._service.spawn(self._answer_fetch(connection, frame, held.reader))
 
     async def _answer_fetch(
@@ -396,8 +396,8 @@ class ReadRequests:
 
     def _read(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         try:
-            held = self._holding(frame.read.log_stream_id)  # as above
-        except NotFound as error:  # to a client that would say that the stream has no such position
+            held = self._holding(frame.read.log_stream_id)
+        except NotFound as error:  # a client would take it for an answer about the position
             raise Unavailable(str(error)) from None
         self._service.spawn(self._answer_read(connection, frame, held))
 
@@ -424,7 +424,7 @@ class ReadRequests:
     async def find_time(self, connection: Connection, frame: Frame, payload: memoryview) -> Frame:
         order = frame.find_time
         held = self._holding(order.log_stream_id)
-        # Before the search: the answer holds up to here.
+        # Read it before the search: the answer is valid up to here.
         high = held.driver.core.context.high_watermark
         position = await held.reader.find_time(order.timestamp_us, max(order.first_glsn, 1))
         return pb.Frame(found_time=pb.FoundTime(position=position, high_watermark=high))

@@ -1,7 +1,7 @@
-"""Repairs broken batches with the copies of peers: those that a read meets, and all in a scrub.
+"""Repairs broken batches with the copies of peers: those found by reads, and all in a scrub.
 
 Replicas of a stream store the same bytes, so a sound copy replaces the broken batch in place.
-Broken data is never served: if no peer has the batch, the reader gets the error.
+Broken data is never served: if no peer has the batch, the reader gets an error.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Repairer:
         self._one_by_one = asyncio.Lock()
 
     async def repair(self, first_llsn: Llsn, bytes_max: int) -> bool:
-        """Repair what a read from `first_llsn` on met; return False if a batch stays broken."""
+        """Repair the batches of a read that begins at `first_llsn`. Return False if one stays
+        broken."""
         last = self._driver.core.last_committed_llsn
         llsn, checked = first_llsn, 0
-        async with self._one_by_one:  # others may have met the same
+        async with self._one_by_one:  # other reads may have found the same
             while llsn <= last and (llsn <= first_llsn or checked < bytes_max):
                 examined = await self.examine(llsn, last)
                 if examined.broken is None:
@@ -57,10 +58,10 @@ class Repairer:
         )
 
     async def mend(self, broken: Broken, peers: Sequence[str]) -> bool:
-        """Replace the batch with the copy of a peer. If all said that they have none, it is lost
-        until one has: a peer that did not answer may."""
+        """Replace a batch with the copy of a peer. Return False if none has it. It counts as lost
+        only if all peers answered, because the others may have it."""
         stream_id, store = self._driver.stream_id, self._driver.store
-        lost = self._driver.ran_in >= 0  # else the peers are not known yet
+        lost = self._driver.ran_in >= 0  # otherwise the peers are not known yet
         logger.error("stream %d: LLSN %d is broken: %s", stream_id, broken.llsn, broken.reason)
         for address in peers:
             try:
@@ -81,8 +82,8 @@ class Repairer:
         return False
 
     async def repair_known(self, others: Sequence[str] = ()) -> bool:
-        """Repair what is known to be broken, from its peers and from `others`; return False if
-        something stays broken."""
+        """Repair the known broken batches, from peers and from `others`. Return False if one stays
+        broken."""
         peers = [*self._driver.peers(), *others]
         ranges = self._driver.store.broken
         return all([await self._repair_range(broken, peers) for broken in ranges])
@@ -98,7 +99,7 @@ class Repairer:
                 if examined.broken is None:
                     llsn = max(examined.next_llsn, llsn + 1)
                 elif not await self.mend(examined.broken, peers):
-                    if examined.broken.llsn != known.llsn:  # it was repaired up to there
+                    if examined.broken.llsn != known.llsn:  # everything before it was repaired
                         self._driver.store.set_sound(known.llsn)
                     return False
             self._driver.store.set_sound(known.llsn)
@@ -145,8 +146,8 @@ class Scrub:
             self._notes.not_checked(f"stream {self._driver.stream_id}: {error}")
 
     async def _find_missing(self) -> str:
-        """Look for deleted files: this process can still read them, but no later one. Return a
-        path; "" if all are there."""
+        """Return the path of a deleted file, which this process can still read, but no later one;
+        "" if none is missing."""
         store, missing = self._driver.store, list[str]()
         volume = self._disks.volume_of(store.path)
         if self._notes.scope is not None:
@@ -160,7 +161,7 @@ class Scrub:
         return missing[0] if missing and not self._driver.closed else ""
 
     async def _restore(self, missing: str) -> None:
-        """Have the replica filled again, as a whole, or another node take its place."""
+        """Wait until the whole replica is filled again, or replaced by another node."""
         driver = self._driver
 
         def is_restored() -> bool:

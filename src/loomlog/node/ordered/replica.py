@@ -1,8 +1,8 @@
-"""The driver of one replica: carries out what the pure core.ordered.replica decides.
+"""The driver of one replica: carries out the decisions of core/ordered/replica.py.
 
-The hot path runs on the event loop without awaiting: an append is checked, gets its LLSNs, and
-goes with all that arrived in the same turn into one disk write and one frame per backup. Waiting
-appends are answered when their commit comes.
+The hot path runs on the event loop without awaiting: an append is checked and gets its LLSNs. All
+appends that arrive in one iteration of the loop go into one disk write, and one frame per backup.
+Waiting appends are answered when their commit arrives.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(slots=True, eq=False)
 class IncomingCopy:
-    """A copy of a peer's entries that fills this replica, and how far it has come."""
+    """A copy of a peer's entries that is filling this replica, and its progress."""
 
     connection: Connection
     next_llsn: Llsn
@@ -63,7 +63,7 @@ class ReplicaDriver:
         self._backups = backups
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._outbox: list[memoryview] = []  # batches that arrived in this turn of the loop,
+        self._outbox: list[memoryview] = []  # batches that arrived in this loop iteration,
         self._outbox_headers: list[batch.Header] = []  # and their headers
         self._outbox_first: Llsn = 0
         self._waiting = WaitingAppends()
@@ -71,12 +71,12 @@ class ReplicaDriver:
         self._addresses: dict[NodeId, str] = {}
         self._connections: list[Connection] = []  # to the backups, while it is primary
         self.core.damaged = store.context.damaged
-        self.sealing = asyncio.Lock()  # a seal, an unseal and the start of a copy take turns
-        self._trimming = asyncio.Lock()  # a trim and a wipe take turns
+        self.sealing = asyncio.Lock()  # serializes seals, unseals and starts of copies
+        self._trimming = asyncio.Lock()  # serializes trims and wipes
         self._renewing = False
         self.ran_in = -1  # the last epoch in which it was unsealed
         self.renewals = 0  # how often its files may have changed other than by growing
-        self.when_sealed: Callable[[], Awaitable[None]] | None = None  # once it is, as a whole
+        self.when_sealed: Callable[[], Awaitable[None]] | None = None  # awaited once it is SEALED
         self.incoming: IncomingCopy | None = None  # a seal ends it
         self._watchers: dict[object, Callable[[], None]] = {}
         self.closed = False
@@ -98,9 +98,10 @@ class ReplicaDriver:
         payload: memoryview,
         refusal: LoomError | None = None,
     ) -> Llsn | None:
-        """Take a batch, unless there is a reason to refuse it; it is answered when it is committed.
-        Return None, or the first LLSN of the committed batch that this one repeats, which the
-        caller has to answer."""
+        """Append a batch, unless there is a `refusal`. The client is answered when it is committed.
+
+        If the batch repeats one that is committed already, return its first LLSN: the caller has to
+        answer. Otherwise return None."""
         header = batch.check(payload)
         self._check_epoch(frame.append.seal_epoch)
         repeated = self.producers.find(header.producer_id, header.sequence)
@@ -126,7 +127,7 @@ class ReplicaDriver:
         return None
 
     def is_new(self, frame: pb.Frame, payload: memoryview) -> bool:
-        """Return whether a conditional batch is not here yet. Raise if it cannot be taken now."""
+        """Return whether a conditional batch is new here. Raise if it cannot be appended now."""
         header = batch.check(payload)
         self._check_epoch(frame.append.seal_epoch)
         if self.producers.find(header.producer_id, header.sequence):
@@ -136,7 +137,7 @@ class ReplicaDriver:
         return True
 
     def _check_epoch(self, epoch: int) -> None:
-        """Refuse other epochs: a client must know in which epoch it appended, to resolve it."""
+        """Refuse other epochs: to resolve an append, the client must know its epoch."""
         if epoch != self.core.epoch:
             raise Sealed(
                 f"stream {self.stream_id} is {self.core.state} in epoch {self.core.epoch}, this "
@@ -149,8 +150,8 @@ class ReplicaDriver:
             connection.require("node", self.core.replicas[0] if self.core.replicas else 0)
 
     def _repeat(self, first_llsn: Llsn, connection: Connection, request_id: int) -> Llsn | None:
-        """Return where a repeated append is if it is committed; else answer this request later
-        instead of the first one."""
+        """Return the LLSN of a repeated append if it is committed. Otherwise let this request wait
+        in place of the first one."""
         if first_llsn <= self.core.last_committed_llsn:
             return first_llsn
         if self._waiting.redirect(first_llsn, connection, request_id):
@@ -158,8 +159,8 @@ class ReplicaDriver:
         raise Unavailable(f"stream {self.stream_id}: LLSN {first_llsn} waits for its seal")
 
     def resolve(self, epoch: int, producer_id: int, sequence: int) -> Llsn:
-        """Return the first LLSN of a batch that was sent in `epoch`, or 0 if it is certainly gone:
-        all commits of that epoch are here, and no more entries of it are taken."""
+        """Return the first LLSN of a batch that was sent in `epoch`; 0 if it was certainly not
+        appended: all commits of that epoch are here, and it accepts no more entries."""
         core = self.core
         if core.epoch <= epoch or core.state is ReplicaState.SEALING or core.damaged:
             raise Unavailable(
@@ -169,7 +170,7 @@ class ReplicaDriver:
         return self.producers.find_certain(producer_id, sequence)
 
     def _flush(self) -> None:
-        """Write and replicate what arrived in this turn."""
+        """Write and replicate the batches that arrived in this loop iteration."""
         if not self._outbox:
             return
         batches, self._outbox = self._outbox, []
@@ -220,7 +221,7 @@ class ReplicaDriver:
 
     def commit(self, commit: CommitContext) -> None:
         if self._renewing:
-            return  # its content is about to change, and is reported afterwards
+            return  # the contents are changing, and are reported afterwards
         outcome = self.core.commit(commit)
         if outcome is CommitOutcome.APPLIED:
             self.apply(commit)
@@ -228,7 +229,7 @@ class ReplicaDriver:
             self._on_change(self.stream_id)
 
     def apply(self, commit: CommitContext) -> None:
-        """Store a commit that the core has taken, and answer the appends that wait for it."""
+        """Store a commit that the core has applied, and answer the appends that wait for it."""
         stored = partial(self._stored, self.core.context, commit.high_watermark)
         self.store.commit(commit, stored)
         if commit.length:
@@ -242,7 +243,7 @@ class ReplicaDriver:
     ) -> None:
         if error is not None:
             self.disk_failed(f"cannot write a commit: {error}")
-        elif context is self.core.context:  # else it was wiped since
+        elif context is self.core.context:  # otherwise it was wiped since
             self.core.stored(high_watermark)
             self._on_change(self.stream_id)
 
@@ -261,7 +262,8 @@ class ReplicaDriver:
     # ---- sealing
 
     def fail(self, reason: str) -> None:
-        """Take no more after replication or the disk failed: the vmr decides what holds."""
+        """Stop accepting appends: replication or the disk failed, and the vmr decides what is
+        kept."""
         if self.core.state is not ReplicaState.RUNNING:
             return
         logger.warning("stream %d seals itself: %s", self.stream_id, reason)
@@ -269,31 +271,31 @@ class ReplicaDriver:
         self._on_change(self.stream_id)
 
     def changed(self) -> None:
-        """Report the replica soon."""
+        """Called when the replica has to be reported."""
         self._on_change(self.stream_id)
 
     def disk_failed(self, reason: str) -> None:
-        if self.store.error is not None and not self.closed:  # else its files are only closed
+        if self.store.error is not None and not self.closed:  # otherwise its files were just closed
             self.damage(reason)
 
     @property
     def has_failed(self) -> bool:
-        """Whether its disk failed, and it has not recovered since."""
+        """Whether its disk failed and it has not recovered since."""
         return self.store.error is not None and not self.closed
 
     @property
     def is_gone(self) -> bool:
-        """Whether its directory is gone, or was replaced, and was not made again since."""
+        """Whether its directory has vanished, and was not created again since."""
         return self.space.volume.lacks(self.store.path)
 
     @property
     def should_be_filled(self) -> bool:
-        """Whether a sync failed: a copy from a peer is better than what is stored."""
+        """Whether a sync failed, so that a copy from a peer is better than the stored data."""
         return isinstance(self.store.error, UnsyncedError) and bool(self.peers())
 
     def damage(self, reason: str) -> None:
-        """Mark the replica as damaged, so that the vmr has it filled from a peer: nothing more can
-        be stored here, or committed entries are lost."""
+        """Mark the replica as damaged, so that the vmr fills it from a peer: nothing more can be
+        stored here, or committed entries are lost."""
         if not self.core.damaged:
             logger.error("stream %d on node %d: %s", self.stream_id, self.core.node_id, reason)
             self.core.damage()
@@ -317,21 +319,21 @@ class ReplicaDriver:
         missed = epoch > self.core.epoch + 1
         keep = self.core.seal(epoch, last_committed_llsn)
         self.producers.cut(keep)
-        # Appends past the last commit have certainly failed; the others wait for their commits.
+        # Appends after the last commit have certainly failed; the others wait for their commits.
         error = Sealed(f"stream {self.stream_id} was sealed: append to another stream")
         self._waiting.refuse(last_committed_llsn, error)
         if missed:
             self._waiting.doubt()
         self._on_change(self.stream_id)
         self._wake_watchers()
-        if self.is_gone:  # nothing is there that could come back in an older epoch
+        if self.is_gone:  # there are no files that could reappear with an older epoch
             self.store.meta = replace(self.store.meta, epoch=epoch)
             return
-        if self.store.error is not None:  # it can drop nothing; the vmr has it filled or replaced
+        if self.store.error is not None:  # it cannot drop entries; the vmr fills or replaces it
             raise LoomError(f"stream {self.stream_id}: the disk failed: {self.store.error}")
         if self.store.last_llsn > keep and not self.core.damaged:
             await self.done(partial(self.store.truncate, keep))
-        if epoch != self.store.meta.epoch:  # only after the leftovers of the old epoch are gone
+        if epoch != self.store.meta.epoch:  # only after leftovers of the old epoch are deleted
             await self.done(lambda done: self.store.set_meta(epoch=epoch, done=done))
         logger.info(
             "stream %d is %s in epoch %d after LLSN %d",
@@ -359,10 +361,11 @@ class ReplicaDriver:
     # ---- copies from peers
 
     async def begin_copy(self, connection: Connection, order: pb.SyncStart) -> None:
-        """Drop what does not count before a copy; everything, if the copy does not continue it."""
+        """Prepare for a copy: drop uncommitted entries, or everything if the copy does not continue
+        the committed ones."""
         self.incoming = None
-        self._waiting.doubt()  # its own entries may give way to others
-        await self._get_over_errors()
+        self._waiting.doubt()  # others may replace its uncommitted entries
+        await self._recover_from_errors()
         keep = self.core.begin_synchronise(order.first_llsn)
         if keep is None:
             await self.wipe(order.first_llsn, order.prev_high_watermark, order.trimmed_glsn)
@@ -375,14 +378,15 @@ class ReplicaDriver:
         self.incoming = IncomingCopy(connection, self.core.next_llsn, high_watermark)
 
     def copied(self, headers: Sequence[batch.Header], commits: Sequence[CommitContext]) -> None:
-        """Count batches of a copy that are stored, and apply their commits."""
+        """Called when batches of a copy are stored: apply their commits."""
         for header in headers:
             self.producers.note(header.producer_id, header.sequence, header.first_llsn)
         for commit in commits:
             self.apply(self.core.synchronised(commit))
 
-    async def _get_over_errors(self) -> None:
-        """Recover from a full disk, which harmed nothing; other errors require a whole copy."""
+    async def _recover_from_errors(self) -> None:
+        """Recover from a full disk, which affects no stored data. After other errors everything has
+        to be copied."""
         error = self.store.error
         no_room = isinstance(error, OSError) and error.errno in _NO_ROOM
         if no_room and not isinstance(error, UnsyncedError):
@@ -393,19 +397,19 @@ class ReplicaDriver:
     # ---- restarts
 
     async def wipe(self, first_llsn: Llsn, high_watermark: Glsn, trimmed_glsn: Glsn) -> None:
-        """Drop everything; the next entry will be `first_llsn`."""
+        """Delete everything. The next entry will be `first_llsn`."""
         logger.warning("stream %d is wiped, to begin at LLSN %d", self.stream_id, first_llsn)
         await self._renew(partial(self.store.restart, first_llsn, high_watermark, trimmed_glsn))
         if self.is_gone:
             await self.space.volume.trust(self.store.path)
 
     async def recover(self) -> None:
-        """Continue with what is stored after a disk failure, as a restart of the node would."""
+        """Continue with the stored data after a disk failure, as after a restart of the node."""
         await self._renew(self.store.reopen)
         self.core.ask_again()
 
     async def relocate(self, work: Callable[[Finished], None], volume: Volume) -> None:
-        """Continue on another volume. The replica must be sealed, as a whole."""
+        """Continue on another volume. The replica must be SEALED."""
         await self._renew(work)
         self.space.volume = volume
 
@@ -421,7 +425,7 @@ class ReplicaDriver:
                 self._renewing = False
 
     def peers(self) -> list[str]:
-        """Return the addresses of the other replicas, as of the last time that this one ran."""
+        """Return the addresses of the other replicas when this one was last unsealed."""
         return [a for node, a in self._addresses.items() if node != self.core.node_id]
 
     # ---- trimming and the end
@@ -438,7 +442,7 @@ class ReplicaDriver:
             raise Trimmed(f"position {glsn} was trimmed: the first kept is {self.trimmed + 1}")
 
     def close(self) -> None:
-        """Stop serving: waiting appends are not answered any more, subscriptions end."""
+        """Stop serving. Waiting appends are not answered, and subscriptions end."""
         self._flush()
         self.closed = True
         self._wake_watchers()
@@ -446,7 +450,7 @@ class ReplicaDriver:
         self._waiting.clear()
 
     async def done(self, start: Callable[[Finished], None]) -> None:
-        """Wait for disk work of this replica."""
+        """Start disk work of this replica and wait for it."""
         try:
             await finish(start)
         except Exception as error:

@@ -1,7 +1,7 @@
 """Connections from this node, as a primary, to its backups: one per peer, FIFO, pipelined.
 
-There are no acknowledgements: the commit is one. When a connection is lost or a backup refuses,
-the streams replicated over it seal themselves.
+Backups send no acknowledgements: the commit serves as one. When a connection is lost or a backup
+refuses, the streams replicated over it seal themselves.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Backups:
     """All peers that this node replicates to."""
 
     def __init__(self, codec: Codec, on_failure: OnFailure, on_pause: OnPause) -> None:
-        """`on_pause` is called when a backup is nearly full; without a reason: not any more."""
+        """`on_pause` is called when a backup is nearly full, and with "" when it has room again."""
         self._on_failure = on_failure
         self._on_pause = on_pause
         self._links = Links(codec, self)
-        self._streams: dict[str, set[StreamId]] = {}  # that run over the connection
+        self._streams: dict[str, set[StreamId]] = {}  # the streams replicated to each address
 
     async def open(
         self, stream_id: StreamId, epoch: int, next_llsn: Llsn, backups: Sequence[pb.Replica]
     ) -> list[Connection]:
-        """Return connections to all backups, which agree to take the stream's entries from
-        `next_llsn` on."""
+        """Return connections to all backups, after they have agreed to accept the stream's entries
+        from `next_llsn` on."""
         connections = []
         for backup in backups:
             address = backup.address
@@ -43,7 +43,7 @@ class Backups:
             try:
                 await connection.request(pb.Frame(open_replication=question))
             except Timeout as error:
-                connection.abort(error)  # it may be dead without our knowing: make a new one
+                connection.abort(error)  # it may be dead: the next attempt makes a new one
                 raise
             self._streams.setdefault(address, set()).add(stream_id)
             connections.append(connection)

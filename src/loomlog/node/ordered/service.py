@@ -1,5 +1,5 @@
-"""`ordered` on a storage node: its replicas of log streams, appends to them, and the orders of the
-metadata repository. Reads are in reader.py.
+"""`ordered` on a storage node: its replicas of log streams, appends, and the orders of the metadata
+repository. Reads are in reader.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from loomlog.wire.translate import commit_to_wire, commits_from_wire, pack_repor
 
 logger = logging.getLogger(__name__)
 
-_REPAIR: Final = Backoff(1.0, 60.0)  # between attempts at batches that no peer could repair
+_REPAIR: Final = Backoff(1.0, 60.0)  # for batches that no peer could repair
 
 
 class OrderedService(NodeProtocol):
@@ -56,12 +56,12 @@ class OrderedService(NodeProtocol):
         self._codec = context.codec
         self._link = context.link
         self._backups = Backups(context.codec, self._replication_failed, self._backup_paused)
-        self._copies: dict[tuple[StreamId, str], OutgoingCopy] = {}  # to an address
+        self._copies: dict[tuple[StreamId, str], OutgoingCopy] = {}  # by stream and address
         self._recoveries: set[asyncio.Task[None]] = set()
         self._timers = Timers()  # by volume: for replicas that could not be opened
-        self._coming_and_going = asyncio.Lock()  # an order to remove waits for the one to add
-        self._unreported: dict[StreamId, None] = {}  # an ordered set of those that changed
-        self._packs_reports = False  # the metadata repository reads them
+        self._coming_and_going = asyncio.Lock()  # serializes additions and removals of replicas
+        self._unreported: dict[StreamId, None] = {}  # an ordered set of changed replicas
+        self._packs_reports = False  # the metadata repository accepts packed reports
         self.held: dict[StreamId, Held] = {}
         self._reads = ReadRequests(self.holding, context.requests, self.check_replica)
         self._stores = StreamStores(context.disks)
@@ -88,8 +88,8 @@ class OrderedService(NodeProtocol):
         self._reads.connection_closed(connection)
 
     def begin_stop(self) -> None:
-        """Close the connections to backups: a peer that goes away at the same time is then no
-        failure."""
+        """Close the connections to backups, so that a peer that stops at the same time does not
+        count as a failure."""
         self._backups.close()
 
     async def stop(self) -> None:
@@ -115,8 +115,8 @@ class OrderedService(NodeProtocol):
         return held
 
     def stamped(self, stream_id: StreamId, stamp: int) -> Held:
-        """Return the replica, for a request that may take entries away: only if it names the
-        creation stamp that is stored with them."""
+        """Return the replica for a request that may delete entries. Raise Conflict unless it names
+        the creation stamp that is stored with them."""
         held = self.holding(stream_id)
         stored = held.driver.store.meta.stamp
         if stamp != stored:
@@ -141,7 +141,7 @@ class OrderedService(NodeProtocol):
         return driver.stream_id
 
     async def _let_go(self, stream_id: StreamId) -> None:
-        """Stop serving a replica that leaves."""
+        """Stop serving a replica that is removed from this node."""
         await self._mover.end(self.held[stream_id].driver)
         self.held.pop(stream_id).driver.close()
         for copy in self._copies_of(stream_id):
@@ -153,7 +153,7 @@ class OrderedService(NodeProtocol):
 
     def _replication_failed(self, stream_id: StreamId, reason: str) -> None:
         held = self.held.get(stream_id)
-        if held is not None and held.driver.core.is_primary:  # else it is about an earlier epoch
+        if held is not None and held.driver.core.is_primary:  # otherwise it is from an old epoch
             held.driver.fail(f"replication failed: {reason}")
 
     def _backup_paused(self, stream_id: StreamId, backup: Connection, reason: str) -> None:
@@ -194,8 +194,8 @@ class OrderedService(NodeProtocol):
         recovery.add_done_callback(self._recoveries.discard)
 
     async def _recover(self, driver: ReplicaDriver) -> None:
-        """Continue with what is stored, now that the disk works again. If the disks of all replicas
-        failed, no peer fills it, and all that was acknowledged was synced before."""
+        """Recover a replica from the stored data, now that the disk works again. If a sync failed,
+        a peer may fill it first; if none does, all acknowledged entries were synced before."""
         if driver.should_be_filled:
             await asyncio.sleep(limits.FILLED_S)
         async with driver.sealing:
@@ -219,10 +219,10 @@ class OrderedService(NodeProtocol):
     def registered(self, answer: pb.Registered) -> None:
         self._packs_reports = answer.reads_packed
         for stream_id in self.held:
-            self._changed(stream_id)  # what changed while the node registered
+            self._changed(stream_id)  # it may have changed while the node registered
 
     def _changed(self, stream_id: StreamId) -> None:
-        """Report the replica soon."""
+        """Called when a replica has to be reported."""
         self._unreported[stream_id] = None
         self._link.report_soon(self.report)
 
@@ -333,8 +333,8 @@ class OrderedService(NodeProtocol):
         return pb.Frame(done=pb.Done())
 
     async def check_replica(self, connection: Connection, stream_id: StreamId) -> None:
-        """Raise Unauthorized unless the peer is a node with a replica of the stream; anybody is,
-        without TLS. Unavailable: the metadata repository cannot be asked."""
+        """Raise Unauthorized unless the peer is a node with a replica of the stream, Unavailable if
+        the metadata repository cannot be asked. Without TLS, nothing is checked."""
         if connection.is_encrypted:
             node = connection.principal.number
             question = pb.CheckReplica(log_stream_id=stream_id, storage_node_id=node)
@@ -414,7 +414,7 @@ class OrderedService(NodeProtocol):
         return pb.Frame(done=pb.Done())
 
     async def _repair(self, stream_id: StreamId, epoch: int) -> None:
-        """Repair what is known to be broken, now that the peers are known; a peer may be away."""
+        """Repair known damage, now that the peers are known. Retry, because a peer may be down."""
 
         async def attempt() -> bool | None:
             held = self.held.get(stream_id)
@@ -442,7 +442,7 @@ class OrderedService(NodeProtocol):
             try:
                 await self._stores.delete(held.driver.store)
             except LoomError:
-                self.held[order.log_stream_id] = held  # the order is going to be repeated
+                self.held[order.log_stream_id] = held  # the order will be repeated
                 raise
             logger.info("stream %d left this node", order.log_stream_id)
         return pb.Frame(done=pb.Done())
@@ -454,7 +454,7 @@ class OrderedService(NodeProtocol):
         return pb.Frame(done=pb.Done())
 
     def _check_birth(self, store: StreamStore, birth: int) -> None:
-        """Refuse to remove a replica that another attempt made."""
+        """Refuse to remove a replica that another attempt created."""
         if birth and birth != store.meta.birth:
             raise Conflict(
                 f"node {self._node_id} keeps stream {store.meta.stream_id}: its replica has birth "
@@ -477,7 +477,7 @@ class OrderedService(NodeProtocol):
         copy.throttle.bytes_per_s = order.bytes_per_s
         await copy.settled(limits.COPY_ANSWER_S)
         if copy.done and self._copies.get(key) is copy:
-            del self._copies[key]  # reported; another request starts it again
+            del self._copies[key]  # its end is reported; another request starts a new copy
         return pb.Frame(synchronise_response=copy.progress())
 
     async def _list_commits(

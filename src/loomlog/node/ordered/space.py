@@ -1,7 +1,7 @@
 """The space for appends to a replica: on its own volume and, on a primary, on those of its backups.
 
-When a volume is nearly full no new append begins. What is under way is still taken: there is a
-reserve for it.
+When a volume is nearly full, new appends are refused. Appends that have begun are still accepted,
+and use the volume's reserve.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loomlog.wire.link import Connection
 
 
 class StreamSpace:
-    """Whether appends to one replica may begin."""
+    """Decides whether appends to one replica are accepted."""
 
     def __init__(
         self, stream_id: StreamId, node_id: NodeId, volume: Volume, on_full: Callable[[], None]
@@ -25,21 +25,21 @@ class StreamSpace:
         self._stream_id = stream_id
         self._node_id = node_id
         self._on_full = on_full
-        self._has_refused = False  # an append
-        self._primary: Connection | None = None  # that asked to replicate, while it is backup
+        self._has_refused = False  # an append was refused
+        self._primary: Connection | None = None  # the connection of its primary, on a backup
         self.volume = volume
-        self.full_backups: dict[Connection, str] = {}  # why no append may begin
+        self.full_backups: dict[Connection, str] = {}  # and the reasons to refuse appends
 
     @property
     def lacking(self) -> str:
-        """The reason why no append may begin; "" if they may."""
+        """The reason to refuse appends; "" if there is room."""
         if self.volume.nearly_full:
             return f"node {self._node_id}: {self.volume.condition}"
         return next(iter(self.full_backups.values()), "")
 
     @property
     def refuses(self) -> str:
-        """The reason why appends are refused; "" if none was tried, or there is room again."""
+        """The reason why appends are refused; "" if none was refused, or there is room again."""
         self._has_refused = self._has_refused and bool(self.lacking)
         return self.lacking if self._has_refused else ""
 
@@ -53,13 +53,13 @@ class StreamSpace:
     # ---- on a backup
 
     def serve_primary(self, connection: Connection) -> None:
-        """Tell this primary from now on when no append may begin."""
+        """Notify this primary from now on when there is no room for appends."""
         self._primary = connection
         if self.volume.nearly_full:
             self.volume_changed()
 
     def volume_changed(self) -> None:
-        """Called when the volume is nearly full, or not any more."""
+        """Called when the volume becomes nearly full, or has room again."""
         if self._primary is not None and not self._primary.closed:
             reason = self.lacking if self.volume.nearly_full else ""
             paused = pb.ReplicationPaused(log_stream_id=self._stream_id, reason=reason)
@@ -68,7 +68,7 @@ class StreamSpace:
     # ---- on a primary
 
     def backup_paused(self, connection: Connection, reason: str) -> None:
-        """Called when a backup is nearly full, or not any more."""
+        """Called when a backup becomes nearly full, or has room again (reason "")."""
         self.full_backups.pop(connection, None)
         if reason:
             self.full_backups[connection] = reason

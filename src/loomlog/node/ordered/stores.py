@@ -1,7 +1,7 @@
-"""The stores of a node's log streams: found at the start, made, removed, opened again.
+"""The stores of a node's log streams: found at the start, created, removed, opened again.
 
-Each volume has one journal, which all streams on it share. A replica that cannot be opened keeps
-nothing else from being served.
+Each volume has one journal, which all streams on it share. A replica that cannot be opened does not
+prevent others from being served.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamStores:
-    """Opens what is on the disks when it is made; that blocks."""
+    """The stores of all replicas on this node. The constructor opens them, which blocks."""
 
     def __init__(self, disks: Disks) -> None:
         self._disks = disks
@@ -50,8 +50,8 @@ class StreamStores:
 
     @property
     def conditions(self) -> list[Condition]:
-        """Return what operators should know of replicas that are damaged or not served."""
-        found = [
+        """The conditions of replicas that are damaged or not served."""
+        damage = [
             Condition(kind, text, stream=store.meta.stream_id)
             for store in self.open.values()
             for kind, text in (
@@ -60,16 +60,16 @@ class StreamStores:
             )
             if text
         ]
-        return [*self._paths.found.conditions, *found]
+        return [*self._paths.found.conditions, *damage]
 
     def unserved(self, held: Collection[StreamId]) -> set[StreamId]:
-        """Return the streams with data here that are not among those `held`, but may be later."""
+        """Return the streams with data here that are not `held` now, but may be later."""
         with_data = set(self._paths.streams).difference(held, self._changing)
         return with_data | self._paths.found.unserved
 
     @property
     def highest_ids(self) -> tuple[LogId, StreamId]:
-        """The highest numbers of a log and of a log stream that were found here."""
+        """The highest log id and stream id that were found here."""
         found, metas = self._paths.found, [store.meta for store in self.open.values()]
         return (
             max([found.highest_log_id, *(meta.log_id for meta in metas)]),
@@ -85,13 +85,13 @@ class StreamStores:
                 self._unopened[stream_id] = path
             else:
                 self._paths.is_damaged(stream_id, f"it cannot be opened ({error})")
-        except Exception as error:  # whatever its damaged files bring about
+        except Exception as error:  # damaged files may cause any error
             self._paths.is_damaged(stream_id, f"it cannot be opened ({error})")
         else:
             self._add(store)
 
     def why_unopened(self, stream_id: StreamId) -> str:
-        """Return why a replica could not be opened, if it may be later; "" otherwise."""
+        """Return why a replica could not be opened, if it may be possible later; "" otherwise."""
         path = self._unopened.get(stream_id)
         if path is None:
             return ""
@@ -119,7 +119,7 @@ class StreamStores:
         def open_store() -> None:
             try:
                 stores.append(StreamStore.open(files, path, journal, settings))
-            except Exception as error:  # not raised: the journal would take its volume for failed
+            except Exception as error:  # raising it would make the journal's volume fail
                 errors.append(error)
 
         await self._in_order(journal, open_store)
@@ -136,7 +136,7 @@ class StreamStores:
     async def create(
         self, log_id: LogId, stream_id: StreamId, stamp: int, birth: int
     ) -> StreamStore:
-        """Make a new, empty replica. A damaged one of the same stream is set aside."""
+        """Create an empty replica. A damaged one of the same stream is set aside."""
         path = self._paths.place(stream_id, self._stored_bytes, self._disks.usable_paths())
         damaged = self._paths.found.damaged_of(stream_id)
         aside: dict[str, str] = {}
@@ -147,7 +147,7 @@ class StreamStores:
         def create() -> None:
             files = self._disks.files
             for old in damaged:
-                with suppress(OSError):  # its disk may be damaged, too, and this one on another
+                with suppress(OSError):  # it may be on another disk, which may fail
                     aside[old] = set_aside(files, old)
             made.append(StreamStore.create(files, path, meta, journal, self._settings))
 
@@ -166,7 +166,8 @@ class StreamStores:
         return made[0]
 
     def place_elsewhere(self, store: StreamStore) -> str:
-        """Return a path for a replica on another volume of this node; raises Unavailable."""
+        """Return a path for a replica on another volume of this node. Raise Unavailable if there is
+        none."""
         own = store.path.rpartition("/")[0]
         paths = [path for path in self._disks.usable_paths() if path != own]
         if not paths:
@@ -178,7 +179,7 @@ class StreamStores:
         return store.stored_bytes if store else 0
 
     async def copy_early(self, store: StreamStore, path: str) -> set[str]:
-        """Copy what does not change any more, while the replica is in use; return the names."""
+        """Copy files that no longer change, while the replica is in use. Return their names."""
         self._mover = self._mover or self._disks.worker()
         copied: set[str] = set()
         for name in store.finished_files:
@@ -188,12 +189,12 @@ class StreamStores:
         return copied
 
     def drop_copy(self, path: str) -> None:
-        """Remove what is left of a copy that was not finished."""
+        """Remove an incomplete copy, if there is one."""
         if self._mover is not None:
             self._mover.run([partial(drop_copy, self._disks.files, path)], lambda error: None)
 
     def relocate(self, store: StreamStore, path: str, early: set[str], done: Finished) -> None:
-        """Let a replica that is not written to continue at a path on another volume."""
+        """Move a replica to a path on another volume. Nothing may be written to it."""
         old = store.path
 
         def moved(error: BaseException | None) -> None:
@@ -208,8 +209,8 @@ class StreamStores:
         store.relocate(path, self._journal(path), early, watch, moved)
 
     async def delete(self, store: StreamStore) -> None:
-        """Remove a replica's files, after what is under way for it; a power loss does not bring
-        them back."""
+        """Remove a replica's files, when its background work has finished. They do not reappear
+        after a power loss."""
 
         def delete() -> None:
             self._disks.volume_of(store.path).forget(store.path)
@@ -221,7 +222,7 @@ class StreamStores:
             await self._in_order(self._journal(store.path), delete)
         finally:
             self._changing.discard(store.meta.stream_id)
-        store.abandon()  # not closed: the journal may be syncing what was written to it
+        store.abandon()  # not closed, because the journal may still sync its files
         self.open.pop(store.meta.stream_id, None)
         self._paths.forget(store.meta.stream_id)
 
@@ -250,7 +251,7 @@ class StreamStores:
         return self._journals[volume.path]
 
     async def _in_order(self, journal: Journal, step: Callable[[], None]) -> None:
-        """Run blocking work in the journal, behind all that was asked of it before."""
+        """Run blocking work in the journal, after everything that was requested before."""
         try:
             await finish(lambda done: journal.call(Channel("replica"), [step], done))
         except OSError as error:
@@ -259,7 +260,7 @@ class StreamStores:
 
 
 def _describe(store: StreamStore) -> str:
-    """Return what is damaged in a replica; "" if nothing is known to be."""
+    """Return a text about the damage of a replica; "" if none is known."""
     stream_id, context = store.meta.stream_id, store.context
     if store.lacks_commits:
         return (
@@ -284,7 +285,7 @@ def _describe(store: StreamStore) -> str:
 
 
 def _describe_lost(store: StreamStore) -> str:
-    """Return what is damaged in all replicas; "" if nothing is known to be."""
+    """Return a text about entries that are damaged on all replicas; "" if none are known."""
     lost = [each for each in store.broken if each.lost]
     return f"{_place(store, lost)} cannot be read, and no replica has them whole" if lost else ""
 

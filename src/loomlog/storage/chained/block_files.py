@@ -1,7 +1,7 @@
-"""Large blocks of chains, in files next to the table (batch_files.py): which, and their contents.
+"""Large blocks of chains, in files next to the table (batch_files.py).
 
-Each replica fills one file after the other. A file goes as a whole, when everything in it was
-trimmed: so the highest position in it is kept, by a row of the table.
+Each replica fills one file after the other. A file is removed when everything in it is trimmed;
+therefore a row of the table records the highest position in it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from loomlog.storage.batch_files import BatchFiles
 from loomlog.storage.files import File, Files
 from loomlog.types import Glsn
 
-LARGE_BYTES: Final = 32 * KIB  # smaller ones are not worth a second sync
-FILE_BYTES: Final = 64 * MIB  # then the next one begins: about what a trim gives back at a time
-FILES_MAX: Final = 4  # that a commit syncs; what else is large goes to rows, as what is small
+LARGE_BYTES: Final = 32 * KIB  # smaller blocks are not worth a second sync
+FILE_BYTES: Final = 64 * MIB  # then the next file begins; a trim frees space in units of this
+FILES_MAX: Final = 4  # synced by one commit; further large blocks go to rows, like small ones
 
 
 class FilePlace(NamedTuple):
@@ -37,22 +37,22 @@ class FilePlace(NamedTuple):
 class Content(NamedTuple):
     """The contents of a file."""
 
-    highest: Glsn = 0  # position of any block
+    highest: Glsn = 0  # the highest position of its blocks
     size: int = 0
 
 
-Contents: TypeAlias = dict[Replica, dict[int, Content]]  # by the number of the file
+Contents: TypeAlias = dict[Replica, dict[int, Content]]  # by file number
 
 
 class BlockFiles:
     """The files of one table. One thread adds blocks, another removes files, any may read."""
 
     def __init__(self, files: Files, path: str, contents: Contents) -> None:
-        """`contents`: as rows say. Other files are removed. To make one blocks, as all here."""
+        """`contents` comes from the rows of the table. All other files are removed. Blocking."""
         self._files = BatchFiles(files, path)
-        self._lock = Lock()  # of all that changes
+        self._lock = Lock()  # protects all mutable state
         self._contents = contents
-        # Files that are, or were, appended to. Numbers are not reused: a reader may still use them.
+        # The current file of each replica. Numbers are not reused: readers may still use old files.
         self._current = {replica: max(files) for replica, files in contents.items() if files}
         self._changed: dict[tuple[Replica, int], Content] = {}  # since the last flush
         self._files.remove_others(
@@ -73,7 +73,7 @@ class BlockFiles:
     # ---- adding
 
     def takes(self, replica: Replica) -> bool:
-        """Return whether a large block is for a file: a commit syncs only a few."""
+        """Return whether a large block goes to a file: a commit syncs only a few files."""
         changed = self._changed
         return len(changed) < FILES_MAX or (replica, self._current.get(replica)) in changed
 
@@ -97,7 +97,7 @@ class BlockFiles:
         return number
 
     def flush(self, *, sync: bool) -> dict[tuple[Replica, int], Content]:
-        """Write what was added. What rows have to say now."""
+        """Write the queued blocks. Return the changed contents, to be recorded in rows."""
         with self._lock:
             self._files.flush(sync=sync)
             changed, self._changed = self._changed, {}
@@ -106,13 +106,13 @@ class BlockFiles:
     # ---- reading
 
     def open(self, replica: Replica, number: int) -> File:
-        """Raise FileNotFoundError if everything in it was trimmed."""
+        """Open a file for reading. Raise FileNotFoundError if everything in it was trimmed."""
         return self._files.open(_folder(replica), number)
 
     # ---- removing
 
     def remove(self, replica: Replica, position: Glsn) -> list[int]:
-        """Remove the files that end at or below a position; return their numbers."""
+        """Remove the files that end at or below a position. Return their numbers."""
         with self._lock:
             files = self._contents.get(replica, {})
             gone = [number for number in files if files[number].highest <= position]
@@ -122,7 +122,7 @@ class BlockFiles:
             if not files and self._contents.pop(replica, None) is not None:
                 self._files.remove_folder(_folder(replica))
             if position >= POSITION_MAX:
-                self._current.pop(replica, None)  # it was removed itself
+                self._current.pop(replica, None)  # the replica itself was removed
         return gone
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ def read(file: File, place: FilePlace) -> bytearray:
 def needless(
     contents: Contents, standings: Mapping[Replica, Standing]
 ) -> Iterator[tuple[Replica, int]]:
-    """Yield the files that should have been removed before the process ended."""
+    """Yield the files that an earlier process should have removed."""
     for replica, files in contents.items():
         standing = standings.get(replica)
         for number, content in files.items():
@@ -149,5 +149,5 @@ def needless(
 
 
 def _folder(replica: Replica) -> int:
-    """Return a number that no other replica of the node has."""
+    """Return a number that is unique among the replicas of the node."""
     return replica.log_id << 96 | replica.chain << 64 | replica.birth

@@ -1,7 +1,7 @@
-"""The port to where the blocks of chains are kept, in any order and with holes; and blocks in
-memory, for those that are not committed yet.
+"""The port to the storage of chains, which accepts blocks in any order and with holes; and blocks
+in memory, for those that are not committed yet.
 
-Calls block: they run in a worker. Reads may run during a commit, in another thread.
+Calls block, and run in a worker. Reads may run during a commit, in another thread.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class TrimmedMeanwhileError(Exception):
 
 
 class StoredReplica(Blocks, Protocol):
-    """A replica as of one commit. Loading a block may raise TrimmedMeanwhileError."""
+    """The state of a replica after some commit. `load` may raise TrimmedMeanwhileError."""
 
     @property
     def standing(self) -> Standing | None:
-        """Return the standing of a replica; None if it is not here."""
+        """The standing of the replica; None if it does not exist."""
 
 
 class BlockTable(Protocol):
@@ -34,11 +34,11 @@ class BlockTable(Protocol):
         """Return the stored replicas, in order."""
 
     def look(self, replica: Replica) -> StoredReplica:
-        """Return a snapshot as of the last commit, for one look-up."""
+        """Return a snapshot of the last commit, for one look-up."""
 
     def commit(self, changes: Sequence[tuple[Replica, Change]], *, sync: bool) -> None:
-        """Apply all changes atomically, in order; with `sync` they survive a power loss once this
-        returns. No reader sees a change earlier."""
+        """Apply all changes atomically, in order. With `sync`, they survive a power loss once this
+        returns. Readers do not see them earlier."""
 
     def get_ready(self) -> None:
         """Prepare the next commit in advance. Does not block."""
@@ -47,28 +47,28 @@ class BlockTable(Protocol):
         """Return the approximate space used on disk."""
 
     def bytes_in_files(self, replica: Replica) -> int:
-        """Return how much of that are blocks of the replica in files of their own."""
+        """Return the space of the replica's blocks in files (not in the table)."""
 
     def reclaim(self, replica: Replica, position: Glsn) -> None:
-        """Free the space of what was deleted up to this position. May take long; in a worker of
-        its own, while everything else continues."""
+        """Free the space of deleted blocks up to this position. May take long, so it runs in a
+        worker of its own while everything else continues."""
 
     def interrupt(self) -> None:
-        """Give up a `reclaim` that is under way: the table is about to be closed."""
+        """Abort a running `reclaim`: the table is about to be closed."""
 
     def close(self) -> None: ...
 
 
 class MemoryBlocks:
-    """Blocks by their last position: they do not overlap, so that is their order, too."""
+    """Blocks sorted by their last position. They do not overlap, so that is also their order."""
 
     def __init__(self) -> None:
         self.lasts: list[Glsn] = []
         self.by_last: dict[Glsn, Block] = {}
 
     def find(self, position: Glsn) -> Extent | None:
-        found = self.scan(position, 1)
-        return found[0] if found else None
+        extents = self.scan(position, 1)
+        return extents[0] if extents else None
 
     def find_before(self, position: Glsn) -> Extent | None:
         index = bisect_left(self.lasts, position)

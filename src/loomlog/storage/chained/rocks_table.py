@@ -1,23 +1,23 @@
 """A BlockTable in RocksDB: positions of chains come in any order, and holes matter.
 
     block:     "B" replica last(8) count(4)  →  batch, then version(1) producer(8) sequence(8)
-    extent:    "E" replica last(8) count(4)  →  latest timestamp(8, signed) size(4), then the first
-                                                positions(8 each) of acknowledged blocks that its
-                                                writer told with it: to walk over blocks, find old
-                                                ones or measure them, no batch is read
+    extent:    "E" replica last(8) count(4)  →  latest timestamp(8, signed) size(4), then the
+                                                addresses(8 each) that it reports as acknowledged.
+                                                So no batch is read to list or measure blocks, or
+                                                to find old ones
     standing:  "S" replica                   →  version(1) epoch(8) trimmed(8) written(8)
     file:      "F" replica number(8)         →  version(1) highest(8) size(8): see block_files.py
     replica:   log(4) chain(4) birth(8)
     a large block, of version 6, has instead of its batch: number(8) offset(8) size(4) crc(4)
 
-All numbers are big-endian and unsigned, so keys are in the order of positions. A block is kept by
-its LAST position: the first key at or behind a position is then the block that covers it or comes
-next, its extent is in the key, and to trim is to delete one range, without a look at any value.
+All numbers are big-endian and unsigned, so keys are sorted by position. The key of a block has its
+LAST position: so the first key at or after a position is the block that covers it or the next one,
+the extent is in the key, and a trim deletes one range without reading any value.
 
-Batches have checksums of their own, RocksDB one for each of its blocks and log records. Batches of
-4 KiB and more go to blob files, which compactions leave alone; large ones to files of our own,
-which are synced before the rows that name them are written. What a killed process wrote without a
-sync is made durable when RocksDB opens, before anybody sees it.
+Batches have checksums of their own; RocksDB adds one to each of its blocks and log records. Batches
+of 4 KiB and more go to blob files, which compactions do not rewrite. Large ones go to files of our
+own, which are synced before the rows that refer to them are written. Unsynced writes of a killed
+process become durable when RocksDB opens, before they can be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Final
 from rocksdict import WriteBatch
 
 from loomlog.core.chained.chain import FOREVER_US, Block, Extent, Replica
-from loomlog.core.chained.replica import Change, Gone, Put, Standing, Tell
+from loomlog.core.chained.replica import Change, Gone, Put, SetAcknowledged, Standing
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.limits import POSITION_MAX
 from loomlog.storage import rocks, salvage
@@ -47,7 +47,7 @@ VERSION_IN_FILE: Final = 6  # of a block
 
 _REPLICA: Final = Struct(">cIIQ")
 _PLACE: Final = Struct(">QI")
-_KEY: Final = Struct(">cIIQQI")  # both of them
+_KEY: Final = Struct(">cIIQQI")  # prefix and place
 _BLOCK: Final = Struct(">BQQ")
 _PLACE_IN_FILE: Final = Struct(">QQII")
 _ABOUT: Final = Struct(">qI")
@@ -74,7 +74,7 @@ def _prefix(kind: bytes, replica: Replica) -> bytes:
 
 
 class RocksReplica:
-    """A replica as of one commit: a trim does not take away what was just found."""
+    """The state of a replica after some commit: a trim does not remove what was just found."""
 
     def __init__(self, cursor: rocks.Cursor, replica: Replica, files: BlockFiles) -> None:
         self._cursor = cursor
@@ -89,8 +89,8 @@ class RocksReplica:
         return None if value is None else _unpack_standing(value)
 
     def find(self, position: Glsn) -> Extent | None:
-        found = self.scan(position, 1)
-        return found[0] if found else None
+        extents = self.scan(position, 1)
+        return extents[0] if extents else None
 
     def find_before(self, position: Glsn) -> Extent | None:
         return self._before(self._key(position))
@@ -129,11 +129,11 @@ class RocksReplica:
 
     def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
         value = self._about(extent)
-        return unpack_from(f">{_told(value)}Q", value, _ABOUT.size)
+        return unpack_from(f">{_address_count(value)}Q", value, _ABOUT.size)
 
     def _about(self, extent: Extent) -> bytes:
         value = self._cursor.get(self._prefix + _PLACE.pack(extent.last, extent.count))
-        if value is None or len(value) != _ABOUT.size + _told(value) * _POSITION_BYTES:
+        if value is None or len(value) != _ABOUT.size + _address_count(value) * _POSITION_BYTES:
             raise Corrupt(f"the block at {extent.first} has no time: check the disk")
         return value
 
@@ -159,7 +159,7 @@ class RocksReplica:
 
 
 class RocksTable:
-    """Opening and closing block."""
+    """The chains of one volume. Opening and closing block."""
 
     def __init__(self, path: str, node_id: NodeId) -> None:
         rocks.prepare(path)
@@ -167,16 +167,16 @@ class RocksTable:
         self._node_id = node_id
         with closed_on_failure(self._db):
             self._files = self._open_files(path)
-        self._committing = Lock()  # nobody looks while what was written is not synced yet
-        self._batch: WriteBatch | None = None  # for the next commit: to make it takes longest
+        self._committing = Lock()  # held until a commit is synced; readers wait for it
+        self._batch: WriteBatch | None = None  # for the next commit: creating it takes longest
 
     def replicas(self) -> dict[Replica, Standing]:
-        found = {}
+        standings = {}
         for key, value in rocks.Cursor(self._db).rows(_STANDINGS):
             _, log_id, chain, birth = _REPLICA.unpack(key)
             replica = Replica(self._node_id, log_id, chain, birth)
-            found[replica] = _unpack_standing(value)
-        return found
+            standings[replica] = _unpack_standing(value)
+        return standings
 
     def _open_files(self, path: str) -> BlockFiles:
         contents: Contents = {}
@@ -235,7 +235,7 @@ class RocksTable:
             self._db.compact_range(prefix, prefix + _PLACE.pack(position, 0))
 
     def _forget_files(self, replica: Replica, numbers: Sequence[int]) -> None:
-        """Forget files; if a power loss undoes that, the next start repeats it."""
+        """Delete the rows of files. If a power loss undoes that, the next start repeats it."""
         batch = WriteBatch(raw_mode=True)
         for number in numbers:
             batch.delete(_file_key(replica, number))
@@ -246,14 +246,14 @@ class RocksTable:
 
     def close(self) -> None:
         self._files.close()
-        with suppress(Exception):  # what it cannot flush any more is in its log
+        with suppress(Exception):  # what it fails to flush is in its log
             self._db.close()
 
 
 def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, version: int) -> None:
     _, log_id, chain, birth = replica
     key = _KEY.pack(_BLOCKS, log_id, chain, birth, block.last, block.count)
-    # The batch comes first: copies of what is not aligned are slow.
+    # The batch comes first, because unaligned copies are slow.
     written_by = _BLOCK.pack(version, block.producer_id, block.sequence)
     batch.put(key, b"".join((content, written_by)))
     about = _about(block.latest_us, len(block.batch), block.acknowledged)
@@ -264,8 +264,7 @@ def _about(latest_us: int, size: int, acknowledged: tuple[Glsn, ...]) -> bytes:
     return pack(f">qI{len(acknowledged)}Q", latest_us, size, *acknowledged)
 
 
-def _told(about: bytes) -> int:
-    """Return how many addresses were told with a block."""
+def _address_count(about: bytes) -> int:
     return max(0, len(about) - _ABOUT.size) // _POSITION_BYTES
 
 
@@ -273,9 +272,9 @@ def _file_key(replica: Replica, number: int) -> bytes:
     return _FILE_KEY.pack(_FILES, replica.log_id, replica.chain, replica.birth, number)
 
 
-def _change(batch: WriteBatch, replica: Replica, change: Tell | Standing | Gone) -> None:
+def _change(batch: WriteBatch, replica: Replica, change: SetAcknowledged | Standing | Gone) -> None:
     match change:
-        case Tell(extent, latest_us, size, acknowledged):
+        case SetAcknowledged(extent, latest_us, size, acknowledged):
             key = _prefix(_EXTENTS, replica) + _PLACE.pack(extent.last, extent.count)
             batch.put(key, _about(latest_us, size, acknowledged))
         case Standing():
@@ -288,7 +287,7 @@ def _change(batch: WriteBatch, replica: Replica, change: Tell | Standing | Gone)
 
 
 def _delete_below(batch: WriteBatch, replica: Replica, position: Glsn) -> None:
-    """Delete the blocks that end before a position."""
+    """Delete the blocks that end below a position."""
     for kind in (_BLOCKS, _EXTENTS):
         prefix = _prefix(kind, replica)
         batch.delete_range(prefix, prefix + _PLACE.pack(position, 0))
@@ -309,17 +308,17 @@ def _check_version(version: int) -> None:
         )
 
 
-# ---- what is left of a damaged one
+# ---- salvaging a damaged table
 
 
 def salvage_table(files: Files, path: str) -> str:
-    """Salvage the table at `path`; return where the damaged one is now. Blocking."""
+    """Salvage the table at `path`. Return the new path of the damaged one. Blocking."""
     return salvage.salvage(files, path, rocks.options, put_in_order)
 
 
 def put_in_order(database: salvage.Database) -> None:
-    """Make the rows that follow from blocks: extents, files, and that there is a replica. Blocks
-    never change, so what is left of them is true."""
+    """Write the rows that follow from blocks: their extents, files and replicas. Blocks never
+    change, so those that are left are valid."""
     db, batch = database.main, WriteBatch(raw_mode=True)
     look = rocks.Cursor(db)
     replicas: set[bytes] = set()

@@ -1,8 +1,8 @@
-"""Replicas of chains on a volume, with group commit (group_commit.py).
+"""The replicas of chains on a volume, with group commit (group_commit.py).
 
-What may be asked and what it means is core/chained/replica.py's matter. The writes of a commit that
-failed are `Lost`; all else is `Refused` from then on. A replica with something that cannot be read
-continues, but is no longer fit (`Check`).
+core/chained/replica.py decides the answers. The writes of a failed commit are `Lost`; all further
+requests are `Refused`. A replica with unreadable blocks continues, but answers `Check` with a
+refusal, because it is no longer fit.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from loomlog.core.chained.replica import (
     Change,
     Gone,
     Put,
+    SetAcknowledged,
     Standing,
-    Tell,
     decide,
     look_up,
 )
@@ -49,14 +49,14 @@ logger = logging.getLogger(__name__)
 
 Answered: TypeAlias = Callable[[Answer], None]
 
-MEASURE_BYTES: Final = MIB  # of blocks: how far the estimate of the table's size may be off
+MEASURE_BYTES: Final = MIB  # the table's size is measured again after this many bytes
 
 _CHANGING: Final = (Write, Copy, Acknowledge, Seal, Trim, Create, Remove)
 _WITH_BLOCK: Final = (Write, Copy)
 
 
 class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
-    """The replicas on one volume. Creating one blocks."""
+    """The replicas on one volume. The constructor blocks."""
 
     content = "blocks"
 
@@ -72,20 +72,20 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         super().__init__(commits, look_ups, on_failure)
         self._table = table
         self._sync = sync
-        self.replicas = table.replicas()  # those that are here
-        self._changed: Mapping[Replica, Standing | None] = {}  # by the commit that was just made
-        self._ends: dict[Replica, Glsn] = {}  # behind all blocks of a replica, where that is known
+        self.replicas = table.replicas()
+        self._changed: Mapping[Replica, Standing | None] = {}  # by the last commit
+        self._ends: dict[Replica, Glsn] = {}  # one past the last block, if known
         for replica in self.replicas:
             last = table.look(replica).last()
             self._ends[replica] = last.end if last is not None else 0
-        # Those with something that could not be read, and how they say so.
+        # Replicas with unreadable blocks, and their answer to `Check`.
         self.damaged: dict[Replica, Refused] = {}
-        self.stored_bytes = table.stored_bytes()  # about, as of the last commit
+        self.stored_bytes = table.stored_bytes()  # an estimate, as of the last commit
         self._measured_bytes = self.stored_bytes
 
     def ask(self, replica: Replica, request: Request, done: Answered) -> None:
-        """Call `done` with the answer, now or later, on the loop. A batch must not change until
-        then. Busy: too much waits for the disk."""
+        """Call `done` with the answer, now or later, on the loop. The batch of a request must not
+        change until then. Raise Busy if too much is waiting for the disk."""
         if self.failed is not None:
             done(self.failed)
         elif isinstance(request, _CHANGING):
@@ -100,8 +100,8 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
             raise Busy("the disk is too slow for what is read: try again later")
 
     def sizes(self) -> dict[Replica, int]:
-        """Return about how many bytes are stored of each replica: its large blocks, and its share
-        of the others, by positions."""
+        """Return approximately how many bytes each replica takes: its large blocks, and a share of
+        the table in proportion to its positions."""
         in_files = {replica: self._table.bytes_in_files(replica) for replica in self.replicas}
         in_table = max(self.stored_bytes - sum(in_files.values()), 0)
         positions = {replica: self._positions(replica) for replica in self.replicas}
@@ -109,7 +109,7 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         return {each: in_files[each] + round(positions[each] * of_each) for each in self.replicas}
 
     def end_of(self, replica: Replica) -> Glsn:
-        """Return the first position behind all blocks of a replica, and behind its trim."""
+        """Return the first position above all blocks of a replica, and above its trim."""
         return max(self._ends.get(replica, 0), self.replicas[replica].trimmed + 1)
 
     def _positions(self, replica: Replica) -> int:
@@ -127,7 +127,7 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         return answers
 
     def _measure(self, size: int) -> None:
-        """Estimate the size of the table: it is not asked for every block."""
+        """Estimate the size of the table, which is not measured after every commit."""
         self.stored_bytes += size
         if self._changed or self.stored_bytes - self._measured_bytes > MEASURE_BYTES:
             self.stored_bytes = self._measured_bytes = self._table.stored_bytes()
@@ -164,7 +164,8 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
         return look_up(request, stored.standing, stored)
 
     def _unreadable(self, replica: Replica, error: BaseException) -> Refused:
-        """Remember it; only what fails its checksum is known to be gone for good."""
+        """Remember a replica with unreadable blocks. Only blocks that fail their checksum are known
+        to be lost for good."""
         refused = self._disk_failed(error)
         if replica not in self.damaged:
             logger.error("blocks of %s cannot be read: %s", replica, str(error))
@@ -176,7 +177,7 @@ class WriteOnceStore(GroupCommit[tuple[Replica, Request], Answer, Refused]):
 
 
 class _BlockCommit:
-    """The decisions about requests: changes to a table, in order."""
+    """Decides requests, and collects their changes to a table."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class _BlockCommit:
         try:
             return [self._decide(replica, request) for replica, request in requests]
         finally:
-            self._blocks.clear()  # the table keeps for it what is deleted meanwhile
+            self._blocks.clear()  # their snapshots keep deleted rows in the table
 
     def _decide(self, replica: Replica, request: Request) -> Answer:
         blocks = self._blocks.get(replica) or self._look(replica)
@@ -205,13 +206,13 @@ class _BlockCommit:
         try:
             answer, changes = decide(request, standing, blocks)
         except Corrupt:
-            return DAMAGED  # the block in its place
+            return DAMAGED  # an existing block at its address
         for change in changes:
             if isinstance(change, Put):
                 blocks.put(change.block)
                 self._ends[replica] = blocks.end
-            elif isinstance(change, Tell):
-                blocks.told[change.extent.last] = change.acknowledged
+            elif isinstance(change, SetAcknowledged):
+                blocks.acknowledged[change.extent.last] = change.acknowledged
             elif change == standing:
                 continue
             elif isinstance(change, Gone):
@@ -232,12 +233,12 @@ class _BlockCommit:
 
 
 class _WithAdded:
-    """The blocks of a replica with those that are about to be added. Most blocks come behind all
-    others: then nothing is looked for, and nothing put in order."""
+    """The blocks of a replica, including those that the commit adds. Most blocks come after all
+    others; then nothing needs to be looked up or sorted."""
 
     def __init__(self, look: Callable[[], Blocks], end: Glsn) -> None:
-        self.end = end  # behind all of them
-        self.told: dict[Glsn, tuple[Glsn, ...]] = {}  # with some of them
+        self.end = end  # one past the last block
+        self.acknowledged: dict[Glsn, tuple[Glsn, ...]] = {}  # changed ones, by last position
         self._look = look
         self._looked: Blocks | None = None
         self._new: list[Block] = []
@@ -268,8 +269,8 @@ class _WithAdded:
         return min(_some(self._stored.find(position), self._added.find(position)), default=None)
 
     def find_before(self, position: Glsn) -> Extent | None:
-        found = _some(self._stored.find_before(position), self._added.find_before(position))
-        return max(found, default=None)
+        extents = _some(self._stored.find_before(position), self._added.find_before(position))
+        return max(extents, default=None)
 
     def last(self) -> Extent | None:
         return max(_some(self._stored.last(), self._added.last()), default=None)
@@ -291,8 +292,8 @@ class _WithAdded:
         return len(added.batch) if added is not None else self._stored.size_of(extent)
 
     def acknowledged_in(self, extent: Extent) -> tuple[Glsn, ...]:
-        if extent.last in self.told:
-            return self.told[extent.last]
+        if extent.last in self.acknowledged:
+            return self.acknowledged[extent.last]
         added = self._added.by_last.get(extent.last)
         return added.acknowledged if added is not None else self._stored.acknowledged_in(extent)
 

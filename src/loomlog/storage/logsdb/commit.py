@@ -1,5 +1,5 @@
-"""One commit being made: rows for RocksDB, batches for files, and what is going to be known of the
-logs it changes."""
+"""Builds one commit: rows for RocksDB, batches for files, and the new in-memory state of the logs
+that it changes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from loomlog.storage.logsdb.rows import PartitionId, Share, share_of
 from loomlog.storage.rocks import Cursor
 from loomlog.types import LogId
 
-_FILES_MAX: Final = 4  # that a commit syncs; large batches of further logs go to rows
+_FILES_MAX: Final = 4  # synced by one commit; large batches of further logs go to rows
 
 
 @dataclass
 class ChangedLog:
-    """A log as it is going to be."""
+    """The state of a log after the commit."""
 
     standing: LogStanding
     shares: dict[PartitionId, Share]
     last: Lsn
-    written: LogStanding | None  # as its row says
+    written: LogStanding | None  # the standing in its present row
     touched: set[PartitionId] = field(default_factory=set)
     is_gone: bool = False
 
@@ -57,8 +57,8 @@ class Commit:
         self._large_batch_bytes = large_batch_bytes
         self._batch = WriteBatch(raw_mode=True)
         self.logs: dict[LogId, ChangedLog] = {}
-        self.has_files = False  # batches for files, which must be flushed before the rows
-        self.takes_away = False  # rows out of a partition, and puts none in their place
+        self.has_files = False  # it has batches for files, to be flushed before the rows
+        self.takes_away = False  # it removes rows from a partition without replacing them there
         self._put: dict[tuple[LogId, Lsn], tuple[PartitionId, rows.Head]] = {}
 
     def add(self, log: LogId, change: Change) -> None:
@@ -80,7 +80,7 @@ class Commit:
                 self._remove(log, changed)
 
     def drop_share(self, log: LogId, partition: PartitionId) -> None:
-        """Drop what the log has in the partition."""
+        """Delete all rows of a log in a partition."""
         changed = self._changed(log)
         del changed.shares[partition]
         changed.touched.add(partition)
@@ -122,7 +122,7 @@ class Commit:
         if head.size and head.is_in_a_row:
             self._batch.put(key, bytes(record.batch), self._families[partition])
         elif record.first <= changed.last:
-            self._batch.delete(key, self._families[partition])  # of what it takes the place of
+            self._batch.delete(key, self._families[partition])  # of the record that it replaces
         share = changed.shares.get(partition)
         changed.shares[partition] = share.with_record(record) if share else share_of(record)
         changed.touched.add(partition)
@@ -165,7 +165,7 @@ class Commit:
         *,
         but: PartitionId | None = None,
     ) -> None:
-        """Erase a record in all partitions but one."""
+        """Erase records in all partitions except one."""
         for partition, share in changed.shares.items():
             if partition != but and share.overlaps(first, last):
                 self.takes_away = True

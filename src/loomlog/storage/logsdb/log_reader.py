@@ -1,4 +1,4 @@
-"""Reading one log in RocksDB: its copies lie in partitions, and come together here in order."""
+"""Reads one log in RocksDB, merging its copies from all partitions in order."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ class LogEntry(NamedTuple):
 
     standing: LogStanding = LogStanding()
     shares: Mapping[PartitionId, Share] = {}
-    last: Lsn = 0  # nothing is stored above it
+    last: Lsn = 0  # no copy is stored above it
 
 
 class Partitions(NamedTuple):
-    """The partitions of a table; replaced as a whole when one begins or goes."""
+    """The partitions of a table; replaced as a whole when one is created or dropped."""
 
     beginnings: Beginnings
     tables: Mapping[PartitionId, Rdict]
 
 
 class LogRows:
-    """The rows of one log in one partition, as its cursor sees them, and its large batches."""
+    """The rows of one log in one partition, as of the creation of the cursor, and its large
+    batches."""
 
     def __init__(self, cursor: Cursor, log: LogId, open_file: Callable[[], File]) -> None:
         self._cursor = cursor
@@ -47,7 +48,7 @@ class LogRows:
         self._open_file = open_file
 
     def batch(self, head: rows.Head) -> Buffer | None:
-        """Return the stored batch unverified; None if it is missing."""
+        """Return the stored batch without verifying it; None if it is missing."""
         if not head.size:
             return b""
         if head.is_in_a_row:
@@ -67,7 +68,7 @@ class LogRows:
             raise Corrupt(f"a batch cannot be read: {error}") from error
 
     def covering_or_after(self, lsn: Lsn) -> Iterator[rows.Head]:
-        """Yield heads from the copy that covers `lsn`, or the next one, on."""
+        """Yield heads, beginning with the copy that covers `lsn`, or the next one."""
         before = self._head(self._cursor.seek_back(self._key(lsn)))
         if before is not None and before.record.last >= lsn:
             yield before
@@ -100,8 +101,8 @@ class LogRows:
 
 
 class LogReader:
-    """A log as of one commit. Its copies may be newer than that, but none is missing. `open_cursor`
-    waits until what is being written is synced."""
+    """The state of a log after some commit. It may include newer copies, but none is missing.
+    `open_cursor` waits for the sync of a commit in progress."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class LogReader:
         self._files = files
         self._note_damage = note_damage
         self._rows: dict[PartitionId, LogRows] = {}
-        self._found: dict[Lsn, tuple[LogRows, rows.Head]] = {}
+        self._scanned: dict[Lsn, tuple[LogRows, rows.Head]] = {}
 
     @property
     def standing(self) -> LogStanding:
@@ -135,20 +136,20 @@ class LogReader:
         return next(self.scan_back(last), None)
 
     def load(self, head: Record) -> Record:
-        """Load the entry of a log as a scan found it."""
-        found, stored = self._found[head.first]
+        """Load the record of a head that `scan` returned."""
+        log_rows, stored = self._scanned[head.first]
         try:
-            batch = rows.checked_batch(stored, found.batch(stored))
+            batch = rows.checked_batch(stored, log_rows.batch(stored))
             return stored.record._replace(batch=batch)
         except Corrupt:
             self._note_damage(self._log, head.first)
             raise
 
     def size_of(self, head: Record) -> int:
-        return self._found[head.first][1].size
+        return self._scanned[head.first][1].size
 
     def is_batch_of(self, head: Record, batch: Buffer) -> bool:
-        return rows.is_batch_of(self._found[head.first][1], batch)
+        return rows.is_batch_of(self._scanned[head.first][1], batch)
 
     def end_of(self, epoch: Epoch) -> EpochEnd | None:
         cursor = self._open_cursor(self._meta)
@@ -158,33 +159,33 @@ class LogReader:
     def scan(self, first: Lsn, last: Lsn) -> Iterator[Record]:
         first = max(first, self._trimmed + 1)
         for run in self._runs(first, last):
-            for head, found in merge(*(self._ahead(partition, first) for partition in run)):
+            for head, log_rows in merge(*(self._ahead(partition, first) for partition in run)):
                 if head.record.first > last:
                     return
-                self._found[head.record.first] = found, head
+                self._scanned[head.record.first] = log_rows, head
                 yield head.record
 
     def scan_back(self, last: Lsn) -> Iterator[Record]:
         for run in reversed(self._runs(self._trimmed + 1, last)):
-            found = [self._rows_in(partition).before(last) for partition in run]
-            for head in merge(*found, reverse=True):
+            heads = [self._rows_in(partition).before(last) for partition in run]
+            for head in merge(*heads, reverse=True):
                 if head.record.last <= self._trimmed:
                     return
                 yield head.record
 
     def _ahead(self, partition: PartitionId, lsn: Lsn) -> Iterator[tuple[rows.Head, LogRows]]:
-        found = self._rows_in(partition)
-        return ((head, found) for head in found.covering_or_after(lsn))
+        log_rows = self._rows_in(partition)
+        return ((head, log_rows) for head in log_rows.covering_or_after(lsn))
 
     def _runs(self, first: Lsn, last: Lsn) -> list[list[PartitionId]]:
         if first > self._entry.last:
-            return []  # as most that is stored: no look at the shares
+            return []  # the usual case when a record is stored
         return runs(item for item in self._entry.shares.items() if item[1].overlaps(first, last))
 
     def _rows_in(self, partition: PartitionId) -> LogRows:
-        found = self._rows.get(partition)
-        if found is None:
+        log_rows = self._rows.get(partition)
+        if log_rows is None:
             cursor = self._open_cursor(self._partitions.tables[partition])
-            found = LogRows(cursor, self._log, partial(self._files.open, partition, self._log))
-            self._rows[partition] = found
-        return found
+            log_rows = LogRows(cursor, self._log, partial(self._files.open, partition, self._log))
+            self._rows[partition] = log_rows
+        return log_rows

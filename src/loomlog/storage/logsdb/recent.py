@@ -1,4 +1,4 @@
-"""The batches that a log got last, by their producers."""
+"""The newest batches of a log, and their producers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from loomlog.errors import LoomError
 from loomlog.limits import MIB
 from loomlog.storage.logsdb.table import StoredLog
 
-RECENT_BYTES_MAX: Final = 64 * MIB  # of batches that are read for it
+RECENT_BYTES_MAX: Final = 64 * MIB  # of batches that are read
 RECENT_RECORDS_MAX: Final = 20_000
 
 
 class RecentBatch(NamedTuple):
-    """A stored batch, by its producer and place."""
+    """The producer, sequence number and place of a stored batch."""
 
     producer_id: int
     sequence: int
@@ -25,14 +25,16 @@ class RecentBatch(NamedTuple):
 class RecentBatches(NamedTuple):
     """The newest batches of a log."""
 
-    batches: list[RecentBatch]  # the last one first
+    batches: list[RecentBatch]  # newest first
     complete: bool
 
 
 def recent_batches(stored: StoredLog, now_us: int, span_us: int) -> RecentBatches:
-    """Return the batches of the last `span_us`; incomplete if they are too many, one is damaged, or
-    some may have been trimmed. `now_us`, this node's clock, may be ahead of the clocks that stamped
-    the records: the span ends with the last record, if that is earlier."""
+    """Return the batches of the last `span_us`. They are incomplete if there are too many, one is
+    damaged, or some may have been trimmed.
+
+    `now_us`, this node's clock, may be ahead of the clocks that stamped the records; so the span
+    ends with the last record, if that is earlier."""
     batches: list[RecentBatch] = []
     first, complete = _first(stored, min(now_us, _last_us(stored, now_us)) - span_us)
     size = 0
@@ -59,7 +61,7 @@ def _last_us(stored: StoredLog, otherwise: int) -> int:
 
 
 def _first(stored: StoredLog, since_us: int) -> tuple[Lsn, bool]:
-    """Return where they start, and whether all of them follow."""
+    """Return the first LSN of the batches since `since_us`, and whether there are not too many."""
     first = LSN_MAX
     for count, head in enumerate(stored.scan_back(LSN_MAX)):
         if head.kind is Kind.DATA and head.timestamp_us < since_us:
@@ -67,6 +69,6 @@ def _first(stored: StoredLog, since_us: int) -> tuple[Lsn, bool]:
         if count >= RECENT_RECORDS_MAX:
             return first, False
         first = head.first
-    else:  # all that is left; what was trimmed may have been as young
+    else:  # the whole log; batches that were trimmed may have been as young
         return first, not stored.standing.trimmed
     return first, True

@@ -1,12 +1,12 @@
-"""A LogsTable in RocksDB: one column family for each partition, one for all the rest.
+"""A LogsTable in RocksDB: a column family for each partition, and one for everything else.
 
 One write-ahead log serves all column families, so a commit is one synced write, whatever partitions
 it touches. Dropping a partition unlinks its files.
 
-The state of logs without their records (standings, shares) is also in memory, so no commit reads
-the disk for it. A commit replaces an entry as a whole. A reader has a cursor for each partition,
-created when it first looks there: copies may be newer than the entry, but none is missed. If a
-commit removes something meanwhile, `ask` notices and retries.
+The state of logs without their records (standings, shares) is also in memory, so commits do not
+read it from the disk. A commit replaces an entry as a whole. A reader creates a cursor for each
+partition when it first needs it: it may see copies that are newer than the entry, but misses none.
+If a commit removes something meanwhile, `ask` notices and retries.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from loomlog.types import LogId
 
 logger = logging.getLogger(__name__)
 
-_FILES_OPEN_MAX: Final = 512  # of partitions that are hardly ever read
+_FILES_OPEN_MAX: Final = 512  # most partitions are hardly ever read
 _COMPACTED_BYTES_MIN: Final = MIB  # less is not worth the work
-_FIRST: Final = 1  # partition
-_DAMAGE_LOGGED_MAX: Final = 1000  # copies; then it is known that the disk is bad
+_FIRST: Final = 1  # id of the first partition
+_DAMAGE_LOGGED_MAX: Final = 1000  # copies; then it is clear that the disk is bad
 
-# Which blob files a compaction looks through for what can go. A partition is written once: nothing
-# can, unless logs were trimmed or deleted; then `compact` handles it.
+# Whether a compaction searches blob files for garbage. Partitions are written only once, so there
+# is none unless logs were trimmed or deleted, and that is left to `compact`.
 _COLLECT_ALL: Final = {"blob_garbage_collection_age_cutoff": "1.0"}
 _COLLECT_NONE: Final = {"blob_garbage_collection_age_cutoff": "0.0"}
 
@@ -81,11 +81,11 @@ class _Use:
     """The use of a partition."""
 
     logs: int = 0
-    size: int = 0  # of what they have there, in bytes
-    freed: int = 0  # since it was compacted
+    size: int = 0  # of their data there, in bytes
+    freed: int = 0  # bytes, since the last compaction
 
     def count(self, before: Share | None, after: Share | None) -> None:
-        """Count a share that changed."""
+        """Update the numbers after a share changed."""
         self.logs += (after is not None) - (before is not None)
         grown = (after.size if after else 0) - (before.size if before else 0)
         self.size += grown
@@ -93,8 +93,8 @@ class _Use:
 
 
 class RocksLogs:
-    """Opening and closing block. `now_us` is when the first partition of an empty one begins.
-    `was_used`: it must be there."""
+    """The logs of one volume. Opening and closing block. The first partition of an empty table
+    begins at `now_us`. `was_used`: the table must exist."""
 
     def __init__(
         self,
@@ -106,21 +106,21 @@ class RocksLogs:
     ) -> None:
         rocks.prepare(path, was_used=was_used)
         self._settings = settings or PartitionSettings()
-        self._committing = Lock()  # nobody looks while what was written is not synced yet
+        self._committing = Lock()  # held until a commit is synced; readers wait for it
         names = rocks.families(path, options())
         self._db = rocks.open_database(path, options, names)
         self._files = BatchFiles(RealFiles(), path)
         self._entries: dict[LogId, LogEntry] = {}
         self._uses: dict[PartitionId, _Use] = {}
         self._handles: dict[PartitionId, ColumnFamily] = {}
-        self._cut: set[LogId] = set()  # trimmed since the last search for droppable data
-        self._drops = 0  # commits that took something away
+        self._cut: set[LogId] = set()  # trimmed since the last search for data to drop
+        self._drops = 0  # number of commits that removed something
         self._damaged: set[tuple[LogId, Lsn]] = set()  # copies that were logged as damaged
         self._partitions = Partitions(Beginnings({}), {})
         with closed_on_failure(self):
             self._load(names, now_us)
 
-    # ---- what is here
+    # ---- contents
 
     def logs(self) -> list[LogId]:
         return sorted(self._entries)
@@ -149,16 +149,16 @@ class RocksLogs:
         while True:
             with self._committing:
                 drops, stored = self._drops, self.look(log)
-            found = question(stored)
+            answer = question(stored)
             if drops == self._drops:
-                return found
+                return answer
 
     @property
     def damaged_copies(self) -> list[tuple[LogId, Lsn]]:
         return sorted(self._damaged)
 
     def _note_damage(self, log: LogId, lsn: Lsn) -> None:
-        """Log damage for the operator; readers use another copy."""
+        """Log the damage for the operator. Readers use another copy."""
         if (log, lsn) not in self._damaged and len(self._damaged) < _DAMAGE_LOGGED_MAX:
             self._damaged.add((log, lsn))
             logger.warning(
@@ -249,7 +249,7 @@ class RocksLogs:
         self._handles = {}
         self._files.close()
         for table in (*self._partitions.tables.values(), self._db):
-            with suppress(Exception):  # what it cannot flush any more is in its log
+            with suppress(Exception):  # what it fails to flush is in its log
                 table.close()
 
     def _begin(self, partition: PartitionId, start_us: int) -> None:
@@ -260,10 +260,10 @@ class RocksLogs:
         starts_us = {**self._partitions.beginnings.starts_us, partition: start_us}
         self._set_partitions(starts_us, {**tables, partition: table})
         if tables:
-            tables[partition - 1].flush(wait=False)  # its memory and its log are free then
+            tables[partition - 1].flush(wait=False)  # frees its memory and its log
 
     def _drop_trimmed(self) -> None:
-        """Drop the shares that were trimmed whole."""
+        """Drop the shares of which everything is trimmed."""
         cut, self._cut = self._cut, set()
         commit = self._new_commit()
         for log in cut:
@@ -275,7 +275,7 @@ class RocksLogs:
             self._write(commit, sync=True)
 
     def _drop(self, partition: PartitionId) -> None:
-        """Drop an empty partition; after a power loss, the next start does it."""
+        """Drop an empty partition. If a power loss interrupts it, the next start finishes it."""
         self._db.delete(rows.partition_key(partition))
         self._db.flush_wal(True)
         starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}
@@ -293,13 +293,13 @@ class RocksLogs:
             table.compact_range(None, None)
             table.set_options(_COLLECT_NONE)
         except Exception:
-            if partition in self._partitions.tables:  # else it was dropped meanwhile
+            if partition in self._partitions.tables:  # otherwise it was dropped meanwhile
                 raise
 
     # ---- opening
 
     def _load(self, names: list[str], now_us: int) -> None:
-        """Check everything before anything is removed."""
+        """Read the state into memory. Everything is checked before anything is removed."""
         unlisted = self._open_partitions(names)
         self._load_entries()
         for name in unlisted:
@@ -313,7 +313,7 @@ class RocksLogs:
             self._begin(_FIRST, now_us)
 
     def _open_partitions(self, names: list[str]) -> list[str]:
-        """Return the names of the families that are not listed."""
+        """Open the listed partitions. Return the names of the families that are not listed."""
         starts_us = {
             rows.partition_of(key): rows.unpack_partition(value)
             for key, value in self._rows(rows.PARTITIONS)
@@ -326,8 +326,8 @@ class RocksLogs:
         return [name for name in names if name not in listed]
 
     def _check_empty(self, name: str) -> None:
-        """Raise unless an interrupted creation or removal of a partition left this family: it was
-        not listed yet, or not any more, and has no rows."""
+        """Raise unless an unlisted family has no rows: then an interrupted creation or removal of a
+        partition left it."""
         table = self._db.get_column_family(name)
         try:
             if rocks.Cursor(table).seek(b"") is not None:

@@ -1,20 +1,20 @@
 """The format of LogsDB: partitions of time, and rows in RocksDB. Pure.
 
-A partition begins at a time and ends where the next one begins; the oldest has what is older, too.
-Times come from this node's clock, which may jump: one that was ahead leaves a partition that begins
-later than now, and partitions of the right time begin before it.
+A partition begins at a time and ends where the next one begins; the oldest also has everything
+older. Times come from this node's clock, which may jump: a clock that was ahead leaves a partition
+that begins in the future, and partitions of the right time begin before it.
 
-A batch is kept where its timestamp belongs, so a record that is rebuilt or recovered joins those of
-its time. Marks of recovery have no time of their own and are kept in the newest partition.
+A record is stored in the partition of its timestamp, so a rebuilt or recovered record joins those
+of its time. Marks of recovery have no timestamp and are stored in the newest partition.
 
-A share is what a log has in a partition. It says where to look for an LSN, and how young the log's
-records there are. Partitions begin by this node's clock and records are stamped by others', so the
-newest partition may get records that are younger than its end: only the share knows.
+A share describes the records of a log in a partition: their LSNs, and the latest timestamp.
+Partitions begin by this node's clock while records are stamped by others, so a partition may have
+records that are younger than its end: only the share tells.
 
 In the default column family:
 
     standing:   "S" log(4)                 →  version(1), the numbers of a LogStanding(8 each),
-                                              then epoch(8) and LNG(8) for each epoch it knows of
+                                              then epoch(8) and LNG(8) for each of its `lngs`
     end:        "E" log(4) epoch(8)        →  version(1) lng(8) last(8) seal(8) wave(8)
     share:      "D" log(4) partition(8)    →  version(1) first(8) last(8) size(8) latest(8)
     partition:  "P" partition(8)           →  version(1) start in microseconds(8)
@@ -24,11 +24,12 @@ In one column family for each partition:
     head:       "H" log(4) first(8)        →  version(1) kind(1) count(4) timestamp(8) wave(4)
                                               lng(8) recovered(8) size(4) crc(4) offset(8), then
                                               the shards of its copyset(6 each)
-    batch:      "B" log(4) first(8)        →  the batch; `size` and `crc` (CRC32C) are of it; none
-                                              if the head says at which `offset` of a file it is
+    batch:      "B" log(4) first(8)        →  the batch, of which the head has `size` and `crc`
+                                              (CRC32C); there is no such row if the head has its
+                                              `offset` in a file
 
-All numbers are big-endian, so keys are in the order of LSNs. Heads lie side by side: to list
-a log's copies, their copysets and times, no batch is read.
+All numbers are big-endian, so keys are sorted by LSN. Heads are separate from batches: no batch is
+read to list the copies of a log with their copysets and times.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - `error` says too little
+from struct import error as StructError  # noqa: N812 - `error` is too vague
 from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -114,16 +115,16 @@ class PartitionSettings:
 
     duration_s: float = 900.0
     bytes_max: int = 6144 * MIB
-    large_batch_bytes: int = 32 * KIB  # goes to a file; smaller ones are not worth a second sync
+    large_batch_bytes: int = 32 * KIB  # go to files; smaller ones are not worth a second sync
 
 
 class Share(NamedTuple):
-    """All copies that a log has in a partition lie within [first, last]."""
+    """The copies of a log in a partition. All are within [first, last]."""
 
     first: Lsn
     last: Lsn
-    size: int  # in bytes, about
-    latest_us: int  # no batch there is younger; never falls
+    size: int  # in bytes, approximately
+    latest_us: int  # no batch there is younger; never decreases
 
     def overlaps(self, first: Lsn, last: Lsn) -> bool:
         return self.first <= last and first <= self.last
@@ -154,7 +155,7 @@ class Beginnings:
 
     def __init__(self, starts_us: Mapping[PartitionId, int]) -> None:
         self.starts_us = starts_us
-        self.newest: PartitionId = max(starts_us, default=0)  # the last that was made
+        self.newest: PartitionId = max(starts_us, default=0)  # the last that was created
         self._ids = sorted(starts_us, key=lambda partition: (starts_us[partition], partition))
         self._starts_us = [starts_us[partition] for partition in self._ids]
 
@@ -166,8 +167,8 @@ class Beginnings:
         return self._ids[max(0, bisect_right(self._starts_us, time_us) - 1)]
 
     def is_over(self, now_us: int, size: int, settings: PartitionSettings) -> bool:
-        """Return whether a new one begins, given the size of the current one. Also if that one was
-        begun by a clock that was ahead by more than a partition."""
+        """Return whether to begin a new partition: the current one is old or large enough, or it
+        was begun by a clock that was ahead by more than a partition."""
         age_us = now_us - self.starts_us[self.at(now_us)]
         if abs(age_us) >= settings.duration_s * 1e6:
             return True
@@ -175,19 +176,20 @@ class Beginnings:
 
 
 def runs(shares: Iterable[tuple[PartitionId, Share]]) -> list[list[PartitionId]]:
-    """Group shares in LSN order; overlapping ones must be merged when read."""
-    found: list[list[PartitionId]] = []
+    """Return the partitions in LSN order. Those with overlapping shares, which must be merged when
+    read, are grouped."""
+    groups: list[list[PartitionId]] = []
     last = -1
     for partition, share in sorted(shares, key=lambda item: item[1]):
         if share.first > last:
-            found.append([])
-        found[-1].append(partition)
+            groups.append([])
+        groups[-1].append(partition)
         last = max(last, share.last)
-    return found
+    return groups
 
 
 def ages(shares: Iterable[Share], before_us: int) -> Ages:
-    """Return which copies of a log are older than a time, in whole shares."""
+    """Return which copies of a log are older than a time, judged by whole shares."""
     older, young = 0, LSN_MAX
     for share in shares:
         if share.latest_us < before_us:
@@ -201,12 +203,12 @@ def ages(shares: Iterable[Share], before_us: int) -> Ages:
 
 
 class Head(NamedTuple):
-    """A copy without its batch, and how to know the batch."""
+    """A copy without its batch, and the size, checksum and place of the batch."""
 
     record: Record
     size: int
     crc: int
-    offset: int = IN_A_ROW  # in the file of its log (batch_files.py)
+    offset: int = IN_A_ROW  # in the file of the log (batch_files.py)
 
     @property
     def is_in_a_row(self) -> bool:
@@ -255,14 +257,14 @@ def partition_of(key: bytes) -> PartitionId:
 def pack_standing(standing: LogStanding) -> bytes:
     *numbers, lngs = standing
     parts = [_STANDING.pack(VERSION, *numbers)]
-    parts += (_LNG.pack(*known) for known in lngs)
+    parts += (_LNG.pack(*epoch_lng) for epoch_lng in lngs)
     return b"".join(parts)
 
 
 def unpack_standing(value: bytes) -> LogStanding:
     numbers = _unpack(_STANDING, value, "the standing of a log")
     try:
-        lngs = tuple(EpochLng(*known) for known in _LNG.iter_unpack(value[_STANDING.size :]))
+        lngs = tuple(EpochLng(*each) for each in _LNG.iter_unpack(value[_STANDING.size :]))
     except StructError:
         raise _corrupt("the standing of a log", value) from None
     return LogStanding._make([*numbers, lngs])
@@ -357,11 +359,11 @@ def _corrupt(what: str, value: bytes) -> Corrupt:
     return Corrupt(f"{what} has {len(value)} bytes: restore the volume")
 
 
-# ---- values that no honest peer sends and no row can hold
+# ---- values that no honest peer sends, and that do not fit into rows
 
 
 def nonsense(request: NodeRequest) -> str | None:
-    """Return what is wrong with a request that changes something; None if nothing is."""
+    """Return why the values of a changing request are invalid; None if they are valid."""
     if isinstance(request, _OF_RECORDS):
         record = request.record
         if not _is_record(record):

@@ -1,7 +1,7 @@
-"""Put the rows of a LogsDB in order that was salvaged from a damaged one (storage/salvage.py).
+"""Make the rows of a salvaged LogsDB consistent (storage/salvage.py).
 
-Heads say which shares and partitions there are; core/copyset/salvage.py says what to believe of
-each log.
+Shares and partitions follow from the heads; core/copyset/salvage.py decides which records and marks
+of each log are trustworthy.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from loomlog.types import LogId
 
 
 def salvage_logs(files: Files, path: str) -> str:
-    """Salvage the LogsDB at `path`; return where the damaged one is now. Blocking."""
+    """Salvage the LogsDB at `path`. Return the new path of the damaged one. Blocking."""
     return salvage.salvage(files, path, options, put_in_order, name_families)
 
 
 def name_families(writes: Writes) -> dict[int, str]:
-    """Return the names of the partitions' column families by their numbers. A write that puts heads
-    into partitions also puts the shares of logs there, whose keys name the partitions; and both
-    kinds of numbers are in the order of creation."""
-    found: dict[int, set[str]] = defaultdict(set)
+    """Return the names of the partitions' column families, by family number.
+
+    A write that puts heads into partitions also puts shares, whose keys name the partitions. Family
+    numbers and partition ids are both in order of creation, so they can be matched."""
+    candidates: dict[int, set[str]] = defaultdict(set)
     for changes in writes:
         put = [change for change in changes if change.value is not None]
         numbers = {change.family for change in put} - {0}
@@ -46,12 +47,12 @@ def name_families(writes: Writes) -> dict[int, str]:
         partitions = {rows.place_of(key) for key in shares if key.startswith(rows.SHARES)}
         if len(numbers) == len(partitions):
             for number, partition in zip(sorted(numbers), sorted(partitions), strict=True):
-                found[number].add(family_name(partition))
-    return {number: names.pop() for number, names in found.items() if len(names) == 1}
+                candidates[number].add(family_name(partition))
+    return {number: names.pop() for number, names in candidates.items() if len(names) == 1}
 
 
 class _Copy(NamedTuple):
-    """A head, and where it is."""
+    """A head and its place."""
 
     log: LogId
     head: rows.Head
@@ -66,7 +67,7 @@ def put_in_order(database: Database) -> None:
 
 
 class _Order:
-    """The rows that a LogsDB should have."""
+    """Derives the rows that the LogsDB should have."""
 
     def __init__(self, main: Rdict, tables: dict[PartitionId, Rdict]) -> None:
         self._main = main
@@ -78,7 +79,7 @@ class _Order:
         self._shares: dict[tuple[LogId, PartitionId], Share] = {}
 
     def copies(self) -> Iterator[_Copy]:
-        """Yield what is there, by log and LSN."""
+        """Yield the copies by log and LSN. Heads without their batches are deleted."""
         return merge(
             *(self._copies_in(partition) for partition in self._tables),
             key=lambda copy: (copy.log, copy.head.record.first),
@@ -90,15 +91,15 @@ class _Order:
         for key, value in Cursor(table).rows(rows.HEADS):
             head = rows.unpack_head(rows.place_of(key), value)
             if _is_batch_missing(batches, rows.log_of(key), head):
-                table.delete(key)  # of the writes of this copy only the last are left
+                table.delete(key)  # only the last writes of this copy are left
             else:
                 yield _Copy(rows.log_of(key), head, partition)
 
     def add(self, log: LogId, copies: Iterator[_Copy]) -> None:
-        """Decide what is believed of a log."""
+        """Determine the standing of a log, and delete copies that cannot be trusted."""
         standing = self._standings.get(log, LogStanding())
-        found = ((copy.head.record, copy.partition) for copy in map(self._counted, copies))
-        self._standings[log], dropped = sift(standing, found, self._ends(log))
+        records = ((copy.head.record, copy.partition) for copy in map(self._counted, copies))
+        self._standings[log], dropped = sift(standing, records, self._ends(log))
         for record, partition in dropped:
             for kind in (rows.HEADS, rows.BATCHES):
                 self._tables[partition].delete(rows.place_key(kind, log, record.first))
@@ -128,8 +129,8 @@ class _Order:
         self._main.write(batch)
 
     def _list_partitions(self, batch: WriteBatch) -> None:
-        """List the partitions that have copies. If it is not known when one began, what is in it
-        began no later."""
+        """List the partitions that have copies. If the start of one is unknown, 0 is safe: none of
+        its copies is older."""
         listed = {
             rows.partition_of(key): key for key, _ in Cursor(self._main).rows(rows.PARTITIONS)
         }
@@ -141,8 +142,8 @@ class _Order:
 
 
 def _is_batch_missing(batches: Cursor, log: LogId, head: rows.Head) -> bool:
-    """Return whether the row with the batch of a head is missing, or of an earlier copy. A batch
-    that cannot be read is not missing: it may be mended."""
+    """Return whether the row with the batch of a head is missing or belongs to an earlier copy. An
+    unreadable batch is not missing: it may be mended."""
     if not head.size or not head.is_in_a_row:
         return False
     try:

@@ -1,11 +1,11 @@
-"""Logs of `copyset` on a volume, with group commit (group_commit.py). A third worker does the
-upkeep: compactions, which nobody waits for.
+"""The `copyset` logs on a volume, with group commit (group_commit.py). A third worker runs
+compactions in the background.
 
-What may be asked and what it means is core/copyset/storage.py's matter. A record that cannot be
-read fails only the requests for it.
+core/copyset/storage.py decides the answers. A record that cannot be read fails only the requests
+for it.
 
-A release may be forgotten, so readers see it at once, and the next commit takes it along. An append
-to a log is one commit then, not two.
+A release may be lost in a crash. So readers see it immediately, and it is stored with the next
+commit: an append takes one commit instead of two.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _CHANGING: Final = (
     *(Restore, Reassign, Mend, Trim, Forget),
 )
 
-MEASURED_AT_ONCE: Final = 4096  # records: others look things up, too
+MEASURED_AT_ONCE: Final = 4096  # records, so that other look-ups need not wait long
 _BUSY: Final = Refused(
     Trouble.OVERLOADED, "the disk is too slow for what is asked: try again later"
 )
@@ -80,9 +80,9 @@ _FULL: Final = Refused(Trouble.NO_SPACE, "the disk is full: free space, trim log
 
 
 class Checked(NamedTuple):
-    """The findings of a reader that checks copies."""
+    """The result of checking copies."""
 
-    next_lsn: Lsn  # all before it are checked
+    next_lsn: Lsn  # all copies below are checked
     size: int = 0  # in bytes
     damaged: tuple[Record, ...] = ()  # their heads
 
@@ -107,26 +107,27 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         self._me = me
         self._table = table
         self._upkeep = upkeep
-        self.is_full = False  # take no new records; set by the owner
-        self.version = 0  # of rebuilding, as the owner knows it
-        self.requested_version = 0  # the newest of all requests; a donor may know it first
+        self.is_full = False  # refuse new records; set by the owner
+        self.version = 0  # of rebuilding; set by the owner
+        self.requested_version = 0  # the newest in any request; a donor may know it earlier
         self._sync = sync
         self._tending = False
         self._compacting = False
-        self._released: dict[LogId, LogStanding] = {}  # with releases that no commit has yet
+        self._released: dict[LogId, LogStanding] = {}  # with releases that are not committed yet
 
     def logs(self) -> list[LogId]:
         return self._table.logs()
 
     def standing(self, log: LogId) -> LogStanding:
-        """Return the standing as of the last commit, with all releases."""
+        """Return the standing after the last commit, including uncommitted releases."""
         return self._released.get(log) or self._table.standing(log)
 
     def stored_bytes(self, log: LogId) -> int:
         return self._table.stored_bytes(log)
 
     def ask(self, request: NodeRequest, done: Answered) -> None:
-        """Call `done` with the answer, on the loop. A batch must not change until then."""
+        """Call `done` with the answer, on the loop. The batch of a request must not change until
+        then."""
         if isinstance(request, Release) and self.failed is None and self._release(request):
             done(Done())
         elif not isinstance(request, _CHANGING):
@@ -150,7 +151,8 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         return question
 
     def _release(self, release: Release) -> bool:
-        """Show a release to readers, unless what is here of older epochs has to be looked at."""
+        """Show a release to readers. Return False if it needs a commit, because leftovers of older
+        epochs have to be purged."""
         log, lsn = release.log, release.lsn
         standing = self.standing(log)
         if epoch_to_purge(lsn, standing) is not None or not 0 <= lsn <= LSN_MAX:
@@ -161,7 +163,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         return True
 
     def _release_committed(self, log: LogId, lsn: Lsn, _: NodeAnswer) -> None:
-        """Forget a release that was committed, even if the log was forgotten in that commit."""
+        """Drop a release that was committed, even if that commit also removed the log."""
         if (shown := self._released.get(log)) is not None and shown.released <= lsn:
             del self._released[log]
 
@@ -174,7 +176,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
                 self._released[log] = standing._replace(released=shown.released)
 
     def settle(self) -> None:
-        """Commit releases that wait for a commit: the node stops, or little is appended."""
+        """Commit waiting releases: the node stops, or there are few appends."""
         self._hurry()
 
     def recent(
@@ -184,23 +186,23 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         span_us: int,
         done: Callable[[RecentBatches | Refused], None],
     ) -> None:
-        """Call `done` with the batches of the last `span_us`, if they are not too many."""
+        """Call `done` with the batches of the last `span_us` (recent_batches)."""
         self._look(log, lambda stored: recent_batches(stored, now_us, span_us), done)
 
     def ages(self, log: LogId, before_us: int, done: Callable[[Ages | Refused], None]) -> None:
-        """Call `done` with the copies that are older than a time (LogsTable.ages)."""
+        """Call `done` with which copies are older than a time (LogsTable.ages)."""
         self._look(log, lambda _: self._table.ages(log, before_us), done)
 
     def last_copy(self, log: LogId, done: Callable[[Record | Refused | None], None]) -> None:
-        """Find the copy with the highest LSN."""
+        """Call `done` with the head of the copy with the highest LSN, or None."""
         self._look(log, lambda stored: stored.last_head(LSN_MAX), done)
 
     def flushed(self, done: Finished) -> None:
-        """Call `done` when all that was decided before is committed."""
+        """Call `done` when everything that was decided before is committed."""
         self._commits.run([lambda: None], done)
 
     def head(self, log: LogId, first: Lsn, done: Callable[[Record | Refused | None], None]) -> None:
-        """Find the copy that begins at this LSN."""
+        """Call `done` with the head of the copy that begins at this LSN, or None."""
 
         def find(stored: StoredLog) -> Record | None:
             heads = stored.heads(first, first, 1)
@@ -211,7 +213,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
     def check(
         self, log: LogId, first: Lsn, bytes_max: int, done: Callable[[Checked | Refused], None]
     ) -> None:
-        """Read copies from an LSN on, and find those that are damaged."""
+        """Read copies from an LSN on, and call `done` with those that are damaged."""
 
         def find(stored: StoredLog) -> Checked:
             checked = Checked(LSN_MAX + 1)
@@ -235,8 +237,8 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         settled: Lsn,
         done: Callable[[Measured | Refused], None],
     ) -> None:
-        """Measure the records of [first, last] that are counted here (`is_counted`), up to
-        `settled`: those above it may come to nothing."""
+        """Measure the records of [first, last] that count on this shard (`is_counted`), up to
+        `settled`: those above it may never be acknowledged."""
         self._look(log, lambda stored: _measured(stored, self._me, first, last, settled), done)
 
     def _commit(self, requests: Sequence[NodeRequest], size: int) -> list[NodeAnswer]:
@@ -283,7 +285,7 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
             if error is not None:
                 self._commit_failed(error)
             elif more[0]:
-                self._tend(now_us)  # behind what waits by now
+                self._tend(now_us)  # after the commits that are waiting by now
             else:
                 self._tending = False
                 self._compact()
@@ -321,8 +323,8 @@ def _measured(stored: StoredLog, me: ShardId, first: Lsn, last: Lsn, settled: Ls
     for head in islice(heads, MEASURED_AT_ONCE):
         if first <= head.first <= settled and is_counted(head, me):
             size += stored.size_of(head)
-    behind = next(heads, None)
-    return Measured(last if behind is None else behind.first - 1, size)
+    following = next(heads, None)
+    return Measured(last if following is None else following.first - 1, size)
 
 
 def _disk_failed(error: BaseException) -> Refused:
@@ -331,7 +333,7 @@ def _disk_failed(error: BaseException) -> Refused:
 
 
 class _LogsCommit:
-    """A table and the changes that a commit is going to make, in their order."""
+    """Decides requests, and collects their changes to a table."""
 
     def __init__(
         self, table: LogsTable, me: ShardId, *, is_full: bool, newest_version: Callable[[int], int]
@@ -350,7 +352,7 @@ class _LogsCommit:
         log = self._logs.get(request.log) or self._look(request.log)
         try:
             answer, changes = self._decide(request, log)
-        except LoomError as error:  # what is here of this log cannot be read
+        except LoomError as error:  # stored records of this log cannot be read
             return _disk_failed(error)
         for change in changes:
             log.apply(change)
@@ -366,22 +368,22 @@ class _LogsCommit:
 
     def _look(self, log: LogId) -> UncommittedLog:
         table = self._table
-        found = UncommittedLog(partial(table.look, log), table.standing(log), table.last(log))
-        self._logs[log] = found
-        return found
+        uncommitted = UncommittedLog(partial(table.look, log), table.standing(log), table.last(log))
+        self._logs[log] = uncommitted
+        return uncommitted
 
 
 class UncommittedLog:
-    """A log with what the commit under way is going to change, in its order: what is decided next
-    sees what was decided before. Most records come behind all others: then nothing is looked for,
-    and nothing put in order."""
+    """A log, including the changes of the commit that is being built, so that later decisions see
+    earlier ones. Most records come after all others; then nothing needs to be looked up or
+    sorted."""
 
     def __init__(self, look: Callable[[], StoredLog], standing: LogStanding, last: Lsn) -> None:
-        """`last`: no stored copy is above it."""
+        """No stored copy is above `last`."""
         self.standing = standing
         self._look = look
         self._last = last  # no copy is above it
-        self._changes: list[Change] = []  # those that `_settle` has not put in order yet
+        self._changes: list[Change] = []  # not applied by `_settle` yet
         self._looked: StoredLog | None = None
         self._added = MemoryLog()
         self._rewritten: dict[Lsn, Record] = {}
@@ -424,7 +426,7 @@ class UncommittedLog:
         return self._added.end_of(epoch) or stored.end_of(epoch)
 
     def _settle(self) -> StoredLog:
-        """Put the changes in order; return the log without them."""
+        """Apply the changes to the records in memory. Return the stored log, without them."""
         if self._looked is None:
             self._looked = self._look()
         for change in self._changes:
@@ -444,7 +446,7 @@ class UncommittedLog:
         return (self._rewritten.get(head.first, head) for head in heads if self._is_here(head))
 
     def _is_here(self, head: Record) -> bool:
-        """Return whether a stored one is neither trimmed nor replaced nor erased."""
+        """Return whether a stored copy is neither trimmed nor replaced nor erased."""
         return (
             head.last > self.standing.trimmed
             and head.first not in self._added.by_first

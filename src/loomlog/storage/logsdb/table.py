@@ -1,8 +1,8 @@
-"""The port to where the records of `copyset` logs are kept; and a log in memory, for records that
-are not committed yet.
+"""The port to the storage of `copyset` logs; and a log in memory, for records that are not
+committed yet.
 
 Calls of the port block and run in a worker, except `logs`, `standing`, `last` and `stored_bytes`.
-One worker commits and tends; others may ask at the same time.
+One worker calls `commit` and `tend`; others may call `ask` at the same time.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Found = TypeVar("Found")
 
 
 class StoredLog(Records, Protocol):
-    """A log as of one commit. What is trimmed does not show. Reading raises `Corrupt` where the
-    disk does not give back what was written."""
+    """The state of a log after some commit, without trimmed records. Reading raises `Corrupt` where
+    stored data is damaged."""
 
     @property
     def standing(self) -> LogStanding:
-        """The standing of the log; the initial one if it is not stored here."""
+        """The standing of the log; LogStanding() if it is not stored here."""
 
     def scan(self, first: Lsn, last: Lsn) -> Iterator[Record]:
         """Yield the heads of all copies that overlap [first, last], in order."""
 
     def scan_back(self, last: Lsn) -> Iterator[Record]:
-        """Yield the heads of all copies that begin at `last` or before, the last one first."""
+        """Yield the heads of all copies that begin at or before `last`, the last one first."""
 
     def size_of(self, head: Record) -> int:
-        """Return the bytes of the batch of a copy that a scan found."""
+        """Return the size in bytes of the batch of a head that `scan` returned."""
 
 
 class LogsTable(Protocol):
@@ -53,7 +53,7 @@ class LogsTable(Protocol):
 
     @property
     def damaged_copies(self) -> Collection[tuple[LogId, Lsn]]:
-        """The copies that were found to be damaged since it was opened, and were not mended."""
+        """The copies that were found damaged since the table was opened, and are not mended."""
 
     def logs(self) -> list[LogId]:
         """Return the logs that are stored here, in order."""
@@ -64,39 +64,41 @@ class LogsTable(Protocol):
         """Return an LSN above which no copy of the log is stored."""
 
     def stored_bytes(self, log: LogId) -> int:
-        """Return about how much was stored of it and is not trimmed, in whole partitions."""
+        """Return approximately how many bytes of the log are stored. Trimmed ones count until their
+        whole partition is trimmed."""
 
     def look(self, log: LogId) -> StoredLog:
-        """Return a view for the committing worker, valid for one commit."""
+        """Return a view for the committing worker, valid until its next commit."""
 
     def ask(self, log: LogId, question: Callable[[StoredLog], Found]) -> Found:
-        """Answer as of one commit, in any worker. The question may be called several times."""
+        """Return the answer to a question about one consistent state of the log, in any worker. The
+        question may be called several times."""
 
     def commit(self, changes: Sequence[tuple[LogId, Change]], *, sync: bool) -> None:
-        """Apply all changes atomically, in order; with `sync` they survive a power loss once this
-        returns. No reader sees a change earlier."""
+        """Apply all changes atomically, in order. With `sync`, they survive a power loss once this
+        returns. Readers do not see them earlier."""
 
     def ages(self, log: LogId, before_us: int) -> Ages:
-        """Return which copies are older than this time. A partition with a younger copy of the log
-        counts as young as a whole."""
+        """Return which copies are older than this time. All copies in a partition with a younger
+        copy of the log count as young."""
 
     def tend(self, now_us: int) -> bool:
-        """Begin a new partition if it is time, and drop what is trimmed. Return whether there
-        is more to drop: commits may come first."""
+        """Begin a new partition if it is time, and drop trimmed data. Return whether there is more
+        to drop; it is called again after waiting commits."""
 
     def compact(self) -> None:
-        """Give back what was dropped out of partitions that stay. May take long; in a worker of its
-        own, while everything else continues."""
+        """Free the space of rows that were deleted from partitions still in use. May take long, so
+        it runs in a worker of its own while everything else continues."""
 
     def interrupt(self) -> None:
-        """Give up a `compact` that is under way: the table is about to be closed."""
+        """Abort a running `compact`: the table is about to be closed."""
 
     def close(self) -> None: ...
 
 
 @dataclass
 class MemoryLog:
-    """Copies by their first LSN: they do not overlap, so that is their order."""
+    """A log in memory. Its copies are sorted by their first LSN; they do not overlap."""
 
     standing: LogStanding = field(default_factory=LogStanding)
     firsts: list[Lsn] = field(default_factory=list)

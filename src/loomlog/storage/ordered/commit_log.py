@@ -1,23 +1,24 @@
-"""The commits of one replica, in order: 64-byte records in files that grow up to a fixed size.
+"""The commit log of a replica: 64-byte records in files that grow up to a fixed size.
 
     commit/<ordinal of the first record, 20 digits>.cc
 
     offset  size
     0       64    slot A: an empty commit
-    512     64    slot B: another; a sector each, so that no write touches both
+    512     64    slot B: another; in separate sectors, so that no write touches both
     1024    64n   records, dense in LLSN, then zeros
 
 A record: CRC32C of the rest (4), magic "LMC1" (4), ordinal, high watermark, previous high
 watermark, GLSN, LLSN, length, epoch (8 each). Little-endian.
 
-Empty commits only move the high watermark, so only the latest is kept, in the slot of the newest
-file that does not hold the latest one known to be stored: a torn write never takes the high
-watermark back. One is under way at a time; those that come meanwhile wait, the latest wins.
-An empty commit carries the ordinal of the record that comes next: it counts only behind all
-records it was written behind.
+Empty commits only advance the high watermark, so only the latest is kept. It is written to the slot
+of the newest file that does not hold the latest stored one: so a torn write never moves the high
+watermark back. Only one such write is in progress at a time; of those that arrive meanwhile, only
+the latest is written. An empty commit has the ordinal of the next record, and is valid only if all
+records before that are stored.
 
-A new commit is found by lookups at once: what is not surely in the file is in `_recent`.
-Commits are written lazily: losing the last ones is harmless, the repository sends them again.
+Lookups find a new commit immediately: those that may not be in the file yet are in `_recent`.
+Commits are written lazily. Losing the last ones is harmless: the metadata repository sends them
+again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ RECORD_BYTES = 64
 SLOT_OFFSETS = (0, 512)
 RECENT = 1024  # contexts kept in memory for reads at the tail
 _BLOCK_RECORDS = 64
-_CURSORS_MAX = 256  # places where readers will continue
+_CURSORS_MAX = 256  # remembered places where readers will continue
 _RECORDS_OFFSET = 1024
 MAGIC = b"LMC1"
 _MAGIC = int.from_bytes(MAGIC, "little")
@@ -73,13 +74,13 @@ def decode(data: Buffer, offset: int = 0) -> tuple[int, CommitContext] | None:
 
 
 class CommitFile(ChannelFile):
-    """One file. It is opened when the roll is carried out."""
+    """One file. A new one is created and opened by the worker."""
 
     def __init__(self, path: str, first_ordinal: int, channel: Channel) -> None:
         super().__init__(path, channel)
         self.first_ordinal = first_ordinal
-        self.first: CommitContext | None = None  # its first record that can be read
-        self.stored_slot: int | None = None  # holds the latest empty commit known to be stored
+        self.first: CommitContext | None = None  # the first readable record
+        self.stored_slot: int | None = None  # the slot with the latest stored empty commit
 
     @property
     def free_slot(self) -> int:
@@ -89,7 +90,7 @@ class CommitFile(ChannelFile):
         return _RECORDS_OFFSET + (ordinal - self.first_ordinal) * RECORD_BYTES
 
     def read(self, ordinal: int, count: int, read: Read) -> list[CommitContext]:
-        """Return `count` records, or raise Corrupt."""
+        """Return `count` records. Raise Corrupt if one is not sound."""
         start = self.offset(ordinal)
         data = read(self.file, count * RECORD_BYTES, start)
         contexts = []
@@ -104,8 +105,8 @@ class CommitFile(ChannelFile):
         return contexts
 
     def wipe(self, end_ordinal: int, size: int, *, keep_slot: int | None = None) -> None:
-        """Let zeros follow the records, and clear the slots that say they are behind more of
-        them. Blocking."""
+        """Write zeros after the records, and clear slots that belong after later records.
+        Blocking."""
         for slot, offset in enumerate(SLOT_OFFSETS):
             found = decode(self.file.read(RECORD_BYTES, offset))
             if slot != keep_slot and found is not None and found[0] >= end_ordinal:
@@ -113,7 +114,7 @@ class CommitFile(ChannelFile):
         self.stored_slot = keep_slot
         end = self.offset(end_ordinal)
         self.file.truncate(end)
-        # Written once more: after a sync that failed, no other one stores what was read here.
+        # Write the records again: after a failed sync, a later sync need not store them.
         self.file.write([self.file.read(end, 0)], 0)
         self.allocated = allocation(end, size)
         self.file.allocate(self.allocated)
@@ -121,7 +122,7 @@ class CommitFile(ChannelFile):
 
 
 def follows(context: CommitContext, earlier: CommitContext) -> bool:
-    """Return whether it can be the next commit of a stream."""
+    """Return whether a commit can directly follow an earlier one of its stream."""
     return context.llsn == earlier.last_llsn + 1 and context.high_watermark > earlier.high_watermark
 
 
@@ -134,7 +135,7 @@ class RecoveredCommits:
     recent: list[CommitContext]  # the newest records
     empty: CommitContext | None  # newer than all records
     damaged: bool  # records in the middle are lost
-    hole_end: Llsn = 0  # the last LLSN of records that do not count: one before is lost
+    hole_end: Llsn = 0  # last LLSN of sound records that follow a lost one, and are not used
 
 
 class CommitLog:
@@ -149,7 +150,7 @@ class CommitLog:
         settings: StorageSettings,
         found: RecoveredCommits,
     ) -> None:
-        """`path`: of the directory with its files."""
+        """`path` is the directory with the files."""
         self._files = files
         self._path = path
         self._channel = channel
@@ -158,17 +159,17 @@ class CommitLog:
         self._file_bytes = settings.commit_file_bytes
         self._records_max = records_max(settings.commit_file_bytes)
         self.damaged = found.damaged
-        self.hole_end = found.hole_end  # 0 once commits up to there were stored again
-        self._chain = found.chain  # replaced, not changed, where readers may look
+        self.hole_end = found.hole_end  # 0 once commits up to there are stored again
+        self._chain = found.chain  # replaced, never mutated: readers may use it
         self._next = found.next_ordinal
         first = found.next_ordinal - len(found.recent)
-        self._recent = (first, found.recent)  # the newest commits and the ordinal of the first
+        self._recent = (first, found.recent)  # the newest commits, and the ordinal of the first
         self._stored = found.next_ordinal
         self._cursors: dict[Llsn, int] = {}
-        self.last = found.recent[-1] if found.recent else None  # the last that is not empty
+        self.last = found.recent[-1] if found.recent else None  # the last non-empty commit
         self.empty = found.empty  # the latest empty commit, if it is newer than `last`
         self._empty_under_way = False
-        self._waiting: list[tuple[CommitContext, Finished]] = []  # empty commits that came since
+        self._waiting: list[tuple[CommitContext, Finished]] = []  # empty commits, not written yet
 
     @property
     def stored_bytes(self) -> int:
@@ -186,7 +187,7 @@ class CommitLog:
     # ---- writing ------------------------------------------------------------------------
 
     def append(self, context: CommitContext, done: Finished) -> None:
-        """Take in the next commit; `done` when it is stored."""
+        """Append the next commit. `done` is called when it is stored."""
         self._check_order(context)
         if context.length:
             self._append_record(context, done)
@@ -209,7 +210,7 @@ class CommitLog:
         self.last, self.empty = context, None
         if context.last_llsn >= self.hole_end:
             self.hole_end = 0
-        # Empty commits that were not written yet are stored when this newer one is.
+        # Waiting empty commits are superseded: they count as stored when this one is.
         dones = [*(waiting for _, waiting in self._waiting), done]
         self._waiting = []
         self._journal.write_lazy(
@@ -232,7 +233,7 @@ class CommitLog:
     def _forget_old(self) -> None:
         first, recent = self._recent
         count = min(len(recent) - RECENT, self._stored - first)
-        if count >= RECENT:  # many at once: each time the rest is copied
+        if count >= RECENT:  # seldom, because the rest has to be copied
             self._recent = (first + count, recent[count:])
 
     def _write_empty(self) -> None:
@@ -275,7 +276,8 @@ class CommitLog:
         return file
 
     def _create(self, last: CommitFile | None, file: CommitFile) -> None:
-        """Create a file, off the loop. It says that all records before it are stored."""
+        """Create a file, off the loop. Its existence implies that all records before it are
+        stored."""
         if last is not None and self._durable:
             last.file.sync()
         file.opened = self._files.open(file.path, create=True)
@@ -284,7 +286,7 @@ class CommitLog:
             file.opened.sync()
             self._files.sync_directory(self._path)
 
-    # ---- finding ------------------------------------------------------------------------
+    # ---- lookups ------------------------------------------------------------------------
 
     def find(self, glsn: Glsn, read: Read) -> CommitContext | None:
         """Return the first commit with entries that ends at or above `glsn`."""
@@ -292,9 +294,9 @@ class CommitLog:
         return self._at(ordinal, read) if ordinal < self._next else None
 
     def walk(self, llsn: Llsn, read: Read) -> Iterator[tuple[int, CommitContext]]:
-        """Yield the commits from the one that holds `llsn` on, each with its ordinal."""
+        """Yield the commits, beginning with the one that holds `llsn`, each with its ordinal."""
         ordinal = self._cursors.get(llsn)
-        if ordinal is None or ordinal < self._oldest:  # the commit before `llsn` may be dropped
+        if ordinal is None or ordinal < self._oldest:  # a cursor may be one commit too early
             ordinal = self._search(llsn, _llsn, _last_llsn, read)
         return self._from(ordinal, read)
 
@@ -310,13 +312,13 @@ class CommitLog:
                 ordinal += 1
 
     def remember(self, llsn: Llsn, ordinal: int) -> None:
-        """Note that a reader will continue at `llsn`, which is in this commit or in the next."""
+        """Remember that a reader will continue at `llsn`, in this commit or the next."""
         if len(self._cursors) >= _CURSORS_MAX:
             self._cursors = {}
         self._cursors[llsn] = ordinal
 
     def newest_first(self) -> Iterator[CommitContext]:
-        """Yield all commits, as far back as they can be read. Blocking."""
+        """Yield the commits, newest first, back to the first that cannot be read. Blocking."""
         if self.empty is not None:
             yield self.empty
         for ordinal in range(self._next - 1, self._oldest - 1, -1):
@@ -327,7 +329,7 @@ class CommitLog:
                 return
 
     def _search(self, number: int, start: _Key, last: _Key, read: Read) -> int:
-        """Return the ordinal of the first record whose last number is at or above `number`."""
+        """Return the ordinal of the first record with `last` at or above `number`."""
         first, recent = self._recent
         if recent and (start(recent[0]) <= number or first <= self._oldest):
             return first + bisect_left(recent, number, key=last)
@@ -344,7 +346,7 @@ class CommitLog:
         return self._block(ordinal, read, 1)[0]
 
     def _block(self, ordinal: int, read: Read, count: int = _BLOCK_RECORDS) -> list[CommitContext]:
-        """Return up to `count` commits from `ordinal` on, at least one."""
+        """Return at least one and at most `count` commits, beginning with `ordinal`."""
         first, recent = self._recent
         if ordinal >= first:
             return recent[ordinal - first : ordinal - first + count]
@@ -358,8 +360,8 @@ class CommitLog:
     # ---- dropping -----------------------------------------------------------------------
 
     def drop_above(self, high_watermark: Glsn, llsn: Llsn, epoch: int) -> None:
-        """Forget newer commits for good; `llsn` is then the first that is not committed.
-        Blocking; only while the store is opened."""
+        """Delete newer commits, after which `llsn` is the first uncommitted LLSN. Blocking; only
+        while the store is being opened."""
         if self.empty is not None and self.empty.high_watermark > high_watermark:
             self.empty = None
         newer = takewhile(
@@ -372,13 +374,13 @@ class CommitLog:
             self._keep_watermark(high_watermark, llsn, epoch)
 
     def keep_copies(self) -> None:
-        """Copy the files to `….damaged`, before commits of entries that are lost are dropped: an
-        operator may want them. Blocking."""
+        """Copy the files to `….damaged` before commits of lost entries are dropped: an operator may
+        want them. Blocking."""
         for file in self._chain:
             keep_copy(self._files, file.path, file.file, 0)
 
     def _keep_watermark(self, high_watermark: Glsn, llsn: Llsn, epoch: int) -> None:
-        """Store the watermark of a dropped commit, so that the next recovery finds it too."""
+        """Store the high watermark below the dropped commits, so that later recoveries find it."""
         before = self.last.high_watermark if self.last else 0
         if high_watermark > before:
             self.empty = CommitContext(high_watermark, before, 0, llsn, 0, epoch)
@@ -405,8 +407,8 @@ class CommitLog:
         self.last = recent[-1] if recent else None
 
     def drop_below(self, glsn: Glsn, stored_llsn: Llsn) -> list[Step]:
-        """Forget files of commits that end at or below `glsn`, but never one that is not followed
-        by a commit at or below `stored_llsn`; the steps that remove them."""
+        """Forget files whose commits end at or below `glsn`, except those that are not followed by
+        a commit at or below `stored_llsn`. Return the steps that remove them."""
         count = 0
         while count + 1 < len(self._chain):
             first = self._chain[count + 1].first
@@ -419,7 +421,7 @@ class CommitLog:
         return [partial(self._remove, file) for file in dropped]
 
     def sync(self) -> None:
-        """Sync what was written, off the loop. Files before the last were synced at the roll."""
+        """Sync the files, off the loop. All but the last two were synced when they were full."""
         if self._durable:
             for file in self._chain[-2:]:
                 if file.opened is not None:
@@ -436,7 +438,7 @@ class CommitLog:
             self._journal.forget(file)
 
     def close(self) -> None:
-        """Close the files. Blocking; nothing may be under way."""
+        """Close the files. Blocking; nothing may be in progress."""
         for file in self._chain:
             if file.opened is not None:
                 file.opened.close()

@@ -1,12 +1,11 @@
 """Opens the commit log of a replica after a crash.
 
-Records count as far as checksum, ordinal and order fit; a torn end is wiped, so that it cannot come
-back behind other records.
+Records are valid up to the first whose checksum, ordinal or order is wrong. The rest is wiped, so
+that it cannot reappear after new records.
 
-A record that does not fit may be followed by others that do, after damage or a power loss. One lost
-record between two others is written again, if the two leave only one way in which it can have been.
-Otherwise the file is copied to `….damaged` before the records behind are wiped: the metadata
-repository sends these commits again, or a peer does.
+After damage or a power loss, an invalid record may be followed by sound ones. A single lost record
+is reconstructed if its neighbours determine it. Otherwise the file is copied to `….damaged` before
+the records after it are wiped; the metadata repository, or a peer, sends these commits again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def open_commit_log(
     journal: Journal,
     settings: StorageSettings,
 ) -> CommitLog:
-    """Open what is stored of the replica at `path`, whose first commit follows `base`. Blocking."""
+    """Open the commit log of the replica at `path`, whose first commit follows `base`. Blocking."""
     path = f"{path}/commit"
     files.make_directory(path)
     found = _open_files(files, path, base, channel, settings.commit_file_bytes)
@@ -52,7 +51,7 @@ def open_commit_log(
 def _open_files(
     files: Files, path: str, base: CommitContext, channel: Channel, file_bytes: int
 ) -> RecoveredCommits:
-    """Open the files in a directory. Read the newest whole, and one record of each other."""
+    """Open the files in a directory. Read the newest completely, and one record of each other."""
     chain = [
         CommitFile(f"{path}/{name}", int(name[:-3]), channel)
         for name in files.list(path)
@@ -64,7 +63,7 @@ def _open_files(
         return RecoveredCommits([], 0, [], None, damaged=False)
     contexts, hole = _open_newest(chain, base)
     hole_end = hole
-    while not contexts and len(chain) > 1:  # rolled, and its first record did not make it
+    while not contexts and len(chain) > 1:  # a new file whose first record was not stored
         file = chain.pop()
         keep_copy(files, file.path, file.file, 0)
         files.remove(file.path)
@@ -82,8 +81,8 @@ def _open_files(
 
 
 def _open_newest(chain: list[CommitFile], base: CommitContext) -> tuple[list[CommitContext], Llsn]:
-    """Return the records of the newest file that count, and the last LLSN of those that do not
-    because one before them is lost; 0 if there are none."""
+    """Return the valid records of the newest file, and the last LLSN of sound records that are not
+    used because one before them is lost; 0 if there are none."""
     file = chain[-1]
     before = base if file.first_ordinal == 0 else None
     if len(chain) > 1:
@@ -111,26 +110,26 @@ def _scan(
             contexts.append(found[1])
             continue
         last = contexts[-1] if contexts else before
-        behind = _records_behind(file, data, ordinal, last)
-        if not behind:
+        later = _records_after(file, data, ordinal, last)
+        if not later:
             return contexts, 0
-        lost = _between(last, behind[ordinal + 1]) if ordinal + 1 in behind else None
+        lost = _between(last, later[ordinal + 1]) if ordinal + 1 in later else None
         if lost is None:
             logger.warning("%s: record %d is lost, later ones are not", file.path, ordinal)
-            return contexts, max(context.last_llsn for context in behind.values())
+            return contexts, max(context.last_llsn for context in later.values())
         logger.warning("%s: record %d was lost and is written again", file.path, ordinal)
         file.file.write([encode(ordinal, lost)], file.offset(ordinal))
         file.file.sync()
         contexts.append(lost)
 
 
-def _records_behind(
+def _records_after(
     file: CommitFile, data: bytearray, ordinal: int, last: CommitContext | None
 ) -> dict[int, CommitContext]:
-    """Return the sound records behind that of `ordinal`, by their ordinals."""
+    """Return the sound records after that of `ordinal`, by their ordinals."""
     if data.find(MAGIC, file.offset(ordinal + 1)) < 0:
         return {}
-    behind: dict[int, CommitContext] = {}
+    after: dict[int, CommitContext] = {}
     count = (len(data) - file.offset(file.first_ordinal)) // RECORD_BYTES
     for later in range(ordinal + 1, file.first_ordinal + count):
         found = decode(data, file.offset(later))
@@ -139,18 +138,18 @@ def _records_behind(
         if last is None or (
             found[1].llsn > last.last_llsn and found[1].high_watermark > last.high_watermark
         ):
-            behind[later] = last = found[1]
-    return behind
+            after[later] = last = found[1]
+    return after
 
 
 def _between(last: CommitContext | None, following: CommitContext) -> CommitContext | None:
-    """Return the commit between the two, if it can only have been one."""
+    """Return the lost commit between two others, if they determine it."""
     if last is None:
         return None
     length = following.llsn - last.last_llsn - 1
     high_watermark = following.prev_high_watermark
     if length < 1 or high_watermark - last.high_watermark != length:
-        return None  # the log has other streams: some of the positions are theirs
+        return None  # some of these positions belong to other streams
     if last.epoch not in (0, following.epoch):
         return None
     glsn, llsn = last.high_watermark + 1, last.last_llsn + 1
@@ -160,7 +159,7 @@ def _between(last: CommitContext | None, following: CommitContext) -> CommitCont
 def _open_slots(
     file: CommitFile, next_ordinal: int, last: CommitContext | None, file_bytes: int
 ) -> CommitContext | None:
-    """Return the latest empty commit that counts; clear what does not."""
+    """Return the latest valid empty commit. Clear invalid ones."""
     newest: CommitContext | None = None
     keep_slot: int | None = None
     for slot, offset in enumerate(SLOT_OFFSETS):
@@ -174,7 +173,7 @@ def _open_slots(
 
 
 def _read_first(file: CommitFile) -> bool:
-    """Know where the file starts; False if its first record is lost."""
+    """Set `file.first`. Return False if the first record is lost."""
     found = decode(file.file.read(RECORD_BYTES, file.offset(file.first_ordinal)))
     if found is not None and found[0] == file.first_ordinal:
         file.first = found[1]

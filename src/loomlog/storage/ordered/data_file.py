@@ -1,11 +1,11 @@
 """One data file: batches in LLSN order, and the sparse index to find them.
 
-The file may be longer than its data, and what follows the data may be stale batches of an earlier
-life of the file. So a batch counts only if its checksums, its stream and the expected LLSN fit and
-its epoch is not below that of the batch before: stale batches have other LLSNs, or an older epoch.
+The file may be longer than its data, and the data may be followed by stale batches from an earlier
+use of the file. So a batch is valid only if its checksums, its stream and its LLSN are right, and
+its epoch is not below that of the previous batch. Stale batches have other LLSNs or older epochs.
 
-The loop adds to a data file; readers in other threads look things up meanwhile. Nothing is ever
-removed under a reader but by `cut`, which only takes entries that are not committed.
+The loop adds to a data file while readers in other threads use it. Nothing is removed under a
+reader except by `cut`, which removes only uncommitted entries.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from loomlog.storage.ordered.journal import Channel, ChannelFile
 from loomlog.types import Llsn, ProducerMark, StreamId
 
 _SEEK_BYTES = 64 * KIB
-_CURSORS_MAX = 256  # places where readers will continue
+_CURSORS_MAX = 256  # remembered places where readers will continue
 _NEVER_US = -(1 << 63)
-_UNKNOWN_US = (1 << 63) - 1  # the times of batches whose headers are lost: look at them
+_UNKNOWN_US = (1 << 63) - 1  # the time of batches whose headers are lost: never skipped
 
 
 class StoredBatch(NamedTuple):
-    """A stored batch as it was read; the view can be written to."""
+    """A stored batch as it was read. The view is writable."""
 
     header: Header
     view: memoryview
 
 
 class Broken(NamedTuple):
-    """A stored batch that does not check out."""
+    """A damaged stored batch."""
 
-    llsn: Llsn  # its first
+    llsn: Llsn  # its first LLSN
     offset: int
-    next_llsn: Llsn  # where a sound batch may follow
+    next_llsn: Llsn  # where the next sound batch may begin
     reason: str
-    lost: bool = False  # no other replica has it whole either
+    lost: bool = False  # no other replica has a sound copy
 
 
 class Examined(NamedTuple):
     """The result of examining stored batches, up to the first broken one."""
 
-    next_llsn: Llsn  # everything below is sound, from where it was asked
-    size: int  # bytes looked at
+    next_llsn: Llsn  # all batches from the requested LLSN to here are sound
+    size: int  # number of bytes examined
     broken: Broken | None
 
 
 class Producers:
-    """The last batches of each producer in a data file, by which a retry is recognised. Saved in
-    its index, so that a restart knows them without reading the data.
+    """The last batches of each producer in a data file, which serve to recognise retries. They are
+    saved in the index, so that a restart need not read the data.
 
-    As many per producer as a client may have in flight: any of them may be sent again. Producer 0
-    is nobody."""
+    As many are kept per producer as a client may have in flight, because any of these may be sent
+    again. Producer 0 means that there is none."""
 
     __slots__ = ("_marks",)
 
@@ -96,7 +96,7 @@ class Producers:
 
 
 class DataFile(ChannelFile):
-    """A data file. It is opened when the roll is carried out."""
+    """A data file. A new one is created and opened by the worker."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class DataFile(ChannelFile):
         self.allocated = capacity
         self.end = 0  # bytes that hold batches
         self.last_epoch = 0
-        self.latest_us = _NEVER_US  # the latest timestamp; what was cut may have had it
-        self.dropped = False  # trimmed; the file may already be written again
+        self.latest_us = _NEVER_US  # no timestamp is later
+        self.dropped = False  # trimmed; the file may already be reused
         self.producers = Producers()
-        self.is_followed = False  # by bytes that are not zeros, when it was scanned
+        self.is_followed = False  # non-zero bytes followed the data when it was scanned
         self._is_end_known = True  # False: the headers of the last batches are lost
-        self.producers_from: Llsn = 0  # the headers of some batches before this one are lost
+        self.producers_from: Llsn = 0  # the headers of some batches below are lost
         self._interval = index_interval_bytes
         self._llsns = array("Q")
         self._offsets = array("Q")
@@ -137,7 +137,7 @@ class DataFile(ChannelFile):
         return self.end + size <= self.capacity
 
     def add(self, header: Header) -> int:
-        """Take in a batch at the end; where it goes in the file."""
+        """Add a batch at the end. Return its offset in the file."""
         offset = self.end
         if not self._offsets or offset - self._offsets[-1] >= self._interval:
             self._begin_piece(_NEVER_US)
@@ -153,7 +153,7 @@ class DataFile(ChannelFile):
         return offset
 
     def skip(self, end: int, next_llsn: Llsn, *, is_end_known: bool) -> None:
-        """Take in batches whose headers are lost. `is_end_known`: they end exactly there."""
+        """Add batches whose headers are lost. `is_end_known`: they end exactly at `end`."""
         self._begin_piece(_UNKNOWN_US)
         self.latest_us = _UNKNOWN_US
         self._is_end_known = is_end_known
@@ -163,12 +163,12 @@ class DataFile(ChannelFile):
 
     def _begin_piece(self, latest_us: int) -> None:
         """Begin a piece of the index at the end of the data."""
-        self._offsets.append(self.end)  # first: a reader takes what `_llsns` shows
+        self._offsets.append(self.end)  # before `_llsns`, by which readers find it
         self._times_us.append(latest_us)
         self._llsns.append(self.next_llsn)
 
     def cut(self, end: int, last_llsn: Llsn, last_epoch: int) -> None:
-        """Forget what is above `last_llsn`."""
+        """Forget the batches above `last_llsn`."""
         self.end, self.next_llsn, self.last_epoch = end, last_llsn + 1, last_epoch
         keep = bisect_right(self._llsns, last_llsn)
         del self._llsns[keep:]
@@ -190,7 +190,7 @@ class DataFile(ChannelFile):
         )
 
     def restore(self, index: DataIndex) -> None:
-        """Know what the index file says; the data is not read."""
+        """Restore the state from the index, without reading the data."""
         self.next_llsn = index.last_llsn + 1
         self.end = index.end
         self.last_epoch = index.last_epoch
@@ -204,8 +204,8 @@ class DataFile(ChannelFile):
     def read(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read
     ) -> list[StoredBatch]:
-        """Return whole batches from the one that holds `first_llsn`; at least one, none that starts
-        above `last_llsn`, else no more than `max_bytes`."""
+        """Return batches, beginning with the one that holds `first_llsn`: at least one, none that
+        starts above `last_llsn`, and otherwise no more than `max_bytes`."""
         offset = self._cursors.get(first_llsn)
         if offset is None:
             offset = self._seek(first_llsn, read)
@@ -222,7 +222,7 @@ class DataFile(ChannelFile):
         return batches
 
     def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
-        """Check whole batches from one that begins at or below `llsn`; none that starts above
+        """Check batches, beginning at or below `llsn`, up to the last that starts at or below
         `last_llsn`. Blocking."""
         start, llsn = self._nearest(llsn)
         offset = start
@@ -236,7 +236,7 @@ class DataFile(ChannelFile):
             except Corrupt as error:
                 if self.dropped:
                     raise self._broken(offset, llsn, error) from error
-                broken = Broken(llsn, offset, self._behind(llsn, offset, header), str(error))
+                broken = Broken(llsn, offset, self._next_after(llsn, offset, header), str(error))
                 return Examined(llsn, offset - start, broken)
             offset += header.size
             llsn = header.last_llsn + 1
@@ -251,7 +251,7 @@ class DataFile(ChannelFile):
 
     def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
         """Return the first batch with an entry of that time or later, among those that hold
-        `first_llsn` to `last_llsn`. Exact for any order of timestamps. Blocking."""
+        `first_llsn` to `last_llsn`. Timestamps may be in any order. Blocking."""
         begin = max(bisect_right(self._llsns, first_llsn) - 1, 0)
         for piece in range(begin, bisect_right(self._llsns, last_llsn)):
             if self._times_us[piece] < timestamp_us:
@@ -262,7 +262,7 @@ class DataFile(ChannelFile):
         return None
 
     def offset_of(self, llsn: Llsn) -> int:
-        """Return where the first batch lies that begins at `llsn` or behind it. Blocking."""
+        """Return the offset of the first batch that begins at or above `llsn`. Blocking."""
         piece = bisect_right(self._llsns, llsn) - 1
         if piece < 0:
             return 0
@@ -296,8 +296,8 @@ class DataFile(ChannelFile):
         position = bisect_right(self._llsns, llsn) - 1
         return self._offsets[position], self._llsns[position]
 
-    def _behind(self, llsn: Llsn, offset: int, header: Header | None) -> Llsn:
-        """Return the first LLSN that can be found behind a broken batch."""
+    def _next_after(self, llsn: Llsn, offset: int, header: Header | None) -> Llsn:
+        """Return the first LLSN after a broken batch where a batch can be found."""
         if header is not None and header.first_llsn == llsn:
             self._remember(header.last_llsn + 1, offset + header.size)
             return header.last_llsn + 1
@@ -317,7 +317,8 @@ class DataFile(ChannelFile):
             )
 
     def find_end(self, last_llsn: Llsn, previous_epoch: int) -> tuple[int, int]:
-        """Return where the data ends if `last_llsn` is the last entry, and its epoch. Blocking."""
+        """Return where the data ends if `last_llsn` is to be the last entry, and the epoch there.
+        Blocking."""
         if last_llsn < self.first_llsn:
             return 0, previous_epoch
         try:
@@ -336,7 +337,7 @@ class DataFile(ChannelFile):
         return offset + header.size, header.epoch
 
     def _seek(self, llsn: Llsn, read: Read) -> int:
-        """Return the start of the batch with `llsn`, from the index, then header by header."""
+        """Return the offset of the batch with `llsn`: from the index, then header by header."""
         offset = self._offsets[bisect_right(self._llsns, llsn) - 1]
         window = FileWindow(self.file, read, _SEEK_BYTES, self.end)
         while True:
@@ -355,7 +356,7 @@ class DataFile(ChannelFile):
     ) -> list[StoredBatch]:
         batches: list[StoredBatch] = []
         at, llsn = 0, first_llsn
-        # What follows `last_llsn` may still be on its way to the disk: not even its header counts.
+        # Batches above `last_llsn` may not be written yet: not even their headers are valid.
         while at + HEADER_BYTES <= len(data) and (not batches or llsn <= last_llsn):
             try:
                 header = read_header(data, at)
@@ -376,13 +377,13 @@ class DataFile(ChannelFile):
         return batches
 
     def expect(self, header: Header, llsn: Llsn) -> None:
-        """Raise Corrupt unless this is the header of the batch at `llsn`."""
+        """Raise Corrupt unless this is the header of the batch that begins at `llsn`."""
         if header.stream_id != self.stream_id or header.first_llsn != llsn:
             raise Corrupt(f"LLSN {header.first_llsn} of stream {header.stream_id} is here")
 
     def _next_piece(self, llsn: Llsn) -> tuple[Llsn, int]:
-        """Return the first LLSN and the offset of the first piece of the index above `llsn`, or
-        where the data ends."""
+        """Return the first LLSN and the offset of the first index piece above `llsn`, or of the end
+        of the data."""
         above = bisect_right(self._llsns, llsn)
         if above < len(self._llsns):
             return self._llsns[above], self._offsets[above]
@@ -401,7 +402,7 @@ class DataFile(ChannelFile):
 
 
 def check_body(header: Header, view: memoryview) -> None:
-    """Raise Corrupt unless the batch is whole."""
+    """Raise Corrupt unless the body of the batch is complete and sound."""
     if len(view) < header.size:
         raise Corrupt(f"cut off after {len(view)} of {header.size} bytes")
     if crc32c(view[HEADER_BYTES:]) != header.body_crc:

@@ -1,4 +1,4 @@
-"""The sparse index of a full data file as a small file, so that a start does not read the data.
+"""The sparse index of a full data file, stored so that a start need not read the data.
 
     offset  size
     0       4     magic "LMI2"
@@ -6,13 +6,13 @@
     8       4     m, the number of producer marks
     12      4     zero
     16      40    first LLSN, last LLSN, end (bytes of data), last epoch, zero
-    56      8n    LLSNs that start a batch, growing
-    …       8n    where those batches start in the data file
-    …       8n    the latest timestamp among the batches from each of those to the next (signed)
+    56      8n    LLSNs at which batches start, ascending
+    …       8n    the offsets of these batches in the data file
+    …       8n    the latest timestamp from each of these batches to the next one (signed)
     …       32m   producer marks: producer id, sequence, first LLSN, count
     …       4     CRC32C of all bytes before
 
-Little-endian. An index that does not check out is rebuilt from its data file.
+Little-endian. A damaged index is rebuilt from its data file.
 """
 
 from __future__ import annotations

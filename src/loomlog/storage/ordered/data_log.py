@@ -1,19 +1,19 @@
 """The entries of one replica: a sequence of data files, dense in LLSN; the last one grows.
 
-    data/<first LLSN, 20 digits>.seg    batches; the first one grows (journal.py), the others
-                                        have their full size from the start
-    data/<first LLSN, 20 digits>.idx    written when the data file is full, or the last one when
+    data/<first LLSN, 20 digits>.seg    batches; the first file is allocated step by step
+                                        (journal.py), the others at their full size
+    data/<first LLSN, 20 digits>.idx    written when the data file is full, or for the last one when
                                         the log is closed (data_index.py)
     spare/…                             files that become data files (spares.py)
 
-Bookkeeping happens on the loop, at once; the files follow through the journal, in order. So
-offsets are given before the file is there, and a roll costs the loop nothing.
+Bookkeeping happens immediately, on the loop; the files follow through the journal, in order. So
+offsets are assigned before a file exists, and starting a new file does not delay the loop.
 
-Opening reads the index files and scans the last data file only. Then it cuts off what follows the
-data there, so that nothing that was not recovered can come back later. What was whole when the log
-was closed, and committed entries that sound batches follow, are not cut off: all stay where they
-are, and the broken ones are known (`broken`). What is cut off may be an unfinished write, or damage
-that cannot be told from one: it is copied to a file `….damaged` first.
+Opening reads the index files and scans only the last data file. Then the bytes after its data are
+cut off, so that nothing that was not recovered can reappear. They may be an unfinished write, or
+damage that looks like one, and are copied to a file `….damaged` first. Data that was complete when
+the log was closed, and committed entries that are followed by sound batches, are never cut off:
+they keep their places, and the damaged batches among them are in `broken`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class DataLog:
         base_llsn: Llsn = 1,
         committed_llsn: Llsn = 0,
     ) -> None:
-        """Open what is there; `base_llsn` comes next if that is nothing. Up to `committed_llsn`
-        everything was stored once, as far as the commits know. Blocking."""
+        """Open the data files. If there are none, the log begins at `base_llsn`. According to the
+        commits, everything up to `committed_llsn` was stored once. Blocking."""
         self._files = files
         self._path = f"{path}/data"
         self._stream_id = stream_id
@@ -74,8 +74,8 @@ class DataLog:
         self._truncating = False
         self._prepared = False
         self.damaged = False  # a data file is missing or broken in the middle
-        self.kept = ""  # where bytes were copied to that were cut off when it was opened
-        self._marked: tuple[Llsn, int] | None = None  # what the index of the last file says
+        self.kept = ""  # the copy of the bytes that were cut off when it was opened
+        self._marked: tuple[Llsn, int] | None = None  # next LLSN and end in the last file's index
         files.make_directory(self._path)
         self._spares = Spares(
             files,
@@ -86,13 +86,13 @@ class DataLog:
         )
         self._committed_llsn = committed_llsn
         self.broken: dict[Llsn, Broken] = {}  # batches known to be broken, by their first LLSN
-        self._data_files: list[DataFile] = []  # replaced, not changed, where readers may look
+        self._data_files: list[DataFile] = []  # files are only appended, else the list is replaced
         self.next_llsn: Llsn = base_llsn
         self._open_data_files()
 
     @property
     def first_llsn(self) -> Llsn:
-        """The first LLSN that is stored, or would be."""
+        """The first stored LLSN; `next_llsn` if nothing is stored."""
         return self._data_files[0].first_llsn if self._data_files else self.next_llsn
 
     @property
@@ -105,8 +105,8 @@ class DataLog:
 
     @property
     def lost_llsns(self) -> range:
-        """Return the LLSNs that are committed, and whose bytes were not whole when it was opened;
-        none any more once they were stored again."""
+        """The committed LLSNs at the end whose bytes were damaged when the log was opened, and that
+        have not been stored again."""
         return range(self.next_llsn, self._committed_llsn + 1) if self.kept else range(0)
 
     @property
@@ -116,15 +116,15 @@ class DataLog:
 
     @property
     def finished_files(self) -> list[str]:
-        """The names of files that do not change any more, unless entries in them are cut off."""
+        """The names of files that no longer change, unless entries in them are cut off."""
         finished = [each for each in self._data_files[:-1] if each.opened is not None]
         names = [path for each in finished for path in (each.path, each.index_path)]
         return [f"data/{path.rpartition('/')[2]}" for path in names]
 
     @property
     def producers_from(self) -> Llsn:
-        """The first LLSN whose batch `producers` is sure to know: earlier ones are trimmed, or
-        their headers are lost."""
+        """The first LLSN from which `producers` is complete: earlier batches are trimmed, or their
+        headers are lost."""
         return max([self.first_llsn, *(file.producers_from for file in self._data_files)])
 
     def producers(self) -> dict[int, list[ProducerMark]]:
@@ -144,8 +144,8 @@ class DataLog:
         done: Finished,
         headers: Sequence[Header] | None = None,
     ) -> None:
-        """Store batches that continue where the log ends; `headers` are theirs, if the caller has
-        read them."""
+        """Store batches that continue where the log ends. `headers` are theirs, if the caller has
+        read them already."""
         if headers is None:
             headers = [read_header(batch) for batch in batches]
         self._check(headers, batches, first_llsn, last_llsn)
@@ -153,7 +153,7 @@ class DataLog:
         data_file, offset = self._with_room(headers[0]), 0
         for header, batch in zip(headers, batches, strict=True):
             if not data_file.has_room(header.size):
-                # An error of this part fails the channel, and with it the part that answers.
+                # If this part fails, so does the channel, and with it the part that calls `done`.
                 self._journal.write(data_file, offset, buffers)
                 data_file, buffers = self._with_room(header), []
             at = data_file.add(header)
@@ -192,7 +192,7 @@ class DataLog:
         last = self._data_files[-1] if self._data_files else None
         if last is not None and last.has_room(header.size):
             return last
-        if last is not None and not last.end:  # cut to nothing; a second one would have its name
+        if last is not None and not last.end:  # empty after a cut; a new one would have its name
             last.capacity = last.allocated = header.size
             self._journal.call(self._channel, [partial(_allocate, last)])
             return last
@@ -223,7 +223,7 @@ class DataLog:
                 last.file.sync()  # an index must not outlive its data
             if not any(last.first_llsn <= llsn < last.next_llsn for llsn in [*self.broken]):
                 self._write_index(last)
-            elif self._files.exists(last.index_path):  # the next start looks for them again
+            elif self._files.exists(last.index_path):  # so that the next start finds them again
                 self._files.remove(last.index_path)
                 self._sync_directory()
         if data_file.allocated == self._settings.data_file_bytes:
@@ -247,7 +247,7 @@ class DataLog:
             self._files.sync_directory(self._path)
 
     def _prepare(self) -> None:
-        """Make room while there is still some: in this file, or in a new one."""
+        """Allocate space before it is needed: in this file, or in a new one."""
         active = self._data_files[-1]
         self._journal.grow(active, active.end, active.capacity)
         if not self._prepared and active.end * 2 > active.capacity:
@@ -265,7 +265,7 @@ class DataLog:
     def read(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read
     ) -> list[StoredBatch]:
-        """Like DataFile.read; an answer ends with its data file."""
+        """Like DataFile.read. Returns batches of one data file only."""
         return self._holder(first_llsn).read(first_llsn, last_llsn, max_bytes, read)
 
     def find_time(self, timestamp_us: int, first_llsn: Llsn, last_llsn: Llsn) -> Header | None:
@@ -278,8 +278,7 @@ class DataLog:
         return None
 
     def size(self, first_llsn: Llsn, end_llsn: Llsn) -> int:
-        """Return the bytes of the batches that begin from `first_llsn` on, before `end_llsn`.
-        Blocking."""
+        """Return the total size of the batches that begin in [first_llsn, end_llsn). Blocking."""
         return sum(
             data_file.offset_of(min(end_llsn, data_file.next_llsn))
             - data_file.offset_of(max(first_llsn, data_file.first_llsn))
@@ -288,17 +287,17 @@ class DataLog:
         )
 
     def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
-        """Like DataFile.examine; ends with its data file. Blocking."""
+        """Like DataFile.examine. Examines one data file only. Blocking."""
         return self._holder(llsn).examine(llsn, last_llsn, max_bytes)
 
     def overwrite(self, broken: Broken, batch: memoryview, done: Finished) -> None:
-        """Put a sound copy in the place of a broken batch. A crash in the middle leaves it
+        """Overwrite a broken batch with a sound copy. After a crash in the middle, it is still
         broken."""
         data_file = self._holder(broken.llsn)
         data_file.check_place(broken, check(batch))
 
         def write() -> None:
-            if not data_file.dropped:  # else its file may be another data file's by now
+            if not data_file.dropped:  # otherwise its file may be reused already
                 data_file.file.write([batch], broken.offset)
                 data_file.file.sync()
 
@@ -316,7 +315,7 @@ class DataLog:
     # ---- cutting ------------------------------------------------------------------------
 
     def truncate(self, last_llsn: Llsn, done: Finished) -> None:
-        """Drop what is stored above `last_llsn`. No append may be made until `done`."""
+        """Delete everything above `last_llsn`. The caller must not append until `done`."""
         if last_llsn >= self.last_llsn:
             self._journal.call(self._channel, [], done)
             return
@@ -335,7 +334,7 @@ class DataLog:
             if error is None:
                 ((end, epoch),) = ends
                 kept[-1].cut(end, last_llsn, epoch)
-                # A trim may have dropped others meanwhile.
+                # A trim may have dropped other files meanwhile.
                 self._data_files = [s for s in self._data_files if s not in doomed]
                 self.broken = {llsn: b for llsn, b in self.broken.items() if llsn <= last_llsn}
                 self.next_llsn = last_llsn + 1
@@ -354,7 +353,7 @@ class DataLog:
                 self._files.remove(path)
 
     def _cut(self, kept: list[DataFile], last_llsn: Llsn) -> tuple[int, int]:
-        """Wipe what is above `last_llsn`; return where the data ends now, and its last epoch."""
+        """Wipe everything above `last_llsn`. Return the new end of the data, and the last epoch."""
         active = kept[-1]
         previous_epoch = kept[-2].last_epoch if len(kept) > 1 else 0
         end, epoch = active.find_end(last_llsn, previous_epoch)
@@ -366,7 +365,7 @@ class DataLog:
         return end, epoch
 
     def drop_below(self, llsn: Llsn) -> list[Step]:
-        """Forget the data files that end below `llsn`; return the steps that remove them."""
+        """Forget the data files that end below `llsn`. Return the steps that remove them."""
         count = 0
         while count + 1 < len(self._data_files) and self._data_files[count + 1].first_llsn <= llsn:
             count += 1
@@ -382,7 +381,8 @@ class DataLog:
         self._spares.give(data_file.path, data_file.file)
 
     def restart(self, next_llsn: Llsn) -> None:
-        """Drop everything and continue at `next_llsn`. Blocking; only while the store is opened."""
+        """Delete everything and continue at `next_llsn`. Blocking; only while the store is being
+        opened."""
         for data_file in self._data_files:
             self._remove(data_file)
         self._sync_directory()
@@ -395,7 +395,7 @@ class DataLog:
             self._journal.forget(data_file)
 
     def close(self) -> None:
-        """Close the files. Blocking; nothing may be under way."""
+        """Close the files. Blocking; nothing may be in progress."""
         if self._journal.is_closed and self._channel.error is None:
             with suppress(OSError, Corrupt):
                 self._mark_end()
@@ -405,8 +405,8 @@ class DataLog:
         self._spares.close()
 
     def _mark_end(self) -> None:
-        """Leave an index of the last file: what the next start does not find whole up to its end is
-        damage, not an unfinished write. Not synced: without it the next start only knows less."""
+        """Write an index of the last file. If the next start finds less than that, it is damage,
+        not an unfinished write. The index is not synced: losing it only loses this information."""
         active = self._data_files[-1] if self._data_files else None
         if active is None or active.opened is None or self._marked == (self.next_llsn, active.end):
             return
@@ -445,7 +445,7 @@ class DataLog:
         if index is not None and index.last_llsn + 1 == following:
             data_file.restore(index)
         else:
-            # With a sound index that ends before `following`, a whole file is missing.
+            # A sound index that ends before `following` means that a whole file is missing.
             closed = index if following is None else None
             scan = DataScan(data_file, self._committed_llsn, closed)
             broken = scan.run(previous_epoch, following, is_last=index is not None)
@@ -458,7 +458,7 @@ class DataLog:
         self.next_llsn = data_file.next_llsn
 
     def _read_index(self, data_file: DataFile) -> DataIndex | None:
-        """Return what the index file says, if there is a sound one."""
+        """Return the index of a data file, if there is a sound one."""
         try:
             file = self._files.open(data_file.index_path)
             index = data_index.decode(file.read(file.size(), 0))
@@ -468,7 +468,7 @@ class DataLog:
         return index if index.first_llsn == data_file.first_llsn else None
 
     def _set_aside(self, firsts: Sequence[Llsn]) -> None:
-        """Rename files that cannot be served, because entries before them are lost. An operator may
+        """Rename files that cannot be used because entries before them are lost. An operator may
         want them."""
         self.damaged = True
         for first_llsn in firsts:
@@ -478,7 +478,7 @@ class DataLog:
 
 
 def _wipe(data_file: DataFile, end: int) -> None:
-    """Let zeros follow the data."""
+    """Replace everything after the data by zeros."""
     data_file.file.truncate(end)
     data_file.allocated = allocation(end, data_file.capacity)
     _allocate(data_file)

@@ -1,8 +1,8 @@
-"""Takes in a data file when it is opened: which batches count, and which are damaged.
+"""Scans a data file when it is opened: which batches are valid, and which are damaged.
 
-Where the data stops to count, a scan tells a torn end from damage. It is damage if the file was
-closed with this LLSN in it, or a batch that counts follows, and the LLSN is committed. Such a batch
-stays in its place as broken. What is not committed must not count as stored if it is not whole.
+Where the valid data ends, the scan distinguishes a torn write from damage. It is damage if the LLSN
+is committed, and the file was closed with it, or a valid batch follows. A damaged batch keeps its
+place and is recorded as broken. Uncommitted batches must not count as stored unless they are sound.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class DataScan:
     def __init__(
         self, file: DataFile, committed_llsn: Llsn, closed: DataIndex | None = None
     ) -> None:
-        """Nothing is in the middle of the data above `committed_llsn`. `closed`: what the file had
-        when it was closed."""
+        """`closed` describes the file when it was closed. Above `committed_llsn`, the first invalid
+        batch ends the data."""
         self._file = file
         self._committed_llsn = committed_llsn
         self._closed = closed
 
     def run(self, previous_epoch: int, stop_llsn: Llsn | None, *, is_last: bool) -> list[Broken]:
-        """Take in every batch that counts, from the start up to `stop_llsn`; return the broken ones
-        in the middle. `is_last`: the next file does not follow on this one."""
+        """Add all valid batches, from the start up to `stop_llsn`, to the data file. Return the
+        broken ones among them. `is_last`: the next file does not continue this one."""
         file = self._file
         file.last_epoch = previous_epoch
         broken: list[Broken] = []
@@ -50,10 +50,10 @@ class DataScan:
                 check_body(header, window.at(file.end, header.size))
             except Corrupt as error:
                 following = None if is_last else stop_llsn
-                found = self._step_over(header, following, str(error))
-                if found is None:
+                skipped = self._step_over(header, following, str(error))
+                if skipped is None:
                     break
-                broken.append(found)
+                broken.append(skipped)
             else:
                 file.add(header)
         rest = min(max(file.file.size() - file.end, 0), _SEEK_BYTES)
@@ -68,9 +68,10 @@ class DataScan:
     def _step_over(
         self, header: Header | None, stop_llsn: Llsn | None, reason: str
     ) -> Broken | None:
-        """Take in what is broken at the end of the data, if that is in the middle of the file, if
-        the data continues in the next one, which begins with `stop_llsn`, or if it was whole when
-        the file was closed."""
+        """Add a broken batch at the end of the data and return it; None if the data ends here.
+
+        It does not end here if a sound batch follows, if the data continues in the next file, which
+        begins with `stop_llsn`, or if more was stored when the file was closed."""
         file, closed = self._file, self._closed
         llsn, offset = file.next_llsn, file.end
         if llsn > self._committed_llsn:
@@ -100,8 +101,8 @@ class DataScan:
         return Broken(llsn, offset, file.next_llsn, reason)
 
     def _is_in(self, closed: DataIndex) -> bool:
-        """Return whether there was a committed batch at the end of the data when the file was
-        closed, and its bytes are not simply gone."""
+        """Return whether a committed batch was at the end of the data when the file was closed, and
+        something is still there."""
         file, rest = self._file, closed.end - self._file.end
         if closed.last_llsn > self._committed_llsn or rest <= 0:
             return False
@@ -109,14 +110,14 @@ class DataScan:
         return is_in and any(file.file.read(min(rest, _SEEK_BYTES), file.end))
 
     def _is_followed_by(self, next_llsn: Llsn | None) -> bool:
-        """Return whether all up to `next_llsn` was stored here, though what is left is broken."""
+        """Return whether everything up to `next_llsn` was stored here, even if it is broken now."""
         if next_llsn is None or next_llsn > self._committed_llsn + 1:
             return False
-        return any(self._file.file.read(HEADER_BYTES, self._file.end))  # else it was never written
+        return any(self._file.file.read(HEADER_BYTES, self._file.end))  # zeros: never written
 
     def _find_sound(self, offset: int, llsn: Llsn) -> tuple[int, Header] | None:
-        """Return the first sound batch of this life of the file at or behind `offset` that begins
-        above `llsn`, directly behind what is committed at the latest."""
+        """Return the first sound, not stale batch at or after `offset` that begins above `llsn` and
+        at most directly after the committed entries, and its offset."""
         file, last_llsn = self._file, self._committed_llsn + 1
         window = FileWindow(file.file, from_disk, _SCAN_BYTES, file.file.size())
         for at, header in _headers_from(file, offset):
@@ -128,12 +129,12 @@ class DataScan:
 
 
 def unfinished_end(file: DataFile) -> int:
-    """Return where the bytes behind the data of a file that was scanned end that may be an
-    unfinished write, or damaged: where stale batches begin, or the file ends. Blocking."""
+    """Return the end of the bytes after the data that may be an unfinished write or damage: where
+    stale batches begin, or the end of the file. Blocking; after a scan."""
     if not file.is_followed:
         return file.end
 
-    def is_stale(header: Header) -> bool:  # of an earlier life of the file
+    def is_stale(header: Header) -> bool:  # from an earlier use of the file
         return header.first_llsn < file.next_llsn or header.epoch < file.last_epoch
 
     stale = (at for at, header in _headers_from(file, file.end) if is_stale(header))
@@ -141,7 +142,7 @@ def unfinished_end(file: DataFile) -> int:
 
 
 def _headers_from(file: DataFile, offset: int) -> Iterator[tuple[int, Header]]:
-    """Yield the sound headers of this stream at or behind `offset`, and where they are."""
+    """Yield the sound headers of this stream at or after `offset`, and their offsets."""
     size = file.file.size()
     window = FileWindow(file.file, from_disk, _SEEK_BYTES, size)
     for start in range(offset, size, _SCAN_BYTES):  # a batch begins at a multiple of ALIGNMENT

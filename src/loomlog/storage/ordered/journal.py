@@ -1,17 +1,17 @@
 """Group commit: all replicas on a volume write and sync together, in one worker job at a time.
 
-While a job is under way, writes queue up; the next job takes them all: one step writes (adjacent
-buffers of a file joined), then one sync per distinct file, then the answers in order.
+While a job runs, writes queue up; the next job takes all of them: one step writes (adjacent buffers
+of a file joined), then each file is synced once, then the callers are answered in order.
 
 Invariants:
-- In one channel (one replica) everything happens in the order it was asked for.
-- With sync=always a write is answered only after its sync; a lazy write is written with the next
-  job and synced with others of its kind at most `commit_sync_delay_s` later.
-- After an error a channel is failed for good: nothing of it is acknowledged ever again, because
-  a failed fsync says nothing about what reached the disk, nor does a later one that succeeds.
-- Nothing to do: no job, no timer.
+- In one channel (one replica) everything happens in the requested order.
+- With sync=always a write is answered only after its sync. A lazy write is written with the next
+  job, and synced with other lazy writes at most `commit_sync_delay_s` later.
+- A channel that had an error has failed for good: nothing in it is ever acknowledged again, because
+  neither a failed fsync nor a later successful one says what reached the disk.
+- When there is nothing to do, there is no job and no timer.
 
-Steps run off the loop. They touch only their job, and `ChannelFile.file` (see there).
+Steps run off the loop. They use only their job and `ChannelFile.file`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from loomlog.limits import KIB
 from loomlog.storage.files import File, Finished, Step, Worker
 from loomlog.types import Buffer, SyncMode
 
-SHORT_BYTES_MAX: Final = 256 * KIB  # writing and syncing more takes long
+SHORT_BYTES_MAX: Final = 256 * KIB  # jobs that write at most this much may run on the loop
 _NEW_FILE_PARTS: Final = 256  # a new file is this many times smaller than a full one
 
 
 class Channel:
-    """One replica's place in the journal. `error` is why it failed, for good."""
+    """The writes of one replica. Once `error` is set, the channel has failed for good."""
 
     __slots__ = ("error", "name")
 
@@ -45,14 +45,14 @@ class Channel:
 
 
 class ChannelFile:
-    """A file that a channel writes to. Writes may be asked for before it is opened by a `call`:
-    the journal asks for `file` when it writes."""
+    """A file that a channel writes to. Writes may be requested before a `call` has opened it: the
+    journal uses `file` only when it writes."""
 
     def __init__(self, path: str, channel: Channel) -> None:
         self.path = path
         self.channel = channel
         self.opened: File | None = None
-        self.allocated = 0  # its size, at least that of its data
+        self.allocated = 0  # its size, which may exceed that of its data
 
     @property
     def file(self) -> File:
@@ -64,13 +64,13 @@ class ChannelFile:
         try:
             self.file.allocate(size)
         except OSError:
-            pass  # a full disk fails the write, if it is still full then
+            pass  # if the disk is still full then, the write fails
 
 
 def allocation(used: int, full: int) -> int:
-    """Return the size of a file that holds `used` bytes and may grow to `full` bytes: little at
-    first, then doubling. Allocated space makes syncs cheaper, but a cluster may have thousands of
-    logs that are hardly written to."""
+    """Return the size to allocate for a file with `used` bytes that may grow to `full` bytes. It is
+    small at first, then doubles: allocated space makes syncs cheaper, but a cluster may have
+    thousands of logs with few appends."""
     size = max(full // _NEW_FILE_PARTS, 1)
     while size < 2 * used:
         size *= 2
@@ -78,7 +78,7 @@ def allocation(used: int, full: int) -> int:
 
 
 class Timer(Protocol):
-    """A call that an event loop makes later."""
+    """A scheduled call of an event loop."""
 
     def cancel(self) -> None: ...
 
@@ -110,22 +110,22 @@ _Request = _Write | _Call
 
 
 def _ignore(error: BaseException | None) -> None:
-    """Do nothing: the channel keeps the error, and its next caller gets it."""
+    """Do nothing: the next caller of the channel gets its error."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One hand-over to the worker."""
+    """One job for the worker."""
 
     requests: list[_Request]
     sync: dict[ChannelFile, None]
-    everything: bool = False  # syncs all that is dirty: lazy writes of earlier jobs are answered
+    everything: bool = False  # syncs all dirty files, after which waiting lazy writes are answered
     errors: dict[Channel, BaseException] = field(default_factory=dict)
     size: float = inf  # bytes to write; infinite for calls, which may take any time
 
     @property
     def is_short(self) -> bool:
-        """Whether it writes little and syncs nothing else."""
+        """Whether it writes little and syncs at most one file."""
         return self.size <= SHORT_BYTES_MAX and len(self.sync) <= 1 and not self.everything
 
     def steps(self) -> list[Step]:
@@ -151,7 +151,7 @@ class _Job:
         )
 
     def _runs(self) -> tuple[dict[ChannelFile, list[tuple[int, list[Buffer]]]], int]:
-        """Return the writes of each file, adjacent ones joined, and the size of all."""
+        """Return the writes of each file, with adjacent ones joined, and their total size."""
         runs: dict[ChannelFile, list[tuple[int, list[Buffer]]]] = {}
         ends: dict[ChannelFile, int] = {}
         total = 0
@@ -192,7 +192,7 @@ def _sync(target: ChannelFile) -> None:
 
 
 class _Alarm:
-    """A timer that is set or not."""
+    """A timer that can be set repeatedly and rings once."""
 
     def __init__(self, call_later: CallLater, delay_s: float, ring: Callable[[], None]) -> None:
         self._call_later = call_later
@@ -215,7 +215,7 @@ class _Alarm:
 
 
 class Journal:
-    """The order of writes to one volume. Lives on the loop; the worker does the blocking part."""
+    """Orders the writes to one volume. Lives on the loop; blocking work runs in the worker."""
 
     def __init__(
         self,
@@ -224,25 +224,25 @@ class Journal:
         settings: StorageSettings,
         failed: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        """`failed` is called with every error that makes a channel fail."""
+        """`failed` is called with each error that makes a channel fail."""
         self._worker = worker
         self._call_later = call_later
         self._failed = failed
         self._always = settings.sync is SyncMode.ALWAYS
         self._interval = settings.sync is SyncMode.INTERVAL
         self._queue: deque[_Request] = deque()
-        self._eager = 0  # requests in the queue that want a job at once
-        self._lazy = 0  # lazy writes that are not answered
+        self._eager = 0  # queued requests that start a job immediately
+        self._lazy = 0  # lazy writes that are not answered yet
         self._under_way: _Job | None = None
         self._dirty: dict[ChannelFile, None] = {}  # written, not synced
-        self._waiting: list[_Write] = []  # lazy writes that are written and wait for their sync
+        self._waiting: list[_Write] = []  # lazy writes that are written but not synced
         self._flush_due = False
         self._sync_due = False
         self._flush_alarm = _Alarm(call_later, settings.commit_sync_delay_s, self._flush)
         self._sync_alarm = _Alarm(call_later, settings.sync_interval_s, self._sync)
         self._closed = False
         self._tracer = tracing.active()
-        self._traces: list[str] = []  # of writes since the last job; the sync is part of the first
+        self._traces: list[str] = []  # of writes since the last job; its sync is part of the first
 
     def write(
         self,
@@ -251,8 +251,8 @@ class Journal:
         buffers: Sequence[Buffer],
         done: Finished = _ignore,
     ) -> None:
-        """Write; `done` when it is stored as the sync mode says. The buffers belong to the
-        journal until then."""
+        """Write buffers. `done` is called when they are stored according to the sync mode; they
+        must not change until then."""
         channel = target.channel
         if self._accepts(channel, done):
             if self._tracer is not None:
@@ -266,7 +266,7 @@ class Journal:
     def write_lazy(
         self, target: ChannelFile, offset: int, buffers: Sequence[Buffer], done: Finished
     ) -> None:
-        """Write with the next job; `done` a little later, synced together with others."""
+        """Write buffers with the next job. `done` is called a little later, after a common sync."""
         channel = target.channel
         if self._accepts(channel, done):
             self._queue.append(_Write(channel, target, offset, buffers, done, True))
@@ -290,7 +290,7 @@ class Journal:
             self.call(target.channel, [partial(target.try_grow, size)])
 
     def forget(self, target: ChannelFile) -> None:
-        """Do not sync a file that was removed."""
+        """Called when a file was removed and need not be synced."""
         self._dirty.pop(target, None)
 
     @property
@@ -298,7 +298,8 @@ class Journal:
         return self._closed
 
     def close(self) -> None:
-        """Hand in all that is left and sync it in any mode. Then close the worker, which waits."""
+        """Start the remaining jobs, and sync everything in any mode. The caller then closes the
+        worker, which waits for them."""
         if self._closed:
             return
         self._closed = True
@@ -391,7 +392,7 @@ class Journal:
                 self._failed(reason)
 
     def _settle(self, job: _Job) -> list[_Request]:
-        """Book what the job did; the requests that can be answered now, in order."""
+        """Update the state after a job. Return the requests that can be answered now, in order."""
         if job.everything:
             answers: list[_Request] = [*self._waiting, *job.requests]
             self._waiting = []

@@ -1,11 +1,11 @@
-"""Copy the files of a replica to another volume of its node. All functions block.
+"""Move a replica to another volume of its node. All functions block.
 
-    lsid=7           on the old volume, in use, until all is copied
-    lsid=7.moving    on the new one, until then
-    lsid=7.moved     what was left on the old one, until it is removed
+    lsid=7           on the old volume, in use until everything is copied
+    lsid=7.moving    on the new volume, until everything is copied
+    lsid=7.moved     on the old volume afterwards, until it is removed
 
-The old directory gets its new name first, and then the new one. So a start after a crash finds
-either the old one, or that the new one is whole (`finish_moves`); never two of one name.
+The old directory is renamed first, and then the new one. So after a crash, a start finds either the
+old directory or a complete new one (`finish_moves`), and never two with the same name.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from loomlog.storage.files import Files
 from loomlog.storage.ordered.replica_paths import REMOVED
 
-MOVING: Final = ".moving"  # ends the name of a replica that is not copied as a whole yet
-MOVED: Final = ".moved"  # ends the name of one whose copy is whole
+MOVING: Final = ".moving"  # suffix of an incomplete copy
+MOVED: Final = ".moved"  # suffix of the old directory when the copy is complete
 PART_BYTES: Final = 4 << 20
 _DIRECTORIES: Final = ("data", "commit")
 
 
 def copy_file(files: Files, source: str, target: str) -> None:
-    """Copy a file; the copy survives a power loss, once its directory is synced."""
+    """Copy a file. The copy survives a power loss once its directory is synced."""
     files.make_directory(target.rpartition("/")[0])
     old = files.open(source)
     try:
@@ -46,8 +46,8 @@ def copy_file(files: Files, source: str, target: str) -> None:
 
 
 def copy_early(files: Files, source: str, path: str, names: Sequence[str]) -> set[str]:
-    """Copy files that do not change any more, and return their names; a trim may have removed
-    some."""
+    """Copy files that no longer change, and return the names of those that were copied: a trim may
+    have removed some."""
     copied = set()
     for name in names:
         with suppress(FileNotFoundError):
@@ -57,8 +57,8 @@ def copy_early(files: Files, source: str, path: str, names: Sequence[str]) -> se
 
 
 def move(files: Files, source: str, path: str, early: Collection[str]) -> None:
-    """Copy what is missing, and let the copy take the place of the old directory. Nothing may be
-    written meanwhile."""
+    """Copy the remaining files, and replace the old directory by the copy. Nothing may be written
+    meanwhile."""
     moving = f"{path}{MOVING}"
     for directory in _DIRECTORIES:
         files.make_directory(f"{moving}/{directory}")
@@ -78,7 +78,7 @@ def move(files: Files, source: str, path: str, early: Collection[str]) -> None:
 
 
 def take_back(files: Files, source: str, path: str) -> None:
-    """Undo a move that failed, wherever it was."""
+    """Undo a move that failed at any step."""
     if files.exists(source + MOVED):
         if files.exists(path):
             _rename(files, path, path + REMOVED)
@@ -89,20 +89,20 @@ def take_back(files: Files, source: str, path: str) -> None:
 
 
 def drop_copy(files: Files, path: str) -> None:
-    """Remove a copy that is not whole."""
+    """Remove an incomplete copy."""
     if files.exists(path + MOVING):
         files.remove_tree(path + MOVING)
 
 
 def remove_moved(files: Files, source: str) -> None:
-    """Remove what was left on the old volume."""
+    """Remove the old directory after a move."""
     _rename(files, source + MOVED, source + REMOVED)
     files.remove_tree(source + REMOVED)
 
 
 def finish_moves(files: Files, paths: Sequence[str]) -> None:
-    """Finish moves that a crash interrupted, or forget them. `paths`: of the node on its volumes.
-    If the volume with the copy is missing, the old directory is used."""
+    """Finish or undo moves that a crash interrupted. `paths` are the node's directories on its
+    volumes. If the volume with the copy is missing, the old directory is used."""
     found = [f"{path}/{name}" for path in paths for name in files.list(path)]
     replicas = [each for each in found if _name(each).startswith("lsid=")]
     for old in [each for each in replicas if each.endswith(MOVED)]:

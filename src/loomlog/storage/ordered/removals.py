@@ -1,4 +1,4 @@
-"""The end of a replica's files: removed in the background, or set aside while it restarts empty."""
+"""Removes files of a replica in the background, or sets them aside while it restarts empty."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from loomlog.storage.files import Files, Finished, Step, free_name
 from loomlog.storage.ordered.journal import Channel, Journal
 
 _WITH_ENTRIES: Final = ("data", "commit")
-_WIPED: Final = "wiped"  # holds the files of a replica that restarts empty, until they are removed
+_WIPED: Final = "wiped"  # directory for files that were set aside, until they are removed
 
 
 class Removals:
-    """Files that are not needed any more, removed in the background of one replica's writes.
+    """Removes unneeded files of one replica in the background.
 
-    One file a job: removing is slow, and appends go in between. In the order given, oldest first,
-    so that a crash leaves no hole."""
+    Each job removes one file, because that is slow and appends should not wait for all of them. It
+    keeps the given order, oldest first, so that a crash leaves no hole."""
 
     def __init__(self, journal: Journal, channel: Channel) -> None:
         self._journal = journal
-        self.channel = channel  # where the replica writes now
+        self.channel = channel  # the replica's present channel
         self._waiting: deque[tuple[list[Step], Finished | None]] = deque()
         self._under_way = False
 
     def add(self, steps: Iterable[Step], done: Finished | None = None) -> None:
-        """`done` when these are gone, and all that were added before."""
+        """Add removals. `done` is called when they and all earlier ones are finished."""
         self._waiting.extend(([step], None) for step in steps)
         if done is not None:
             self._waiting.append(([], done))
@@ -60,7 +60,7 @@ def set_aside(files: Files, path: str) -> None:
 
 
 def remove_wiped(files: Files, path: str) -> None:
-    """Remove what was set aside, if anything, but for copies of damage. Blocking."""
+    """Remove the files that were set aside, but keep copies of damaged files. Blocking."""
     wiped = f"{path}/{_WIPED}"
     if files.exists(wiped):
         for name in _WITH_ENTRIES:
@@ -70,7 +70,7 @@ def remove_wiped(files: Files, path: str) -> None:
 
 
 def _keep_damaged(files: Files, source: str, target: str) -> None:
-    """Move copies of damage to the replica's new directory."""
+    """Move copies of damaged files to the replica's new directory."""
     names = [name for name in files.list(source) if ".damaged" in name]
     for name in names:
         files.rename(f"{source}/{name}", free_name(files, f"{target}/{name}"))

@@ -1,16 +1,16 @@
-"""The replicas of log streams on the volumes of a node: their meta files, and how replicas are
-found by their contents, placed and removed.
+"""The directories of log stream replicas on the volumes of a node: their meta files, and finding,
+placing and removing them.
 
     <storage node path>/lsid=<log stream id>/meta    see small_files.py; replaced atomically
 
-Stamps identify the data, whatever its directory is called. They are random numbers, chosen when
-something is created; nothing is deleted on a request that does not name them.
+Stamps identify the data, whatever its directory is called. They are random numbers that are chosen
+at creation; a request that does not name them deletes nothing.
 
-A directory is served only if its meta file can be read and names this cluster and the number in the
-directory's name, and if no other directory holds the same stream. Every other one stays as it is,
-with a reason for operators; the node serves the rest. A damaged one makes room when the metadata
-repository recreates the replica: it is renamed, and only operators delete it. A replica lives whole
-on one volume.
+A directory is served only if its meta file is readable and names this cluster and the stream in the
+directory's name, and if no other directory has the same stream. Every other directory is left
+alone, with a message for operators, and the node serves the rest. A damaged replica is renamed when
+the metadata repository recreates it, and only operators delete it. A replica is entirely on one
+volume.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from loomlog.types import Glsn, Llsn, LogId, NodeId, StreamId
 
 logger = logging.getLogger(__name__)
 
-REMOVED: Final = ".removed"  # ends the name of a replica whose removal was decided and begun
-SET_ASIDE: Final = ".damaged"  # suffix of a replica that was recreated
+REMOVED: Final = ".removed"  # suffix of a replica that is being removed
+SET_ASIDE: Final = ".damaged"  # suffix of a damaged replica that was recreated
 META_FORMAT: Final = 2
 _ADVICE: Final = "move it out of the volume"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMeta:
-    """The owner of the data, its seal epoch, how far it was trimmed, and where it starts if that is
-    not the first entry of the stream."""
+    """The contents of a meta file."""
 
     log_id: LogId
     stream_id: StreamId
     stamp: int = 0  # of the stream, the same on all its replicas
     birth: int = 0  # of this replica
     cluster: str = ""  # the stamp of the cluster
-    epoch: int = 0
+    epoch: int = 0  # the seal epoch
     trimmed_glsn: Glsn = 0
-    base_llsn: Llsn = 1
-    base_high_watermark: Glsn = 0  # before the first commit
+    base_llsn: Llsn = 1  # the first LLSN of this replica
+    base_high_watermark: Glsn = 0  # before its first commit
     wiping: bool = False  # the stored data is void: the replica restarts at the base
 
 
 def save_meta(files: Files, path: str, meta: StreamMeta) -> None:
-    """Write the meta file. It survives a power loss in every sync mode: epochs fence. Blocking."""
+    """Write the meta file. It survives a power loss in every sync mode, because fencing relies on
+    its epoch. Blocking."""
     data = small_files.encode({"format": META_FORMAT, **asdict(meta)})
     small_files.replace_file(files, f"{path}/meta", data)
 
@@ -78,16 +78,16 @@ class FoundReplicas:
     """The replicas found on the volumes, and why some are not served."""
 
     served: dict[StreamId, str] = field(default_factory=dict)  # their paths
-    refused: list[str] = field(default_factory=list)  # a sentence for operators each
-    taken: dict[StreamId, str] = field(default_factory=dict)  # numbers of those, and why
-    damaged: dict[str, tuple[StreamId, str]] = field(default_factory=dict)  # by path; and why
-    misplaced: set[StreamId] = field(default_factory=set)  # are in directories of other numbers
+    refused: list[str] = field(default_factory=list)  # messages for operators
+    taken: dict[StreamId, str] = field(default_factory=dict)  # streams of refused replicas, and why
+    damaged: dict[str, tuple[StreamId, str]] = field(default_factory=dict)  # by path, and why
+    misplaced: set[StreamId] = field(default_factory=set)  # in directories of other streams
     highest_log_id: LogId = 0
     highest_stream_id: StreamId = 0
 
     @property
     def conditions(self) -> list[Condition]:
-        """Return what operators should know of them."""
+        """The conditions that operators should know."""
         damaged = [
             Condition(
                 Kind.DATA_DAMAGED,
@@ -101,30 +101,31 @@ class FoundReplicas:
 
     @property
     def unserved(self) -> set[StreamId]:
-        """Return the streams with data that operators may bring back."""
+        """The streams with data that is not served, and that operators may bring back."""
         return {*self.taken, *self.misplaced, *(number for number, _ in self.damaged.values())}
 
     def damaged_of(self, number: StreamId) -> list[str]:
-        """Return the paths that the stream's damaged replicas are at."""
+        """Return the paths of the stream's damaged replicas."""
         return [path for path, (stream_id, _) in self.damaged.items() if stream_id == number]
 
     def were_set_aside(self, moved: Mapping[str, str]) -> None:
-        """Damaged replicas have other paths now."""
+        """Called when damaged replicas were renamed."""
         for path, aside in moved.items():
             del self.damaged[path]
             logger.warning("the damaged replica at %s is at %s now", path, aside)
 
     def refuse(self, path: str, number: StreamId, reason: str) -> None:
-        """Leave the directory alone."""
+        """Record that a directory is not served."""
         self.taken[number] = f"{path} is not served: {reason}; {_ADVICE}"
         self.refused.append(self.taken[number])
 
 
 class ReplicaPaths:
-    """Finds the replicas when it is made; that blocks."""
+    """The replicas of a node and their paths."""
 
     def __init__(self, files: Files, paths: Sequence[str], cluster: str, node_id: NodeId) -> None:
-        """`paths`: of the node on its volumes; `cluster`: the stamp that its replicas carry."""
+        """Find the replicas on the volumes, given the node's directories there and the stamp of the
+        cluster. Blocking."""
         self._files = files
         self._paths = paths
         self._node_id = node_id
@@ -138,8 +139,8 @@ class ReplicaPaths:
         stored_bytes: Callable[[StreamId], int],
         paths: Sequence[str] | None = None,
     ) -> str:
-        """Return the path for a new replica: on the volume with the fewest bytes, then replicas.
-        `paths`: only on volumes with these storage node paths."""
+        """Choose the path of a new replica: on the volume with the fewest bytes, then the fewest
+        replicas. `paths` restricts it to these directories of the node."""
         if stream_id in self.found.taken:
             raise AlreadyExists(self.found.taken[stream_id])
         if stream_id in self.streams:
@@ -154,25 +155,25 @@ class ReplicaPaths:
     def place_again(
         self, stream_id: StreamId, stored_bytes: Callable[[StreamId], int], paths: Sequence[str]
     ) -> str:
-        """Return the path for a replica on one of these volumes, without noting it."""
-        # Most nodes have one volume, and may have thousands of replicas to look at.
+        """Return the path for a replica on one of these volumes, without recording it."""
+        # A node with only one volume, the usual case, need not sum up thousands of replicas.
         path = paths[0] if len(paths) == 1 else min(paths, key=partial(self._load, stored_bytes))
         return f"{path}/lsid={stream_id}"
 
     def is_damaged(self, stream_id: StreamId, reason: str) -> None:
-        """Do not serve a replica that cannot be opened."""
+        """Called when a replica cannot be opened: it is not served."""
         self.found.damaged[self.streams.pop(stream_id)] = stream_id, reason
 
     def remove(self, stream_id: StreamId) -> None:
-        """Remove a replica's files: whole, or, after a crash, by the next start. Blocking."""
+        """Remove a replica's files. After a crash, the next start finishes it. Blocking."""
         path = self.streams[stream_id]
-        if self._files.exists(path):  # else an earlier attempt failed halfway
+        if self._files.exists(path):  # otherwise an earlier attempt failed halfway
             self._files.rename(path, path + REMOVED)
         self._files.sync_directory(path.rpartition("/")[0])
         self._files.remove_tree(path + REMOVED)
 
     def forget(self, stream_id: StreamId) -> None:
-        """Let the log stream be placed here again; its files are gone."""
+        """Forget a replica whose files were removed."""
         if self.streams.pop(stream_id, None) is None:
             raise NotFound(f"log stream {stream_id} is not on this storage node")
 
@@ -182,7 +183,7 @@ class ReplicaPaths:
 
 
 def find_replicas(files: Files, paths: Sequence[str], cluster: str) -> FoundReplicas:
-    """Look at every directory of a replica. Blocking."""
+    """Check every directory of a replica. Blocking."""
     found = FoundReplicas()
     candidates: defaultdict[StreamId, list[str]] = defaultdict(list)
     for path, number in _directories(files, paths):
@@ -217,7 +218,7 @@ def find_replicas(files: Files, paths: Sequence[str], cluster: str) -> FoundRepl
 
 
 def set_aside(files: Files, path: str) -> str:
-    """Give a damaged replica another name, and return its path. Blocking."""
+    """Rename a damaged replica. Return its new path. Blocking."""
     aside = path + SET_ASIDE
     count = 1
     while files.exists(aside):
@@ -229,13 +230,13 @@ def set_aside(files: Files, path: str) -> str:
 
 
 def has_data(files: Files, path: str) -> bool:
-    """Return whether entries may be stored in the directory. Blocking."""
+    """Return whether the directory may have entries. Blocking."""
     data = f"{path}/data"
     return files.exists(data) and any(".seg" in name for name in files.list(data))
 
 
 def finish_removals(files: Files, paths: Sequence[str]) -> None:
-    """Remove what an interrupted removal left. Blocking."""
+    """Finish interrupted removals. Blocking."""
     for path in paths:
         for name in files.list(path):
             if name.startswith("lsid=") and name.endswith(REMOVED):

@@ -1,7 +1,7 @@
-"""Files ready to become data files: made ahead of need, or trimmed ones to be written again.
+"""Files that are ready to become data files: created in advance, or trimmed ones to be reused.
 
-Overwriting a file that was written before halves the cost of its fdatasync. Its old
-contents are stale, and readers of a data file must tell them from data. Used off the loop only, by
+Overwriting a file that was written before halves the cost of its fdatasync. Its old contents are
+stale, and readers of data files must be able to tell them from data. Used only off the loop, by the
 steps of one replica, which run one after the other.
 """
 
@@ -16,7 +16,7 @@ class Spares:
     def __init__(
         self, files: Files, path: str, size: int, count_max: int, *, durable: bool = True
     ) -> None:
-        """Take over what an earlier process left. Blocking."""
+        """Adopt the spare files that an earlier process left. Blocking."""
         self._files = files
         self._path = path
         self._size = size
@@ -36,20 +36,20 @@ class Spares:
     def take(self, target: str) -> File:
         """Move a file of full size to `target`, and return it."""
         self.prepare()
-        path, file = self._ready.pop()  # the latest: more likely one that was written before
+        path, file = self._ready.pop()  # the newest is most likely one that was written before
         self._files.rename(path, target)
         self._settle(target)
         return file
 
     def give(self, path: str, file: File) -> None:
-        """Keep the file at `path` to be written again, or remove it."""
+        """Keep the file at `path` for reuse, or remove it."""
         if len(self._ready) < self._count_max and file.size() == self._size:
             spare = self._name()
             self._files.rename(path, spare)
             self._ready.append((spare, file))
         else:
             self._files.remove(path)
-        # Before it can be written again: its old name must not come back with other bytes.
+        # Sync before it is reused, so that its old name cannot reappear with new contents.
         self._settle(path)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Spares:
         return path, file
 
     def _settle(self, path: str) -> None:
-        """Make a move between `path` and the spares survive."""
+        """Make a rename between `path` and the spare files survive a power loss."""
         if self._durable:
             self._files.sync_directory(path.rpartition("/")[0])
             self._files.sync_directory(self._path)
@@ -85,6 +85,6 @@ class Spares:
         file = self._files.open(path)
         if file.size() == self._size and len(self._ready) < max(self._count_max, 1):
             self._ready.append((path, file))
-        else:  # half made, or of another data file size
+        else:  # incomplete, or made for another data file size
             file.close()
             self._files.remove(path)

@@ -1,12 +1,13 @@
 """Reads one replica: positions, batches, parts to copy.
 
-Nothing here changes a file or waits for a writer; StreamStore writes while workers read. What may
-wait for the disk belongs in a worker. With `from_cache` a look-up never waits: it raises NotCached.
+Nothing here changes a file or waits for a writer; StreamStore writes while workers read. Calls that
+may wait for the disk belong in a worker. With `from_cache` a look-up never waits, but raises
+NotCached.
 
-A replica is copied to another in parts: batches, and commits that cover exactly them. A commit may
-be larger than a part. Then it is cut between batches, and each piece is a commit of its own; all
-but the last have their own last GLSN as high watermark, so that a replica with only the first
-pieces does not claim to have heard more.
+A replica is copied to another in parts: batches, and commits that cover exactly these. A commit
+that is larger than a part is cut between batches, and each piece becomes a commit of its own. All
+pieces but the last have their own last GLSN as high watermark, so that a replica with only the
+first pieces does not claim to have more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from loomlog.types import CommitContext, Glsn, Llsn
 
 
 class Chunk(NamedTuple):
-    """Whole batches, joined, with their positions filled in."""
+    """Batches in one buffer, with their positions filled in."""
 
     buffer: memoryview
     first_llsn: Llsn
@@ -46,7 +47,7 @@ class Beginning(NamedTuple):
 
 
 class ReplicaPart(NamedTuple):
-    """Batches as they are stored, joined."""
+    """Stored batches in one buffer, and their commits."""
 
     buffer: memoryview
     first_llsn: Llsn
@@ -81,9 +82,9 @@ class StreamReader:
         return self._commits.find(glsn, read)
 
     def find_llsn(self, llsn: Llsn, read: Read = from_disk) -> CommitContext | None:
-        """Return the commit that holds `llsn`; None if there is none, or none any more."""
+        """Return the commit that holds `llsn`; None if it is not committed yet, or trimmed."""
         for _, commit in self._commits.walk(llsn, read):
-            if llsn <= commit.last_llsn:  # a reader may have left its mark one commit before
+            if llsn <= commit.last_llsn:  # `walk` may begin one commit too early
                 return commit if commit.llsn <= llsn else None
         return None
 
@@ -97,15 +98,14 @@ class StreamReader:
         return max(header.first_llsn, first_llsn) if header else None
 
     def size(self, first_llsn: Llsn, end_llsn: Llsn) -> int:
-        """Return the bytes of the batches that begin from `first_llsn` on, before `end_llsn`.
-        Blocking."""
+        """Return the total size of the batches that begin in [first_llsn, end_llsn). Blocking."""
         return self._data.size(first_llsn, end_llsn)
 
     def read(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read = from_disk
     ) -> Chunk:
-        """Return committed batches from the one that holds `first_llsn`; none that starts above
-        `last_llsn`; at least one, else no more than `max_bytes`."""
+        """Return committed batches, beginning with the one that holds `first_llsn`: at least one,
+        none that starts above `last_llsn`, and otherwise no more than `max_bytes`."""
         self._check_readable(first_llsn, self.first_kept)
         batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
         try:
@@ -124,7 +124,7 @@ class StreamReader:
             raise Trimmed(f"{self._channel.name}: LLSN {llsn} was trimmed")
 
     def _assign_positions(self, batches: list[StoredBatch], read: Read) -> tuple[Glsn, Glsn]:
-        """Fill in GLSNs from the commits; the first and the last one."""
+        """Fill in the GLSNs, from the commits. Return the first and the last one."""
         commits = self._commits.walk(batches[0].header.first_llsn, read)
         ordinal, commit = next(commits, (0, None))
         glsns: list[Glsn] = []
@@ -151,7 +151,8 @@ class StreamReader:
     # ---- copying to another replica -----------------------------------------------------
 
     def beginning(self) -> Beginning:
-        """Return where a copy of everything kept starts: with a whole batch. Blocking."""
+        """Return where a copy of everything that is not trimmed starts: with a whole batch.
+        Blocking."""
         low, newest = self.local_low, self._commits.empty or self._commits.last
         if low == NOWHERE:
             if newest is None:
@@ -165,8 +166,8 @@ class StreamReader:
     def read_part(
         self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int, read: Read = from_disk
     ) -> ReplicaPart:
-        """Like `read`, but as stored and with the commits; it must begin and end with a batch.
-        `first_llsn` may be below the trim, as far as the data is still there."""
+        """Like `read`, but return batches as stored, and their commits. The range must begin and
+        end with a batch, and may begin below the trim where data is still stored."""
         self._check_readable(first_llsn, self._data.first_llsn)
         batches = self._data.read(first_llsn, last_llsn, max_bytes, read)
         first, last = batches[0].header.first_llsn, batches[-1].header.last_llsn
@@ -177,15 +178,15 @@ class StreamReader:
         return ReplicaPart(_joined(batches), first, last, commits)
 
     def read_stored(self, first_llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> memoryview:
-        """Return committed batches from the one that holds `first_llsn`, as they are stored."""
+        """Return committed batches as stored, beginning with the one that holds `first_llsn`."""
         self._check_readable(first_llsn, self._data.first_llsn)
         return _joined(self._data.read(first_llsn, last_llsn, max_bytes, from_disk))
 
     # ---- looking for damage -------------------------------------------------------------
 
     def examine(self, llsn: Llsn, last_llsn: Llsn, max_bytes: int) -> Examined:
-        """Check stored, committed batches from one at or below `llsn` on, up to the first that is
-        broken. Blocking. Raises Corrupt if it is their commits that cannot be read."""
+        """Check committed batches, beginning at or below `llsn`, up to the first that is broken.
+        Raise Corrupt if their commits cannot be read. Blocking."""
         examined = self._data.examine(llsn, last_llsn, max_bytes)
         for _, commit in self._commits.walk(llsn, from_disk):
             if commit.last_llsn >= examined.next_llsn - 1:
@@ -194,7 +195,7 @@ class StreamReader:
 
 
 def _joined(batches: list[StoredBatch]) -> memoryview:
-    """Return batches that were read together as one buffer: they are adjacent."""
+    """Return batches that were read together, and are adjacent, as one buffer."""
     size = sum(len(batch.view) for batch in batches)
     return memoryview(batches[0].view.obj)[:size]
 
@@ -205,18 +206,18 @@ def _joined(batches: list[StoredBatch]) -> memoryview:
 def pieces(
     commits: Iterable[CommitContext], first_llsn: Llsn, last_llsn: Llsn
 ) -> list[CommitContext]:
-    """Return the commits of these entries, which start and end with a batch."""
-    found: list[CommitContext] = []
+    """Return the commits of a range of entries that begins and ends with a batch, cut to it."""
+    cut_commits: list[CommitContext] = []
     for commit in commits:
         if commit.last_llsn >= first_llsn:
-            found.append(cut(commit, first_llsn, last_llsn))
+            cut_commits.append(cut(commit, first_llsn, last_llsn))
         if commit.last_llsn >= last_llsn:
             break
-    return found
+    return cut_commits
 
 
 def cut(commit: CommitContext, first_llsn: Llsn, last_llsn: Llsn) -> CommitContext:
-    """Return the piece of a commit that lies between the two, which it overlaps."""
+    """Return the piece of a commit within [first_llsn, last_llsn], which it overlaps."""
     before = max(0, first_llsn - commit.llsn)
     after = max(0, commit.last_llsn - last_llsn)
     piece = commit._replace(
@@ -232,8 +233,8 @@ def cut(commit: CommitContext, first_llsn: Llsn, last_llsn: Llsn) -> CommitConte
 def check_cover(
     commits: Sequence[CommitContext], ends: Sequence[Llsn], first_llsn: Llsn, high_watermark: Glsn
 ) -> None:
-    """Raise Corrupt unless the commits cover exactly the batches that end at `ends`, each batch
-    by one commit, and continue from `high_watermark`."""
+    """Raise Corrupt unless the commits cover exactly the batches that end at `ends`, each batch by
+    a single commit, and continue from `high_watermark`."""
     boundaries = set(ends)
     llsn = first_llsn
     for commit in commits:

@@ -1,9 +1,9 @@
-"""One replica's files: its entries, its commits and what it must know of itself.
+"""The files of one replica: its entries, its commits and its metadata.
 
     <path>/meta  <path>/data/…  <path>/commit/…  <path>/spare/…
 
-Methods that take `done` are called on the loop and return at once; effects are visible to
-lookups (stream_reader.py) at once and stored when `done` is called.
+Methods that take `done` are called on the loop and return immediately. Their effects are visible to
+lookups (stream_reader.py) immediately, and are stored when `done` is called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIRECTORIES: Final = ("data", "commit", "spare")
 
 
 class StreamStore(StreamReader):
-    """The storage of one replica. `create` or `open` it; both block."""
+    """The storage of one replica. Use `create` or `open`, which block."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class StreamStore(StreamReader):
         if files.exists(f"{path}/meta") or has_data(files, path):
             raise AlreadyExists(f"{path} holds a replica already; remove it first")
         if files.exists(path):
-            files.remove_tree(path)  # a creation that was interrupted
+            files.remove_tree(path)  # left by an interrupted creation
         files.make_directory(path)
         store = cls(files, path, meta, journal, settings)
         save_meta(files, path, meta)  # last: without it the directory has no owner
@@ -87,7 +87,7 @@ class StreamStore(StreamReader):
     def open(
         cls, files: Files, path: str, journal: Journal, settings: StorageSettings
     ) -> StreamStore:
-        """Recover the replica that is stored at `path`."""
+        """Recover the replica at `path`."""
         _sync_names(files, path)
         store = cls._opened(files, path, journal, settings)
         remove_wiped(files, path)
@@ -106,11 +106,11 @@ class StreamStore(StreamReader):
             return store
         return cls(files, path, meta, journal, settings)
 
-    # ---- what it knows ------------------------------------------------------------------
+    # ---- state --------------------------------------------------------------------------
 
     @property
     def error(self) -> BaseException | None:
-        """Return why nothing can be stored here any more, or None."""
+        """The reason why nothing can be stored here any more, or None."""
         return self._channel.error
 
     @property
@@ -119,17 +119,17 @@ class StreamStore(StreamReader):
 
     @property
     def last_llsn(self) -> Llsn:
-        """The last entry handed in; it may not be stored yet."""
+        """The last appended entry, which may not be stored yet."""
         return self._data.last_llsn
 
     @property
     def first_llsn(self) -> Llsn:
-        """The first entry that is stored, or would be; trimmed ones may still be."""
+        """The first stored LLSN, which may be trimmed; the next one if nothing is stored."""
         return self._data.first_llsn
 
     @property
     def producers_from(self) -> Llsn:
-        """The first LLSN whose batch `producers` is sure to know."""
+        """The first LLSN from which `producers` is complete."""
         return self._data.producers_from
 
     def producers(self) -> dict[int, list[ProducerMark]]:
@@ -146,20 +146,20 @@ class StreamStore(StreamReader):
         done: Finished,
         headers: Sequence[Header] | None = None,
     ) -> None:
-        """Store entries that continue where the stream ends. The batches must not change until
-        `done`; `headers` are theirs, if the caller has read them."""
+        """Store batches that continue where the stream ends. They must not change until `done`.
+        `headers` are theirs, if the caller has read them already."""
         self._data.append(batches, first_llsn, last_llsn, done, headers)
 
     def commit(self, context: CommitContext, done: Finished) -> None:
-        """Store a commit. A little later than an append: losing it only means receiving it
-        again."""
+        """Store a commit. `done` may be called later than for an append: a lost commit is simply
+        sent again."""
         self._commits.append(context, done)
         if self.local_low == NOWHERE and context.length:
             self.local_low = _first_above(self.meta.trimmed_glsn, context)
 
     def truncate(self, last_llsn: Llsn, done: Finished) -> None:
-        """Drop stored entries above `last_llsn` so that they never come back. No append may be
-        made until `done`."""
+        """Delete the entries above `last_llsn` so that they never reappear. The caller must not
+        append until `done`."""
         newest = self._commits.last
         if newest is not None and last_llsn < newest.last_llsn:
             raise InvalidArgument(
@@ -171,7 +171,7 @@ class StreamStore(StreamReader):
     def set_meta(
         self, *, epoch: int | None = None, trimmed_glsn: Glsn | None = None, done: Finished
     ) -> None:
-        """Change what is known of this replica."""
+        """Change the meta file."""
         meta = self.meta
         meta = meta if epoch is None else replace(meta, epoch=epoch)
         self.meta = meta if trimmed_glsn is None else replace(meta, trimmed_glsn=trimmed_glsn)
@@ -183,7 +183,7 @@ class StreamStore(StreamReader):
     # ---- trimming -----------------------------------------------------------------------
 
     def trim(self, glsn: Glsn, done: Finished) -> None:
-        """Drop everything up to `glsn`: from now on it is trimmed; whole files go."""
+        """Trim up to `glsn`, effective immediately. Files that become unneeded are removed."""
         if glsn <= self.meta.trimmed_glsn:
             self._journal.call(self._channel, [], done)
             return
@@ -195,20 +195,20 @@ class StreamStore(StreamReader):
             if error is not None:
                 done(error)
                 return
-            # Commits may have come since it was looked up; those are in memory.
+            # Commits that have arrived since the lookup are in memory.
             self.local_low = lows[0] if lows[0] != NOWHERE else self._find_low(glsn)
             self._removals.add(self._drop_trimmed(glsn, newest), done)
 
         steps: list[Step] = [
             partial(self._save, self.meta),
-            # No entry may go before the commit that counts it is stored.
+            # No entry may be deleted before a commit that covers it is stored.
             self._commits.sync,
             lambda: lows.append(self._find_low(glsn)),
         ]
         self._journal.call(self._channel, steps, trimmed)
 
     def _drop_trimmed(self, glsn: Glsn, newest: CommitContext | None) -> list[Step]:
-        """Forget whole files below the trim; `newest` is the last commit that is surely stored."""
+        """Forget whole files below the trim. `newest` is the last commit known to be stored."""
         if newest is None:
             return []
         return [
@@ -225,12 +225,12 @@ class StreamStore(StreamReader):
 
     @property
     def broken(self) -> list[Broken]:
-        """The batches that are known to be broken and were not repaired, without trimmed ones."""
-        known = sorted(self._data.broken.values())
-        return [broken for broken in known if broken.next_llsn > self.first_kept]
+        """The batches that are known to be broken, without repaired and trimmed ones."""
+        batches = sorted(self._data.broken.values())
+        return [broken for broken in batches if broken.next_llsn > self.first_kept]
 
     def set_broken(self, broken: Broken) -> None:
-        """Remember a batch that cannot be repaired now."""
+        """Record a broken batch."""
         self._data.broken[broken.llsn] = broken
 
     def set_sound(self, llsn: Llsn) -> None:
@@ -238,18 +238,18 @@ class StreamStore(StreamReader):
         self._data.broken.pop(llsn, None)
 
     def overwrite(self, broken: Broken, batch: memoryview, done: Finished) -> None:
-        """Put a sound copy in the place of a broken batch."""
+        """Overwrite a broken batch with a sound copy."""
         self._data.overwrite(broken, batch, done)
 
     def find_missing(self, found: list[str], done: Finished) -> None:
-        """Put the paths of files that should be there and are not into `found`."""
+        """Append the paths of missing files to `found`."""
         missing: list[str] = []
 
         def look() -> None:
             missing.extend(path for path in self._paths() if not self._files.exists(path))
 
         def finished(error: BaseException | None) -> None:
-            found.extend(path for path in missing if path in self._paths())  # not just dropped
+            found.extend(path for path in missing if path in self._paths())  # not dropped meanwhile
             done(error)
 
         self._journal.call(Channel(self._channel.name), [look], finished)
@@ -262,9 +262,9 @@ class StreamStore(StreamReader):
     def restart(
         self, first_llsn: Llsn, high_watermark: Glsn, trimmed_glsn: Glsn, done: Finished
     ) -> None:
-        """Wipe everything and continue at `first_llsn`. A crash leaves the old replica or the wiped
-        one. Clears an error, too, and makes a directory that is gone again. Nothing else may be
-        asked until `done`."""
+        """Wipe everything and continue at `first_llsn`. A crash leaves either the old replica or
+        the wiped one. An error is cleared, and a missing directory created. No other method may be
+        called until `done`."""
         meta = replace(
             self.meta,
             trimmed_glsn=max(trimmed_glsn, self.meta.trimmed_glsn),
@@ -275,13 +275,13 @@ class StreamStore(StreamReader):
         self._renew([self._make_directory, partial(self._save, meta)], done)
 
     def _make_directory(self) -> None:
-        """Make the replica's directory again if it is gone, but not if its volume is."""
+        """Create the replica's directory if it is missing, but not if its volume is."""
         if self._files.exists(self.path.rpartition("/")[0]):
             self._files.make_directory(self.path)
 
     def reopen(self, done: Finished) -> None:
-        """Recover from what is stored, as after a restart of the process, to get over an error.
-        Nothing else may be asked until `done`."""
+        """Recover from an error by opening the files again, as after a restart of the process. No
+        other method may be called until `done`."""
         self._renew([], done)
 
     def _renew(self, steps: list[Step], done: Finished) -> None:
@@ -306,7 +306,7 @@ class StreamStore(StreamReader):
         self.settle(lambda _: self._journal.call(channel, [*steps, open_again], renewed))
 
     def _take_over(self, fresh: StreamStore) -> None:
-        """Continue with files that were opened again."""
+        """Adopt the state of a store that has opened the files again."""
         self.abandon()
         self.meta, self._channel = fresh.meta, fresh._channel
         self._data, self._commits = fresh._data, fresh._commits
@@ -317,7 +317,7 @@ class StreamStore(StreamReader):
 
     @property
     def finished_files(self) -> list[str]:
-        """The names of files that do not change any more, unless entries in them are cut off."""
+        """The names of files that no longer change, unless entries in them are cut off."""
         return self._data.finished_files
 
     def relocate(
@@ -328,9 +328,9 @@ class StreamStore(StreamReader):
         opened_there: Step,
         done: Finished,
     ) -> None:
-        """Continue at another path, in another journal. `early`: names of files that were copied
-        there and have not changed since. Nothing else may be asked until `done`. After a failure
-        all is as before."""
+        """Move to another path, with another journal. `early` names files that were copied there
+        already and have not changed since. `opened_there` is run when the replica is open at the
+        new path. No other method may be called until `done`. A failure changes nothing."""
         opened: list[StreamStore] = []
         errors: list[Exception] = []
 
@@ -339,7 +339,7 @@ class StreamStore(StreamReader):
                 relocation.move(self._files, self.path, path, early)
                 opened.append(StreamStore._opened(self._files, path, journal, self._settings))
                 opened_there()
-            except Exception as error:  # not raised: the journal would take its volume for failed
+            except Exception as error:  # raising it would make the journal's volume fail
                 relocation.take_back(self._files, self.path, path)
                 errors.append(error)
 
@@ -358,8 +358,8 @@ class StreamStore(StreamReader):
         self.settle(lambda _: self._journal.call(channel, [move], moved))
 
     def settle(self, done: Finished) -> None:
-        """Call `done` when nothing is under way, whether or not it failed: a trim removes files in
-        the background, and those of a replica in its place have the same names."""
+        """Call `done` when all background work has finished or failed. A trim removes files in the
+        background, and a replica that is created in its place uses the same names."""
         self._journal.call(
             self._channel, [], lambda _: self._removals.add([], lambda error: done(None))
         )
@@ -387,34 +387,34 @@ class StreamStore(StreamReader):
         readable = readable and self._data.first_llsn <= self.first_kept
         damaged = damaged or not readable
         if not damaged:
-            # What a crash kept a trim from doing.
+            # Finish a trim that a crash interrupted.
             for step in self._drop_trimmed(self.meta.trimmed_glsn, self._commits.last):
                 step()
         return replace(found, local_low=self.local_low, damaged=damaged, readable=readable)
 
     @property
     def lost_llsns(self) -> range:
-        """Return the committed entries that were damaged at the end when it was opened."""
+        """The committed entries at the end that were damaged when the store was opened."""
         return self._data.lost_llsns
 
     @property
     def kept(self) -> str:
-        """Return where the bytes of such entries were copied to."""
+        """The path of the copy of their bytes."""
         return self._data.kept
 
     @property
     def lacks_commits(self) -> bool:
-        """Return whether damaged commits, with sound ones behind them, have not come again."""
+        """Whether lost commits, which sound ones followed, have not been received again."""
         return bool(self._commits.hole_end)
 
     def abandon(self) -> None:
-        """Forget the files, which are not in the directory any more. They are closed when nobody
-        reads or syncs them."""
+        """Forget the files, which are no longer in the directory. They are closed with their last
+        reader."""
         self._data.abandon()
         self._commits.abandon()
 
     def close(self) -> None:
-        """Close the files. Blocking; after the journal and its worker are closed."""
+        """Close the files. Blocking; the journal and its worker must be closed before."""
         self._data.close()
         self._commits.close()
 
@@ -427,8 +427,8 @@ def _first_above(trimmed_glsn: Glsn, commit: CommitContext) -> Place:
 
 
 def _sync_names(files: Files, path: str) -> None:
-    """Sync directory entries, outermost first: they may be unsynced work of a killed process, and
-    must survive a power loss before anything depends on them."""
+    """Sync directory entries, outermost first. A killed process may have left them unsynced, and
+    they must survive a power loss before anything depends on them."""
     files.sync_directory(path.rpartition("/")[0])
     files.sync_directory(path)
     for name in _DIRECTORIES:

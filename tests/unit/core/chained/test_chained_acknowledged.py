@@ -8,7 +8,8 @@ from chained_rig import LOG, Chains, batch
 from forgetful_chains import Forgetful
 
 from loomlog.core.chained import lost_blocks
-from loomlog.core.chained.append import Appended, Untold, append
+from loomlog.core.chained.admission import Admission
+from loomlog.core.chained.append import Appended, UnreportedBlocks, append
 from loomlog.core.chained.chain import Block, Replica
 from loomlog.core.chained.messages import (
     ACKNOWLEDGED_MAX,
@@ -24,7 +25,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import read_at
-from loomlog.core.chained.reconfigure import Admission, Goal
+from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.replica import Standing, decide
 from loomlog.core.chained.trim import trim
 from loomlog.storage.chained.block_table import MemoryBlocks
@@ -242,11 +243,11 @@ def test_nothing_is_noted_of_blocks_that_the_same_commit_trims() -> None:
 
 
 def test_a_client_that_is_closed_tells_everything() -> None:
-    untold = Untold(lambda: None)
+    unreported = UnreportedBlocks(lambda: None)
     addresses = tuple(range(1, 2 * ACKNOWLEDGED_MAX + 2))
-    untold.add((1, 1, 0), *addresses)
-    assert [each for _, told in untold.take_all() for each in told] == [*addresses]
-    assert not untold
+    unreported.add((1, 1, 0), *addresses)
+    assert [each for _, told in unreported.take_all() for each in told] == [*addresses]
+    assert not unreported
 
 
 def test_nothing_is_noted_in_another_epoch() -> None:
@@ -260,36 +261,38 @@ def test_nothing_is_noted_in_another_epoch() -> None:
 
 
 def test_a_writer_tells_with_its_next_block_on_the_chain() -> None:
-    untold = Untold(lambda: None)
-    untold.add((1, 1, 0), 10)
-    untold.add((1, 1, 1), 11)
-    untold.add((1, 1, 0), 12)
-    assert untold.take((2, 1, 0)) == ()
-    assert untold.take((1, 2, 0)) == ()  # replicas may have forgotten what was acknowledged before
-    assert untold.take((1, 1, 0)) == (10, 12)
-    assert untold.take((1, 1, 0)) == ()
-    assert untold.take((1, 1, 1)) == (11,)
-    assert not untold
+    unreported = UnreportedBlocks(lambda: None)
+    unreported.add((1, 1, 0), 10)
+    unreported.add((1, 1, 1), 11)
+    unreported.add((1, 1, 0), 12)
+    assert unreported.take((2, 1, 0)) == ()
+    assert (
+        unreported.take((1, 2, 0)) == ()
+    )  # replicas may have forgotten what was acknowledged before
+    assert unreported.take((1, 1, 0)) == (10, 12)
+    assert unreported.take((1, 1, 0)) == ()
+    assert unreported.take((1, 1, 1)) == (11,)
+    assert not unreported
 
 
 def test_a_writer_does_not_tell_too_much_at_a_time() -> None:
-    untold = Untold(lambda: None)
-    untold.add((1, 1, 0), *range(1, ACKNOWLEDGED_MAX + 3))
-    assert untold.take((1, 1, 0)) == (*range(1, ACKNOWLEDGED_MAX + 1),)
-    assert untold.take((1, 1, 0)) == (ACKNOWLEDGED_MAX + 1, ACKNOWLEDGED_MAX + 2)
+    unreported = UnreportedBlocks(lambda: None)
+    unreported.add((1, 1, 0), *range(1, ACKNOWLEDGED_MAX + 3))
+    assert unreported.take((1, 1, 0)) == (*range(1, ACKNOWLEDGED_MAX + 1),)
+    assert unreported.take((1, 1, 0)) == (ACKNOWLEDGED_MAX + 1, ACKNOWLEDGED_MAX + 2)
 
 
 def test_only_what_no_block_could_tell_is_told_by_itself() -> None:
     watched: list[bool] = []
-    untold = Untold(lambda: watched.append(True))
-    untold.add((1, 1, 0), 10)
-    untold.add((1, 1, 1), 11)
+    unreported = UnreportedBlocks(lambda: watched.append(True))
+    unreported.add((1, 1, 0), 10)
+    unreported.add((1, 1, 1), 11)
     assert watched == [True]
-    assert list(untold.take_idle()) == []
-    untold.add((1, 1, 1), *untold.take((1, 1, 1)), 13)  # a block was written
-    assert list(untold.take_idle()) == [((1, 1, 0), (10,))]
-    assert list(untold.take_idle()) == [((1, 1, 1), (11, 13))]
-    assert not untold
+    assert list(unreported.take_idle()) == []
+    unreported.add((1, 1, 1), *unreported.take((1, 1, 1)), 13)  # a block was written
+    assert list(unreported.take_idle()) == [((1, 1, 0), (10,))]
+    assert list(unreported.take_idle()) == [((1, 1, 1), (11, 13))]
+    assert not unreported
 
 
 def test_a_block_that_tells_of_many_can_still_be_completed() -> None:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 from chained_rig import LOG, Chains
 
+from loomlog.core.chained.admission import ATTEMPTS_MAX, CATCH_UP_S, EPOCHS_MAX, Admission
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, ChainedAsk, Interrupted, Pull, Trim
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import read
-from loomlog.core.chained.reconfigure import (
-    ATTEMPTS_MAX,
-    CATCH_UP_S,
-    EPOCHS_MAX,
-    Admission,
-    Goal,
-)
+from loomlog.core.chained.reconfigure import Goal
 from loomlog.core.chained.trim import trim
 from loomlog.core.requests import Lost
 

@@ -8,14 +8,11 @@ import pytest
 from chained_rig import LOG, Chains
 from memory_tables import MemoryTable
 
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import Answer, Create, Interrupted, Request, Seal
 from loomlog.core.chained.newcomer import Newcomer, create
-from loomlog.core.chained.reconfigure import (
-    Admission,
-    Goal,
-    reconfigure,
-)
+from loomlog.core.chained.reconfigure import Goal, reconfigure
 from loomlog.types import NodeId
 
 NODES = (1, 2, 3)

@@ -10,6 +10,7 @@ from chained_rig import LOG, Chains, batch
 from forgetful_chains import Forgetful
 
 from loomlog.core.chained import read, replica
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.append import Appended, append
 from loomlog.core.chained.chain import Block, Replica
 from loomlog.core.chained.comparison import find_lost
@@ -27,7 +28,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import decide_at, read_at
-from loomlog.core.chained.reconfigure import Admission, Goal, Reconfigured, reconfigure
+from loomlog.core.chained.reconfigure import Goal, Reconfigured, reconfigure
 from loomlog.core.chained.replica import Change, Put
 from loomlog.core.chained.trim import trim
 from loomlog.types import Glsn, NodeId

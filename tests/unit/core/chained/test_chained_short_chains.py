@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chained_rig import LOG, Chains, batch
 
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.append import Appended, append, resolve
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import (
@@ -19,12 +20,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import read
-from loomlog.core.chained.reconfigure import (
-    Admission,
-    Adopted,
-    Goal,
-    reconfigure,
-)
+from loomlog.core.chained.reconfigure import Adopted, Goal, reconfigure
 
 REASON = "appends wait: chain 0 has 1 replica and needs 2"
 

@@ -17,6 +17,7 @@ from chained_rig import LOG, batch
 from forgetful_chains import NODES, Forgetful
 
 from loomlog.core.chained import comparison, lost_blocks, reconfigure
+from loomlog.core.chained.admission import Admission
 from loomlog.core.chained.append import ChainKey
 from loomlog.core.chained.chain import Block, Chain, Extent, Projection, Replica, Unheard
 from loomlog.core.chained.comparison import compare, find_lost
@@ -33,7 +34,7 @@ from loomlog.core.chained.messages import (
 )
 from loomlog.core.chained.newcomer import Newcomer, create
 from loomlog.core.chained.read import decide_at, read_at
-from loomlog.core.chained.reconfigure import Admission, Goal, Reconfigured
+from loomlog.core.chained.reconfigure import Goal, Reconfigured
 from loomlog.core.chained.sequencer import Sequencer
 from loomlog.core.chained.trim import trim
 from loomlog.types import Glsn, NodeId
@@ -422,7 +423,7 @@ def test_the_check_notices_losses_that_are_recorded_where_the_blocks_were(
         places: dict[int, range] = {}
         for block in blocks:
             chain = block.start % len(heads)
-            places[chain] = lost_blocks._around(places.get(chain, range(0)), block)
+            places[chain] = lost_blocks._hull(places.get(chain, range(0)), block)
         yield from ()
         return places
 

@@ -30,7 +30,7 @@ class ChainedCarrier(Carrier):
     def __init__(self, chains: Chains, client: Client, outcomes: Outcomes) -> None:
         self.chains = chains
         self.outcomes = outcomes
-        self.untold = chains.untold
+        self.unreported = chains.unreported
         self.loop = client.loop
         self.spinning = client.spinning
         # Do not find out whether a doubtful batch was written.
@@ -133,13 +133,13 @@ class ChainedAppend(Attempt):
         stream, first = self.target.id, ticket.first
         epoch = ticket.epoch
         chain = self._chain = stream, epoch, first % self._width
-        told = self._told = self._carrier.untold.take(chain)
+        told = self._told = self._carrier.unreported.take(chain)
         return placed(block, stream, epoch, first, told)
 
     def _tell_again(self) -> None:
         """Tell with another block what may not have been told with this one."""
         if self._told:
-            self._carrier.untold.add(self._chain, *self._told)
+            self._carrier.unreported.add(self._chain, *self._told)
             self._told = ()
 
     def _report(self, refusal: Interrupted | None) -> None:
@@ -170,7 +170,7 @@ class ChainedAppend(Attempt):
         ticket, outcome = end
         if isinstance(outcome, Appended):
             self._carrier.outcomes.appended(self, ticket.first, ticket.first)
-            self._carrier.untold.add(self._chain, ticket.first)
+            self._carrier.unreported.add(self._chain, ticket.first)
             return
         self._tell_again()
         if outcome.untouched:

@@ -26,7 +26,7 @@ from loomlog.client.loglets.chained.requests import (
 from loomlog.client.loglets.views import SegmentGoneError, SegmentViews
 from loomlog.client.servers import CachedLog
 from loomlog.core.backoff import Backoff
-from loomlog.core.chained.append import ChainKey, Untold
+from loomlog.core.chained.append import ChainKey, UnreportedBlocks
 from loomlog.core.chained.chain import Chain, Projection
 from loomlog.core.chained.messages import (
     Acknowledge,
@@ -88,7 +88,7 @@ class Chains(SegmentViews[ChainView]):
         self._looking: dict[StreamId, asyncio.Task[None]] = {}
         self._reporting: dict[tuple[StreamId, NodeId], asyncio.Task[None]] = {}
         self.proofs: dict[tuple[StreamId, int, Glsn], bytes] = {}  # by epoch and position
-        self.untold = Untold(self._watch)
+        self.unreported = UnreportedBlocks(self._watch)
         self._watching: asyncio.TimerHandle | None = None
         self._telling: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self._closed = False
@@ -97,7 +97,7 @@ class Chains(SegmentViews[ChainView]):
         """Fail operations that wait for a newer projection. Tell what is not told yet."""
         if self._watching is not None:
             self._watching.cancel()
-        self._tell_soon(self.untold.take_all())
+        self._tell_soon(self.unreported.take_all())
         if self._telling:
             await asyncio.wait(self._telling, timeout=TELL_LAST_S)
         self._closed = True
@@ -136,14 +136,14 @@ class Chains(SegmentViews[ChainView]):
             self._watching = asyncio.get_running_loop().call_later(TELL_S, self._look_untold)
 
     def _look_untold(self) -> None:
-        self._tell_soon(self.untold.take_idle())
-        if self.untold:
+        self._tell_soon(self.unreported.take_idle())
+        if self.unreported:
             self._watch()
         else:
-            self.untold.is_watched = False
+            self.unreported.is_watched = False
 
-    def _tell_soon(self, untold: Iterable[tuple[ChainKey, tuple[Glsn, ...]]]) -> None:
-        for chain, addresses in untold:
+    def _tell_soon(self, unreported: Iterable[tuple[ChainKey, tuple[Glsn, ...]]]) -> None:
+        for chain, addresses in unreported:
             if len(self._telling) >= TELLING_MAX:
                 oldest = next(iter(self._telling))
                 del self._telling[oldest]

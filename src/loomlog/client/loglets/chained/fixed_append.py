@@ -48,7 +48,7 @@ async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
         except SegmentGoneError:
             return 0  # references are not trimmed before their writer records them
         chain = fixed.stream, ticket.epoch, ticket.first % len(view.projection.chains)
-        told = chains.untold.take(chain)
+        told = chains.unreported.take(chain)
         try:
             steps = write(view.projection, ticket, block._replace(acknowledged=told))
             outcome, projection = await chains.run(view, steps)
@@ -62,7 +62,7 @@ async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
             continue  # or this client has just lost what it knew of the log
         finally:
             if told:
-                chains.untold.add(chain, *told)
+                chains.unreported.add(chain, *told)
         return ticket.first if isinstance(outcome, Appended) else 0
 
 

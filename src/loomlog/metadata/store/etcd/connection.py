@@ -1,10 +1,10 @@
 """Connections to etcd: one gRPC channel per member; the first that answers is used.
 
-`aetcd` brings the messages and stubs. Its client has no TLS, no failover by name and no new token
-after an old one, so channels, credentials and retries are here.
+`aetcd` has the messages and stubs. Its client lacks TLS, failover by name and renewal of tokens, so
+channels, credentials and retries are implemented here.
 
-`AnswerLost` is raised if a request reached a member and got no answer: it may have been carried out
-or may be yet. Every other error means that nothing happened.
+`AnswerLost` is raised if a request reached a member but was not answered: it may have been carried
+out, or may still be. Every other error means that nothing happened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loomlog.config import EtcdSettings
 from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
 from loomlog.net.address import split_address
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # we report errors ourselves, once
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported here, once
 
 try:
     import grpc
@@ -28,9 +28,9 @@ try:
 except ModuleNotFoundError as missing:
     raise LoomError("etcd needs one more package: pip install 'loomlog[etcd]'") from missing
 
-Ask = Callable[["Endpoint"], Any]  # picks the method of a stub
+Ask = Callable[["Endpoint"], Any]  # selects the method of a stub
 
-_POLL_S: Final = 0.02  # between two looks at channels that connect
+_POLL_S: Final = 0.02  # between checks of connecting channels
 _ATTEMPTS: Final = 5  # within the timeout: a silent member must not use all of it
 _CHANNEL: Final = (
     ("grpc.enable_http_proxy", 0),
@@ -39,7 +39,7 @@ _CHANNEL: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # A host that vanished is noticed without traffic, too; etcd refuses more than one in 5 s.
+    # Detects a vanished host even without traffic; etcd refuses more than one ping in 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -60,15 +60,15 @@ class AnswerLost(Exception):  # noqa: N818 - what happened to the answer
 
 
 class _TokenVoidError(Unauthorized):
-    """Our token expired, or its etcd member restarted."""
+    """The token expired, or its etcd member restarted."""
 
 
 class LeaseGone(Exception):  # noqa: N818 - what happened to the lease
-    """etcd does not know the lease, or not any more."""
+    """etcd does not know the lease, or no longer knows it."""
 
 
 class Compacted(Exception):  # noqa: N818 - what happened to the revision
-    """etcd has forgotten the revision that was asked for."""
+    """etcd no longer has the requested revision."""
 
 
 class Endpoint:
@@ -105,7 +105,7 @@ class EtcdConnection:
         credentials = _credentials(settings)
         self._endpoints = [Endpoint(address, credentials) for address in settings.endpoints]
         self._token: str | None = None
-        self.revision = 0  # the newest that any answer named
+        self.revision = 0  # the newest one in any answer
 
     @property
     def endpoint(self) -> Endpoint:
@@ -125,7 +125,7 @@ class EtcdConnection:
         return await self.ask(method, request, self.deadline())
 
     async def ask(self, method: Ask, request: Any, deadline: float) -> Any:
-        """Ask until there is an answer. Only for requests that may be repeated."""
+        """Ask until there is an answer. Only for idempotent requests."""
         while True:
             try:
                 return await self.ask_once(method, request, deadline)
@@ -134,7 +134,8 @@ class EtcdConnection:
                     raise self._away(str(lost)) from lost
 
     async def ask_once(self, method: Ask, request: Any, deadline: float) -> Any:
-        """Ask one member. Raise Unavailable if none is reached, AnswerLost without an answer."""
+        """Ask one member. Raise Unavailable if none can be reached, AnswerLost without an
+        answer."""
         endpoint = await self.reach(deadline)
         token = self._token
         try:
@@ -184,7 +185,7 @@ class EtcdConnection:
     # ---- the member in use
 
     async def reach(self, deadline: float) -> Endpoint:
-        """Return the first member, in the order of use, that is connected and knows us."""
+        """Return the first member, in the order of use, that is connected and authenticated."""
         reason = ""
         while True:
             for endpoint in self._endpoints:
@@ -201,7 +202,7 @@ class EtcdConnection:
             await asyncio.sleep(_POLL_S)
 
     def leave(self, endpoint: Endpoint) -> None:
-        """Ask other members first from now on: this one did not answer."""
+        """Prefer other members from now on, because this one did not answer."""
         self._endpoints.remove(endpoint)
         self._endpoints.append(endpoint)
 
@@ -213,11 +214,11 @@ class EtcdConnection:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return what every request carries."""
+        """Return the metadata of every request."""
         return () if self._token is None else (("token", self._token),)
 
     def forget_token(self, token: str | None) -> None:
-        """Drop a void token, unless it was replaced already."""
+        """Drop a void token, unless it was already replaced."""
         if self._token == token:
             self._token = None
 
@@ -232,7 +233,7 @@ class EtcdConnection:
 
 
 async def _why_not_ready(endpoint: Endpoint) -> str:
-    """Use the channel to learn its error: gRPC reports it in no other way."""
+    """Use the channel to get its error, which gRPC does not report otherwise."""
     request = rpc.RangeRequest(key=b"loomlog", serializable=True)
     try:
         await endpoint.kv.Range(request, timeout=_POLL_S)
@@ -292,8 +293,8 @@ def _explained(error: grpc.aio.AioRpcError) -> Exception:
 class Keys:
     """The keys of a cluster in etcd.
 
-    <prefix>/data/<key>    the values of the MetaStore, as they are
-    <prefix>/lane/<id>     of swaps under way, see swaps.py
+    <prefix>/data/<key>    the values of the MetaStore, as they are <prefix>/lane/<id>     of swaps
+    in progress, see swaps.py
     """
 
     def __init__(self, prefix: str) -> None:

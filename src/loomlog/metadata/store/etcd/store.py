@@ -1,9 +1,9 @@
 """A MetaStore in etcd, for several metadata repositories that share it.
 
-Versions are etcd's revisions: one counter for the whole store, which never goes back; for metadata
-that was moved here they begin above those that it had before. Reads are linearizable. Failures are
-retried, also at other members, until the timeout; a swap whose answer was lost takes as long again
-to learn its outcome.
+Versions are etcd's revisions, one counter for the whole store, which never goes back; for imported
+metadata they begin above its earlier versions. Reads are linearizable. Failed requests are retried,
+also with other members, until the timeout; a swap whose answer was lost takes up to the same time
+again to determine its outcome.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from loomlog.metadata.store.etcd.connection import (
 )
 from loomlog.metadata.store.etcd.swaps import Swaps
 
-_VERSIONS: Final = "metadata/versions"  # what is added to etcd's revisions
+_VERSIONS: Final = "metadata/versions"  # is added to etcd's revisions
 _AGAIN_S: Final = 0.1  # after a stream that broke
-_LOOK_S: Final = 0.5  # how often a silent stream checks that others use its member, too
+_LOOK_S: Final = (
+    0.5  # between checks whether other requests still use the member of a silent stream
+)
 
 
 class EtcdStore:
@@ -49,10 +51,11 @@ class EtcdStore:
 
     @classmethod
     async def open(cls, settings: EtcdSettings) -> EtcdStore:
-        """Connect. Unavailable if etcd does not answer, Unauthorized if it does not want us."""
+        """Connect. Raise Unavailable if etcd does not answer, Unauthorized if it refuses the
+        user."""
         store = cls(settings)
         try:
-            above = await store.get(_VERSIONS)  # names the revision at which watches begin, too
+            above = await store.get(_VERSIONS)  # also returns the revision at which watches begin
             store._above = int(above.value) if above else 0
         except BaseException:
             await store.close()
@@ -89,7 +92,8 @@ class EtcdStore:
         }
 
     def watch(self, prefix: str, changed: Changed) -> Unwatch:
-        """Watch from the newest revision seen here on: nothing since the last read is missed."""
+        """Watch from the newest revision seen here on, so that no change since the last read is
+        missed."""
         revision = self._connection.revision
 
         def tell(change: ItemChange) -> None:
@@ -168,7 +172,7 @@ class EtcdWatch:
                 await self._follow_or_catch_up()
             except (AnswerLost, LoomError) as error:
                 logger.info("watching %r in etcd is interrupted: %s", self._prefix, error)
-            except Exception:  # or its watcher would get nothing more
+            except Exception:  # otherwise its watcher would get nothing more
                 logger.exception("watching %r in etcd is interrupted", self._prefix)
             await asyncio.sleep(_AGAIN_S)
 
@@ -199,7 +203,8 @@ class EtcdWatch:
                     self._tell_event(event)
 
     async def _next(self, call: Any, endpoint: Endpoint) -> Any:
-        """Return the next message of the stream, falsy at its end; leave a member as others do."""
+        """Return the next message of the stream, falsy at its end; leave a member when other
+        requests do."""
         reading = asyncio.ensure_future(call.read())
         try:
             while not reading.done():
@@ -247,5 +252,5 @@ class EtcdWatch:
             return
         try:
             self._changed(change)
-        except Exception:  # one watcher's mistake must not end its watch
+        except Exception:  # an error in a watcher must not end its watch
             logger.exception("a watcher of %r failed", self._prefix)

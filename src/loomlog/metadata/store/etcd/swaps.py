@@ -1,13 +1,13 @@
-"""Swaps in etcd that happen at most once, and whose outcome is known although answers get lost.
+"""Swaps in etcd that happen at most once, and whose outcome is known even if answers are lost.
 
-A transaction whose answer was lost may have been applied, or may be applied yet, seconds later. So
-every swap goes through a **lane**: a key in etcd that only this process writes and that one swap at
-a time uses. The transaction compares the lane's version and writes the lane, too. So after the lane
-was written again, an earlier transaction either shows in it or can never be applied. That settles a
-lost answer, that of a deletion included.
+A transaction whose answer was lost may have been applied, or may still be applied seconds later. So
+every swap uses a **lane**: a key in etcd that only this process writes, for one swap at a time. The
+transaction also compares the lane's version and writes the lane. After the lane was written again,
+an earlier transaction either shows in it or can never be applied. This determines the outcome after
+a lost answer, including that of a deletion.
 
-Lanes hang on a lease in etcd, which clears away those of dead processes. A transaction on a lane
-that is gone is refused, so nothing rests on the lease's time.
+Lanes are attached to a lease in etcd, which removes those of dead processes. A transaction on a
+removed lane is refused, so safety does not depend on the lease's time.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Swaps:
         fences: tuple[Fence, ...],
         deadline: float,
     ) -> int | None:
-        """Try a swap; None if nothing happened and another try is worth it."""
+        """Try a swap; None if nothing happened and it should be tried again."""
         token = secrets.token_bytes(8)
         raw, raw_fences = self._key(key), [(self._key(f.key), f.version) for f in fences]
         request = rpc.TxnRequest(
@@ -117,7 +117,7 @@ class Swaps:
         raise conflict(key, expected, found.get(raw, 0))
 
     def _still(self, lane: _Lane, version: int) -> bool:
-        """Note the lane's version; return whether it was known. If not, nothing was written."""
+        """Record the lane's version; return whether it was known. If not, nothing was written."""
         still = lane.version == version
         lane.version = version
         if version:
@@ -158,7 +158,7 @@ class Swaps:
             lane.version = found[0].mod_revision
             if found[0].value == token:
                 return lane.version
-            if found[0].value == mark:  # by an attempt of ours whose answer was lost
+            if found[0].value == mark:  # by an earlier attempt whose answer was lost
                 return None
 
     # ---- lanes

@@ -29,10 +29,10 @@ async def test_tellings_that_do_not_succeed_are_bounded(monkeypatch: pytest.Monk
     others = asyncio.all_tasks()
     for number in range(3):
         for chain in range(3 * MOST):
-            telling.untold.add((1, 1, chain), number + 1)
+            telling.unreported.add((1, 1, chain), number + 1)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert not telling.untold
+        assert not telling.unreported
         assert len(asyncio.all_tasks() - others) == MOST
     await telling.close()
     assert asyncio.all_tasks() == others
