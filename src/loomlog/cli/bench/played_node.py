@@ -1,7 +1,7 @@
-"""Storage nodes that store nothing, so that the metadata repository is what is measured.
+"""Storage nodes that store nothing, to measure the metadata repository alone.
 
 A played node has a real link to the metadata repository and real state machines for its replicas.
-It obeys orders, and reports entries as durable whenever it is told to.
+It obeys orders, and reports entries as durable on demand.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PlayedNodes:
         return sum(len(node.replicas) for node in self._nodes)
 
     async def until_running(self, replicas: int) -> None:
-        """Wait until at least so many replicas run."""
+        """Wait until at least this many replicas run."""
         await self._until(lambda: sum(node.running for node in self._nodes) >= replicas)
 
     async def commit_one_each(self) -> None:
