@@ -36,7 +36,7 @@ from loomlog.net.notices import Notices
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.codec import Codec
-from loomlog.wire.link import Connection, Frame, Service
+from loomlog.wire.link import Connection, Frame, Handler
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class MetadataLink:
         self,
         addresses: Sequence[str],
         codec: Codec,
-        service: Service,
+        service: Handler,
         registration: Callable[[], pb.Register],
         on_registered: Callable[[pb.Registered], None],
         make_report: Callable[[], pb.GetReportResponse],
