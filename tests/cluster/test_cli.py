@@ -53,7 +53,7 @@ def test_lines_come_back_in_order(loom: Loom) -> None:
     assert loom.says("tail", "lines", "--from", "2999-01-01") == ""
     behind = loom.run("tail", "lines", "--from", "9999")
     assert (behind.returncode, behind.stdout) == (0, b"")
-    assert behind.stderr == b"lines ends at 3000: nothing is at 9999 or after\n"
+    assert behind.stderr == b"lines ends at 3000: there is nothing from 9999 on\n"
 
 
 def test_gaps_are_told_where_they_are_asked_for(loom: Loom) -> None:

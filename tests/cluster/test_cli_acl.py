@@ -49,7 +49,7 @@ def test_permissions_tokens_and_the_audit_log(tmp_path: Path) -> None:
         assert (checked.returncode, checked.stdout[:3]) == (1, b"no:")
 
         given = loom(up.mr, root, "acl", "grant", "alice", "role:billing")
-        assert b"nothing is granted to role:billing yet" in given.stdout, given.stderr
+        assert b"role:billing has no grants yet" in given.stdout, given.stderr
         twice = loom(up.mr, root, "acl", "grant", "role:billing", "append:orders", "orders")
         assert (twice.returncode, b"not both" in twice.stderr) == (1, True)
         loom(up.mr, root, "acl", "grant", "role:billing", "append:orders")

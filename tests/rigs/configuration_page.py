@@ -28,12 +28,12 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
 HEAD: Final = """\
 # Configuration
 
-This page is made by `make reference` from the code.
+`make reference` generates this page from the code.
 
-A server takes its options from the command line, from environment variables, and from a file in
-TOML (`--config FILE.toml`). The command line counts more than a variable, and a variable more
-than the file. Keys of the file are the names of the options. Those at the top are for every
-server that reads the file, those in a table `[vmr]`, `[vsn]` or `[console]` for that kind alone:
+A server reads its options from the command line, from environment variables, and from a TOML file
+(`--config FILE.toml`). The command line takes precedence over variables, and variables over the
+file. Keys of the file are the names of the options. Top-level keys are for every server that reads
+the file, those in a table `[vmr]`, `[vsn]` or `[console]` only for that kind:
 
 ```toml
 cluster-id = "prod"
@@ -56,11 +56,10 @@ listen = "10.0.0.1:7490"
 certificate = "/etc/loomlog/console.pem"
 ```
 
-A key that is not known, or a value that does not fit, is refused at the start, in one line that
-names it. Options that can be given several times are lists in the file, and words with spaces
-between them in a variable.
+At startup, a server refuses an unknown key or an invalid value, with one line that names it.
+Repeatable options are lists in the file, and words separated by spaces in a variable.
 
-Other commands of `loom` have contexts instead: [named clusters](#loom).
+Other `loom` commands use contexts instead: [named clusters](#loom).
 """
 
 LOOM: Final = """\
@@ -77,10 +76,10 @@ LOOM: Final = """\
 | `LOOM_DEBUG` | if set, errors are shown with their tracebacks |
 
 `loom context set NAME ADDR [--tls FILE] [--token-file FILE]` names a cluster, `loom context use
-NAME` lets commands use it, `loom --context NAME …` uses it once. What counts, most important
-first: `--cluster`, `--context` or `LOOM_CONTEXT`, `LOOM_CLUSTER`, the context in use,
-127.0.0.1:7400. Contexts are kept in `~/.config/loomlog/contexts.json` (`XDG_CONFIG_HOME` is
-obeyed).
+NAME` makes it the default of commands, `loom --context NAME …` uses it once. In order of
+precedence, commands use `--cluster`, `--context` or `LOOM_CONTEXT`, `LOOM_CLUSTER`, the default
+context, 127.0.0.1:7400. Contexts are stored in `~/.config/loomlog/contexts.json`, or below
+`XDG_CONFIG_HOME`.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from loomlog import limits
 from loomlog.core.conditions import LOG_KINDS, Kind, severity_of
@@ -64,19 +64,47 @@ def _condition_metric(status: pb.Status) -> Metric:
     samples = [
         Sample(counts[kind], {"kind": kind, "severity": severity_of(kind)}) for kind in kinds
     ]
-    return Metric("conditions", "gauge", "What is not as it should be, by kind.", samples)
+    return Metric("conditions", "gauge", "Conditions of the cluster, by kind.", samples)
 
 
 def _node_metrics(status: pb.Status) -> list[Metric]:
-    def of_nodes(name: str, help: str, values: Iterable[int | None]) -> Metric:
-        pairs = zip(values, status.nodes, strict=True)
-        samples = [
-            Sample(value, {"node": node.storage_node_id})
-            for value, node in pairs
-            if value is not None
-        ]
-        return Metric(f"node_{name}", "gauge", help, samples)
+    nodes = status.nodes
+    about = Counter(condition.storage_node_id for condition in status.conditions)
+    return [
+        *_scrub_metrics(status),
+        *_volume_metrics(status),
+        _of_nodes("alive", "1 if a node reports.", status, lambda n: int(n.alive)),
+        _of_nodes(
+            "stored_bytes",
+            "About how much a node stores.",
+            status,
+            lambda n: n.stored_bytes if n.HasField("stored_bytes") else None,
+        ),
+        _of_nodes("draining", "1 if a node is being emptied.", status, lambda n: int(n.draining)),
+        _of_nodes(
+            "unknown_streams",
+            "Streams on a node that are not, or no longer, its own.",
+            status,
+            lambda n: len(n.unknown_streams) if n.HasField("last_report_s") else None,
+        ),
+        _of_nodes(
+            "conditions", "Conditions of a node.", status, lambda n: about[n.storage_node_id]
+        ),
+        gauge("nodes_silent", "Nodes that do not report.", sum(not n.alive for n in nodes)),
+        *_refusal_metrics(status),
+    ]
 
+
+def _of_nodes(
+    name: str, help: str, status: pb.Status, value: Callable[[pb.NodeStatus], int | None]
+) -> Metric:
+    """Return a metric of each node, except those without a value."""
+    values = ((value(node), node) for node in status.nodes)
+    samples = [Sample(v, {"node": node.storage_node_id}) for v, node in values if v is not None]
+    return Metric(f"node_{name}", "gauge", help, samples)
+
+
+def _scrub_metrics(status: pb.Status) -> list[Metric]:
     def of_scrubs(field: str, kind: str, help: str) -> Metric:
         samples = [
             Sample(getattr(node.scrub, field), {"node": node.storage_node_id})
@@ -85,6 +113,16 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
         ]
         return Metric(f"scrub_{field}", kind, help, samples)
 
+    return [
+        of_scrubs("passes", "counter", "Times that a node has read all that it stores."),
+        of_scrubs("bytes", "counter", "Bytes that were read to find damage."),
+        of_scrubs("damaged", "counter", "Damaged or missing batches and copies found."),
+        of_scrubs("repaired", "counter", "Of these, those that were repaired."),
+        of_scrubs("unrepaired", "gauge", "Of these, those that could not be repaired."),
+    ]
+
+
+def _volume_metrics(status: pb.Status) -> list[Metric]:
     def of_volumes(name: str, field: str, help: str) -> Metric:
         samples = [
             Sample(
@@ -97,37 +135,17 @@ def _node_metrics(status: pb.Status) -> list[Metric]:
         ]
         return Metric(f"volume_{name}", "gauge", help, samples)
 
-    nodes = status.nodes
-    about = Counter(condition.storage_node_id for condition in status.conditions)
     return [
-        of_scrubs("passes", "counter", "Times that a node has read all that it stores."),
-        of_scrubs("bytes", "counter", "Bytes that were read to find damage."),
-        of_scrubs("damaged", "counter", "Damaged or missing batches and copies found."),
-        of_scrubs("repaired", "counter", "Of these, those that were repaired."),
-        of_scrubs("unrepaired", "gauge", "Of these, those that could not be repaired."),
         of_volumes("used_bytes", "used", "Bytes that a node uses on a volume."),
         of_volumes("limit_bytes", "limit", "Most that a node may use of a volume, if limited."),
         of_volumes("free_bytes", "free", "Bytes that are free in the file system of a volume."),
         of_volumes("full", "full", "1 if a volume takes no appends for lack of space."),
         of_volumes("failed", "failed", "1 if a volume does not work."),
-        of_nodes("alive", "1 if a node reports.", (int(n.alive) for n in nodes)),
-        of_nodes(
-            "stored_bytes",
-            "About how much a node stores.",
-            (n.stored_bytes if n.HasField("stored_bytes") else None for n in nodes),
-        ),
-        of_nodes("draining", "1 if a node is being emptied.", (int(n.draining) for n in nodes)),
-        of_nodes(
-            "unknown_streams",
-            "Streams on a node that are not, or no longer, its own.",
-            (len(n.unknown_streams) if n.HasField("last_report_s") else None for n in nodes),
-        ),
-        of_nodes(
-            "conditions",
-            "What is not as it should be with a node.",
-            (about[n.storage_node_id] for n in nodes),
-        ),
-        gauge("nodes_silent", "Nodes that do not report.", sum(not n.alive for n in nodes)),
+    ]
+
+
+def _refusal_metrics(status: pb.Status) -> list[Metric]:
+    return [
         _of_servers(status, "denials", "Requests that were denied for lack of a permission."),
         _of_servers(
             status,

@@ -1,8 +1,8 @@
-"""Compares two reports, line by line, and tells differences from noise.
+"""Compares two reports, line by line, and distinguishes differences from noise.
 
-Noise is estimated from how much a line changed within each run: twice the standard error of the
-mean of its slices, of their rates and, for p99, of their p99. Runs differ more than that from one
-another, so a difference must also exceed a share that the user chooses.
+Noise is estimated from the variation of a line within each run: twice the standard error of the
+mean of its slices, of their rates and, for p99, of their p99. Separate runs vary more than that, so
+a difference must also exceed a share that the user chooses.
 """
 
 from __future__ import annotations

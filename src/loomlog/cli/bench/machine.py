@@ -37,7 +37,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The servers while nobody asks for anything, fresh from the start."""
+    """Idle servers, just after their start."""
 
     seconds: float
     cpu_percent: float  # of one core, all servers together
@@ -74,7 +74,7 @@ def _timed_write(fd: int, number: int) -> float:
 
 
 async def idle(pids: dict[str, int], seconds: float) -> Idle | None:
-    """Measure CPU and memory of the servers while nothing happens; None without psutil."""
+    """Measure CPU and memory of idle servers; None without psutil."""
     try:
         use = CpuUse(*pids.values())
     except LoomError:

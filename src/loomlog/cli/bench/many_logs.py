@@ -1,8 +1,8 @@
-"""Very many logs that each get an append now and then: how long such an append takes, and what the
-logs cost.
+"""Very many logs with an occasional append each: the latency of the appends, and the cost of the
+logs.
 
-Each log has its own times, spread evenly, and keeps them: latencies count from when an append
-should have begun, so that a pause is felt by all appends that fall into it.
+The appends of each log are due at fixed times, spread evenly: latencies count from when an append
+was due, so that a pause affects all appends that were due in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commit rounds over very many log streams: what they cost the leader, and how long they take.
+"""Commit rounds over very many log streams: their cost for the leader, and their duration.
 
 The storage nodes are simulated: they answer orders and report that one more entry is durable in
 every stream, so that the metadata repository is what is measured, and no disk is filled.

@@ -36,7 +36,7 @@ PERCENTILES: Final = {
     "p999_ms": 0.999,
     "max_ms": 1.0,
 }
-_STAMP = struct.Struct("<16sd")  # whose record it is, and when its append was called
+_STAMP = struct.Struct("<16sd")  # the owner of a record, and when its append was called
 
 
 class Slice(NamedTuple):
@@ -73,7 +73,7 @@ class Result:
 
 
 class Appends(Protocol):
-    """A log that takes appends: ours, or that of another system."""
+    """A log that takes appends, of loomlog or of another system."""
 
     def append(self, value: bytes, /) -> Awaitable[object]:
         """Append one record; it is stored when this ends."""
@@ -154,21 +154,21 @@ def percentile_ms(ordered_s: list[float], share: float) -> float | None:
 async def append_concurrently(
     log: Appends, record_bytes: int, seconds: float, callers: int
 ) -> Result:
-    """Measure many callers, each with one `append` under way."""
+    """Measure many callers, each with one `append` in flight."""
     value = os.urandom(record_bytes)
     window = await _keep_calling(lambda: log.append(value), 1, seconds, callers)
     return window.result(f"append, {callers} callers", record_bytes, 1)
 
 
 async def append_many(log: Log, record_bytes: int, seconds: float, batch: int) -> Result:
-    """Measure `append_many`, with some under way."""
+    """Measure `append_many`, with several calls in flight."""
     values = [os.urandom(record_bytes) for _ in range(batch)]
     window = await _keep_calling(lambda: log.append_many(values), batch, seconds, BATCHES_IN_FLIGHT)
     return window.result(f"append_many, {BATCHES_IN_FLIGHT} callers", record_bytes, batch)
 
 
 async def append_one_at_a_time(log: Appends, record_bytes: int, seconds: float) -> Result:
-    """Measure appends that each wait for the one before: what a lone writer sees."""
+    """Measure appends that each wait for the previous one, as a single writer does."""
     result = await append_concurrently(log, record_bytes, seconds, 1)
     return replace(result, scenario="append, one at a time")
 
@@ -200,7 +200,7 @@ async def at_once(callers: int, items: Iterable[T], work: Callable[[T], Awaitabl
 async def _keep_calling(
     call: Callable[[], Awaitable[object]], records: int, seconds: float, callers: int
 ) -> TimeWindow:
-    await call()  # the first in a process loads Arrow and connects: that is no append's latency
+    await call()  # the first one in a process loads Arrow and connects, which is not append latency
     window = TimeWindow(seconds)
 
     async def caller() -> None:
@@ -218,8 +218,9 @@ async def _keep_calling(
 
 
 async def read_one_at_a_time(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
-    """Measure one `read` after the other, of entries from `first` on in no order. What costs is the
-    batch that an entry is in: so this comes when a lone writer has appended, one entry in each."""
+    """Measure one `read` after the other, of entries from `first` on in random order. A read
+    fetches the entry's whole batch, so this runs after a single writer has appended batches of one
+    entry."""
     positions = await _positions(log, first)
     random = Random(0)  # noqa: S311 - the same order in every run
     window = await _keep_calling(lambda: log.read(random.choice(positions)), 1, seconds, 1)
@@ -237,7 +238,7 @@ async def _positions(log: Log, first: int) -> list[int]:
 
 
 async def subscribe(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
-    """Read what is there from `first` on, as Python entries."""
+    """Read the existing entries from `first` on, as Python entries."""
     reading = _Reading(seconds)
     count, last = 0, await log.tail()
     async with aclosing(log.subscribe(start=first, stop=last)) as subscription:
@@ -253,7 +254,7 @@ async def subscribe(log: Log, record_bytes: int, seconds: float, first: int) -> 
 
 
 async def subscribe_arrow(log: Log, record_bytes: int, seconds: float, first: int) -> Result:
-    """Read what is there from `first` on, as Arrow record batches."""
+    """Read the existing entries from `first` on, as Arrow record batches."""
     reading = _Reading(seconds)
     last = await log.tail()
     async with aclosing(log.subscribe_arrow(start=first, stop=last)) as subscription:
@@ -264,7 +265,7 @@ async def subscribe_arrow(log: Log, record_bytes: int, seconds: float, first: in
 
 
 class _Reading:
-    """Counts what is read until the log ends, or the time."""
+    """Counts records until the log or the time ends."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

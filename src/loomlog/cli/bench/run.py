@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from loomlog import Cluster, Log
 
 
-PREPARED_BYTES: Final = 64 * MIB  # to be read, where appends are not measured
+PREPARED_BYTES: Final = 64 * MIB  # to be read, if appends are not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ async def _measure_size(
 
 
 async def _prepare(logs: list[Log], size: int, settings: BenchSettings) -> None:
-    """Append what is to be read, if that is not measured, too."""
+    """Append the entries to be read, if appends are not measured."""
     if "append" in settings.kinds:
         return
     for log in logs:

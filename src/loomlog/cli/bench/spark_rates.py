@@ -151,7 +151,7 @@ async def _measure(
 
 
 async def _fill(log: Log, rows: int) -> None:
-    """Append rows that are all different: Parquet would compress others."""
+    """Append distinct rows, because Parquet would compress equal ones."""
 
     async def append(begin: int) -> None:
         content = os.urandom(min(FILL_ROWS, rows - begin) * RECORD_BYTES)

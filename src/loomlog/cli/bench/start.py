@@ -1,7 +1,7 @@
 """Measures how long a storage node takes to start on existing data.
 
-A private cluster of one node is filled; then the node is ended and started again, on a cold page
-cache: nothing of its data is in memory.
+A private cluster of one node is filled; then the node is stopped and started again with a cold page
+cache, so that none of its data is in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Measures how steady appends are over minutes, close to the peak, beside everything else.
+"""Measures how steady appends are over minutes, close to the peak, with background work and
+readers.
 
-First the peak: many callers. Then a share of it for as long as wanted, each append due at its own
-time whether or not earlier ones were answered. Meanwhile retention removes old entries, nodes scrub
-what they store, one reader follows the tail, and another reads the log from its head again and
-again. Latencies count from the time at which an append was due.
+First the peak is measured with many callers. Then appends run at a share of it for the given time,
+each started when it is due, whether or not earlier ones were answered. Meanwhile retention removes
+old entries, nodes scrub their data, one reader follows the tail, and another repeatedly reads the
+log from its head. Latencies count from the time at which an append was due.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A time without any append acknowledged; seconds since the load began."""
+    """A period without acknowledgements; seconds since the load began."""
 
     at_s: float
     seconds: float
@@ -168,7 +169,7 @@ async def measure(
 
 
 class _Load:
-    """Appends at a steady rate, beside readers."""
+    """Appends at a steady rate, with concurrent readers."""
 
     def __init__(self, log: Log, rate: float, report: SteadinessReport) -> None:
         self._log = log
@@ -278,7 +279,7 @@ class _Load:
                 lag.add(array("d", [max(0.0, now - self._begun - count / self._rate)]))
 
     async def _catch_up(self) -> None:
-        """Read the log from its head to its tail, again and again, at a multiple of the rate."""
+        """Read the log from its head to its tail repeatedly, at a multiple of the rate."""
         while True:
             head, tail = await self._log.head(), await self._log.tail()
             begun, count = perf_counter(), 0

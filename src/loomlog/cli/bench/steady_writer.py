@@ -1,4 +1,5 @@
-"""Appends at a steady rate, answered or not, so that every stall shows."""
+"""Appends at a steady rate, whether or not earlier ones were answered, so that every stall
+shows."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class SteadyWriter:
         if waiting:
             await asyncio.wait(waiting)
 
-    # ---- what it was like
+    # ---- results
 
     def longest_gap_s(self, begin: float, end: float) -> float:
         """Return the longest time between two acknowledgements."""

@@ -1,7 +1,6 @@
 """Measures how long appends pause while a log is switched to another protocol.
 
-A private cluster, a log with many entries that nobody uses but a steady writer; the writer is there
-to see the pause.
+A private cluster has a log with many entries; a steady writer detects the pause.
 """
 
 from __future__ import annotations
@@ -111,7 +110,8 @@ async def _switch(
 
 
 def _other_settings(old: SegmentInfo, wanted: str) -> dict[str, Any]:
-    """Return settings that differ from those it has: otherwise nothing would be switched."""
+    """Return settings that differ from the current ones, because otherwise nothing would be
+    switched."""
     if wanted == "copyset":
         return {"streams": 1, "nodeset": NODES} if old.protocol == wanted else {"streams": 1}
     return {"streams": 3 - old.streams}

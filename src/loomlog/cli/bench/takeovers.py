@@ -1,4 +1,4 @@
-"""Measures the cost of several metadata repositories, and the stall when their leader is gone.
+"""Measures the cost of several metadata repositories, and the stall when their leader fails.
 
 The same appends on a cluster with one vmr and on one with three, in one run. Then, under appends at
 a steady rate, the leader of the three is killed with -9 (its connections close), and another time

@@ -1,2 +1,2 @@
-"""Segments of the `copyset` protocol in the metadata repository: the epoch store, the choice of
-nodesets, and recoveries without appends."""
+"""The `copyset` protocol in the metadata repository: the epoch store, the choice of nodesets, and
+recoveries without appends."""

@@ -1,7 +1,7 @@
 """The epoch store: the sequencer, epoch and recovery state of each copyset loglet.
 
-Every change is one compare-and-swap of the loglet's record, computed from the one it replaces, and
-fenced by the leader's epoch like all that is written here.
+Every change is one compare-and-swap of the loglet's record, computed from the previous record, and
+fenced by the leader's epoch like all writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class EpochStore:
-    """Keeps the state of every copyset loglet and answers the nodes that sequence them."""
+    """Stores the state of every copyset loglet and answers the nodes that sequence them."""
 
     def __init__(
         self,
@@ -48,25 +48,25 @@ class EpochStore:
         now_us: Callable[[], int],
         contradicted: Callable[[str], None],
     ) -> None:
-        """`now_us`: the time by most clocks; 0: not known. `contradicted` is called with what a
-        node knows that is missing here."""
+        """`now_us` returns the time by most clocks, or 0 if it is unknown. `contradicted` is called
+        with newer information of a node that this metadata lacks."""
         self.catalog = catalog
         self.records = records
         self.nodes = nodes
         self._now_us = now_us
         self._contradicted = contradicted
-        # The shards that are rebuilt, for a loglet; set by the keeper.
+        # Returns the shards that are rebuilt, for a loglet; set by the keeper.
         self.rebuilt: Callable[[LogId], Iterable[pb.CopysetThrough]] = lambda loglet: ()
         # Called when a node has taken an epoch; set by the keeper.
         self.taken: Callable[[CopysetRecord], None] = lambda record: None
         self._awaited: dict[LogId, asyncio.Event] = {}  # set on a change
         self._tails: dict[LogId, Lsn] = {}  # the newest from sequencers' heartbeats
-        self.renewing: set[LogId] = set()  # operators want these on the nodes that are best now
+        self.renewing: set[LogId] = set()  # to be moved to the best nodes at an operator's request
 
     # ---- requests of nodes
 
     async def answer(self, node: NodeId | None, request: pb.EpochStoreRequest) -> pb.CopysetState:
-        """Carry out what a node asks for and return the state after it."""
+        """Carry out a node's request and return the resulting state."""
         if node is None:
             raise Unauthorized("epochs are for storage nodes, on the connection they registered on")
         loglet, taken = request.loglet_id, False
@@ -122,7 +122,7 @@ class EpochStore:
             )
 
     def _check_holder(self, loglet: LogId, node: NodeId) -> None:
-        """Raise Unauthorized if a node never had anything of it."""
+        """Raise Unauthorized if a node never had copies of the loglet."""
         if not self._record(loglet).is_on(node):
             raise Unauthorized(f"node {node} has no copies of segment {loglet}")
 
@@ -146,7 +146,7 @@ class EpochStore:
                 self.take_tail(reported.loglet_id, reported.tail)
 
     def take_tail(self, loglet: LogId, tail: Lsn) -> None:
-        """Note how far a sequencer reports to have acknowledged."""
+        """Record the last position that a sequencer reports as acknowledged."""
         if self.records.get(loglet) is not None:
             self._tails[loglet] = max(tail, self._tails.get(loglet, 0))
         else:
@@ -156,7 +156,8 @@ class EpochStore:
         return self._tails.get(loglet, 0)
 
     def known_tail(self, segment: Segment) -> Glsn:
-        """Return up to where all is recovered, or reported by its sequencer; there may be more."""
+        """Return the last position that is recovered, or reported by the sequencer; there may be
+        more."""
         record = self.records.get(segment.loglet)
         recovered = record.state.tail if record is not None and record.begun else 0
         return max(recovered, self.reported_tail(segment.loglet), segment.start - 1)
@@ -175,7 +176,7 @@ class EpochStore:
     # ---- changes by the metadata repository itself
 
     async def begin(self, segment: Segment) -> None:
-        """Let it have epochs, the first above all earlier positions. It may have begun before."""
+        """Allow epochs of a segment, the first above all earlier positions. May be called again."""
         if not segment.start:
             raise Unavailable(f"segment {segment.loglet} has not begun yet: try again")
         if not self._record(segment.loglet).begun:
@@ -190,8 +191,9 @@ class EpochStore:
     ) -> CopysetRecord | None:
         """Give a node the next epoch. With `closed` the loglet takes no more appends.
 
-        None: the expected epoch is not the newest any more, or no appends are taken. A node that
-        has the epoch already may have used it before it was restarted, so it does not get it."""
+        Return None if the expected epoch is no longer the newest, or no appends are taken. A node
+        that already has the epoch may have used it before it was restarted, so it does not get
+        it."""
         segment = self._segment(loglet)
         await self.begin(segment)
         is_taken = False
@@ -263,7 +265,7 @@ class EpochStore:
         return after
 
     def tell(self, loglet: LogId) -> None:
-        """Wake callers that wait for a loglet: it changed, or is gone."""
+        """Wake callers that wait for a loglet, because it changed or was deleted."""
         if (awaited := self._awaited.pop(loglet, None)) is not None:
             awaited.set()
 
@@ -281,7 +283,7 @@ class EpochStore:
 
 
 def begun_at(record: CopysetRecord, start: int) -> CopysetRecord:
-    """Return a record whose segment begins at a position; one that has begun is unchanged."""
+    """Return a record whose segment begins at a position; a begun one stays unchanged."""
     if record.begun:
         return record
     newest, before = record.state.history[-1], record.state

@@ -1,4 +1,4 @@
-"""The progress of rebuilding a shard, as operators see it."""
+"""The progress of rebuilding a shard, for operators."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Progress(NamedTuple):
     records: int
     size_bytes: int
     part_done: float  # from 0 to 1
-    left_s: float | None  # about; None: not known yet
-    waiting: str  # what for; "": nothing
+    left_s: float | None  # approximate; None: unknown yet
+    waiting: str  # reason for waiting; "": none
 
     def condition(self, node: NodeId) -> Condition:
         left = f", ~{self.left_s:,.0f} s left" if self.left_s is not None else ""

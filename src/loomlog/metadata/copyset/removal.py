@@ -1,7 +1,7 @@
 """Remove copyset loglets that belong to no log, and trim the others as far as their logs.
 
-A node that is away gets the orders when it is back: the record of a loglet stays until no node has
-anything of it.
+An absent node gets the orders when it is back, because the record of a loglet stays until no node
+has copies of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class CopysetRemover:
-    """Deletes loglets that belong to no log any more, and then their records."""
+    """Deletes loglets that no longer belong to a log, and then their records."""
 
     def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
@@ -60,7 +60,7 @@ class CopysetRemover:
         return StepResult.DONE
 
     async def _forget(self, record: CopysetRecord, there: list[ShardId]) -> list[ShardId]:
-        """Order the sequencer first: it might still send records to other nodes."""
+        """Order the sequencer first, because it might still send records to other nodes."""
         sequencer = self._catalog.nodes.get(record.state.sequencer)
         if sequencer is not None and self._nodes.reachable(sequencer.node_id):
             shards = [shard_of(sequencer.node_id, index) for index in sequencer.shards]
@@ -69,7 +69,7 @@ class CopysetRemover:
 
 
 class CopysetTrimmer:
-    """Trims the loglets of logs that were trimmed, on all their nodes."""
+    """Trims the loglets of trimmed logs on all their nodes."""
 
     def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
@@ -90,7 +90,8 @@ class CopysetTrimmer:
                 self.look(record)
 
     async def done(self, log_id: LogId) -> None:
-        """Wait until all segments of a log are trimmed as far as it is, on nodes that are alive."""
+        """Wait until all segments of a log are trimmed as far as the log, on nodes that are
+        alive."""
         while not all(map(self._is_done, self._records.of_log(log_id))):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
 
