@@ -88,8 +88,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._closings = Closings()
         self._rebuilder = Rebuilder(context, self.epochs, rebuild_log)
         self.epochs.rebuilt = self._rebuilder.to_wire
-        self._nodes.is_given_up = self._rebuilder.is_given_up
-        self._recoveries = Recoveries(self.epochs, self._rebuilder.through, context.background)
+        self._nodes.is_given_up = self._rebuilder.view.is_given_up
+        self._recoveries = Recoveries(self.epochs, self._rebuilder.view.through, context.background)
         self._rebuilder.changed = self._look_at_all
         self.epochs.taken = self._recoveries.look  # nodes may have come since its were chosen
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)

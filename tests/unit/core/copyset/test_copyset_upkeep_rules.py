@@ -10,7 +10,7 @@ import pytest
 
 from loomlog.core.copyset.log_state import can_be_recovered, first_state, take_epoch
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, choose_short, node_of
-from loomlog.core.copyset.recovery import Basis, EpochRecovery, Failed
+from loomlog.core.copyset.recovery import Basis, EpochRecovery
 from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_shards, reason_for_epoch
 from loomlog.types import NodeId, ShardId
 
