@@ -62,8 +62,9 @@ class Rebuilder:
         self._epochs, self._records, self._nodes = epochs, epochs.records, epochs.nodes
         self._log = log
         self.view = RebuildView(epochs, log)
-        # Called when other shards are rebuilt or given up; set by the keeper.
-        self.changed: Callable[[], None] = lambda: None
+        # Called when other shards are rebuilt or given up, or nodesets of a loglet change: any
+        # (None) or this one may need another epoch. Set by the keeper.
+        self.changed: Callable[[LogId | None], None] = lambda loglet: None
         self._loop = asyncio.get_running_loop()
         settings = context.settings
         self._after_s = max(settings.rebuild_after_s, settings.replace_after_s or 0.0)
@@ -217,7 +218,7 @@ class Rebuilder:
         await self._log.append(event, extent, self.view.held(event, extent))
         logger.info("rebuilding, event %d: %s", self.state.events, event)
         if is_beginning:
-            self.changed()
+            self.changed(None)
 
     async def _note_loss(self, shard: ShardId, extent: Extent) -> None:
         """Note which entries may be lost with a shard: its nodesets may soon not tell any more."""
@@ -350,6 +351,7 @@ class Rebuilder:
                     return plan.widened(state, through, usable)
 
                 await self._epochs.change(each.loglet, widened)
+                self.changed(each.loglet)
 
     def _usable(self) -> set[Member]:
         return {
@@ -413,6 +415,7 @@ class Rebuilder:
 
             if narrowed(each.state) != each.state:
                 await self._epochs.change(each.loglet, narrowed)
+                self.changed(each.loglet)
 
     # ---- parts
 
