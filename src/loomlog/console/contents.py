@@ -155,13 +155,14 @@ async def entries(visit: Visit) -> dict[str, Any]:
 
 
 async def readers(visit: Visit) -> dict[str, Any]:
+    found = {info.name: info for info in _own(await visit.cluster.logs())}
     try:
-        logs, is_status = (await visit.status()).logs, True
-    except PermissionDenied:  # of the status: logs without their readers
-        logs, is_status = tuple(await visit.cluster.logs()), False
-    found = {info.name: info for info in _own(logs)}
-    grouped = [visit.cluster.log(n) for n, info in found.items() if info.groups or not is_status]
-    queued = [visit.cluster.log(n) for n, info in found.items() if info.queues or not is_status]
+        known = {info.name: info for info in (await visit.status()).logs}
+    except PermissionDenied:
+        known = {}
+    logs = [visit.cluster.log(name) for name in found]
+    grouped = [log for log in logs if log.name not in known or known[log.name].groups]
+    queued = [log for log in logs if log.name not in known or known[log.name].queues]
     groups = [each for log in grouped for each in await _groups(log)]
     return {
         "checkpoints": await all_checkpoints(visit.cluster),
