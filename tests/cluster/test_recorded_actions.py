@@ -1,4 +1,4 @@
-"""Which requests of operators are events of the cluster."""
+"""The requests of operators that become events of the cluster."""
 
 from __future__ import annotations
 

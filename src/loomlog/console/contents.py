@@ -1,4 +1,4 @@
-"""What the pages of the web console show: a function for each returns the context of a template.
+"""The contents of the pages of the web console: a function of each returns what it shows.
 
 Tables are bounded, because open pages are rendered again every second: a page shows what needs
 attention and what is busy, and finds the rest.

@@ -48,7 +48,7 @@ class Latencies(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """What all servers together did in a second; None: not known."""
+    """How often all servers together did something in a second; None: not known."""
 
     time_s: float
     append: float | None  # requests, at each replica
