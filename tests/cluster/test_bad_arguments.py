@@ -225,6 +225,7 @@ async def test_a_refused_append_takes_no_position(protocol: str) -> None:
         pa.record_batch({"value": [b"a", None]}),
         pa.record_batch({"value": [b"a"], "headers": [b"no headers"]}),
     ]
+    no_keys: list[Any] = [5]
     lists: list[Any] = [[b"a", "x"], [b"a", None], [b"a", 5]]
     async with LocalCluster(nodes=1) as cluster:
         log = await cluster.create_log("events", protocol, replicas=1)
@@ -237,6 +238,6 @@ async def test_a_refused_append_takes_no_position(protocol: str) -> None:
                 with pytest.raises(InvalidArgument):
                     await log.append_arrow(records, expected_tail=tail)
             with pytest.raises(InvalidArgument):
-                await log.append_many([b"a"], [5], expected_tail=tail)
+                await log.append_many([b"a"], no_keys, expected_tail=tail)
         after = await log.append(b"after")
         assert after.position == before.position + 1
