@@ -1,4 +1,4 @@
-"""What is rebuilt of which loglets, and what a shard waits for before it counts as rebuilt."""
+"""Tell what is rebuilt of which loglets, and what a shard waits for before it counts as rebuilt."""
 
 from __future__ import annotations
 

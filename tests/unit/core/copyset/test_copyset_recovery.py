@@ -157,7 +157,7 @@ def test_when_nobody_else_will_come_loss_stays_visible() -> None:
 
 @pytest.mark.parametrize("told", [0, 4])
 def test_an_epoch_whose_nodes_are_all_given_up_is_lost_as_a_whole(told: int) -> None:
-    """Nobody is left that could tell; the next epoch may begin elsewhere."""
+    """Recovery asks nobody, and the log continues."""
     rig = RecoveryRig(count=3)
     rig.write(1, 1, 2, 3)
     rig.state = note_tail(rig.state, make(1, told))
