@@ -208,7 +208,7 @@ class Credentials:
 
     @property
     def has_expired(self) -> bool:
-        """Whether the certificate that the next handshake would show has expired."""
+        """True if the certificate that the next handshake would show has expired."""
         if self._is_over():
             self._fresh()
         return self._is_over()

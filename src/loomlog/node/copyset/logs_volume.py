@@ -118,7 +118,7 @@ class LogsVolume:
 
     @property
     def is_gone(self) -> bool:
-        """Whether its directory vanished under this process."""
+        """True if its directory vanished under this process."""
         return self._volume.lacks(self.path)
 
     async def look(self) -> None:
@@ -127,12 +127,12 @@ class LogsVolume:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it cannot be opened: what is in it is not known."""
+        """True if it cannot be opened: what is in it is not known."""
         return self._refusal is not None
 
     @property
     def fails(self) -> bool:
-        """Whether nothing can be stored now, not even a seal."""
+        """True if nothing can be stored now, not even a seal."""
         return bool(self._problem) or not self._volume.works
 
     @property

@@ -172,7 +172,7 @@ class RunningSequencer:
 
     @property
     def is_recovered(self) -> bool:
-        """Whether all earlier epochs are recovered, or this one ended before that."""
+        """True if all earlier epochs are recovered, or this one ended before that."""
         return self._recovered.done()
 
     async def recovered(self) -> bool:

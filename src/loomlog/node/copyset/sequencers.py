@@ -165,7 +165,7 @@ class SequencerSlot:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it has state: it sequences or did, or an append waits."""
+        """True if it has state: it sequences or did, or an append waits."""
         waiting = self._queue or self._activating is not None or self._looking_back
         return bool(self._begun or waiting)
 
