@@ -139,7 +139,7 @@ async def test_bad_arguments() -> None:
     async with LocalCluster(nodes=1) as cluster:
         with pytest.raises(errors.InvalidArgument, match="bytes"):
             cluster.transaction().append("a", "text")  # type: ignore[arg-type]
-        with pytest.raises(errors.InvalidArgument, match="has the decisions"):
+        with pytest.raises(errors.InvalidArgument, match="is reserved for the decisions"):
             cluster.transaction().append("loomlog.transactions", b"x")
         with pytest.raises(errors.InvalidArgument, match="a codec encodes and decodes"):
             cluster.log("a", codec="json")  # type: ignore[call-overload]
