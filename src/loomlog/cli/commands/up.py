@@ -35,7 +35,7 @@ Sync = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the servers listen; the console and HTTP have ports near that of the first vmr."""
+    """The ports of the servers; those of HTTP and the console are derived from the first one."""
 
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 7400
     http_port: Annotated[
