@@ -122,6 +122,8 @@ class Membership(Generic[S]):
         if self._doubt is not None:
             self._doubt.cancel()
         self._has_left = True
+        self.failure = self._replaced()
+        self._changed()  # others may be waiting for entries
         try:
             await self.change(lambda state: state.remove([self.member]))
             await self._lease.release()
