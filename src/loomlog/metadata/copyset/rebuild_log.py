@@ -3,8 +3,8 @@
     rebuild/snapshot           the state after some number of events
     rebuild/event/<number>     one event each, numbered from 1 on
 
-Only the leader appends, since all its writes are fenced. An event says with itself up to which
-epochs of which loglets a shard is rebuilt, so that both are durable at once.
+Only the leader appends, since all its writes are fenced. The record of an event also states up to
+which epoch of each loglet a shard is rebuilt, so that both become durable at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event as it is stored."""
+    """A stored event."""
 
     kind: str
     fields: dict[str, Any]
@@ -83,8 +83,8 @@ class RebuildLog:
         return log
 
     async def append(self, event: Event, extent: Extent | None = None) -> None:
-        """Make an event durable and apply it. `extent`: what is rebuilt from now on, if the event
-        fits the state."""
+        """Make an event durable and apply it. If the event fits the state, `extent` is rebuilt from
+        now on."""
         through = None if extent is None else tuple(sorted(extent.through.items()))
         loss = None if extent is None else extent.loss
         record = EventRecord(type(event).__name__, asdict(event), through, loss)
@@ -97,7 +97,7 @@ class RebuildLog:
                 await self._take_snapshot()
 
     def drop(self, shard: ShardId) -> None:
-        """Forget the extent of a shard that is intact and knows it: from the next snapshot on."""
+        """Forget the extent of a shard that is intact and knows it; the next snapshot omits it."""
         self.extents.pop(shard, None)
 
     def _apply(self, record: EventRecord) -> None:
@@ -111,7 +111,7 @@ class RebuildLog:
         self.extents = {shard: Extent(dict(pairs), loss) for shard, pairs, loss in record.extents}
 
     async def _look_again(self) -> None:
-        """Read the event whose write was not answered, if it is there."""
+        """Read the event whose write was not answered, if it was stored."""
         key = _key(self.state.events + 1)
         if (item := await self._store.get(key)) is not None:
             self._versions[key] = item.version
@@ -141,7 +141,7 @@ class RebuildLog:
             for key in covered:
                 await self._write(key, None)
         except (SwapUnknown, Conflict):
-            # Events that are left are skipped when they are read.
+            # Remaining events are skipped when they are read.
             await self._read_versions()
 
     async def _read_versions(self) -> None:
@@ -155,7 +155,7 @@ def _key(number: int) -> str:
 
 
 def newest_event(keys: Iterable[str]) -> int:
-    """Return the number of the newest of some keys; that of a snapshot is not known by its key."""
+    """Return the highest number in some keys of events; keys of snapshots have none."""
     return max((int(key.removeprefix(EVENTS)) for key in keys if key != SNAPSHOT), default=0)
 
 
