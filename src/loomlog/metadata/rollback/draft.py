@@ -54,6 +54,7 @@ class Draft:
         self.changes: dict[str, MetadataRecord | None] = {}
         self.notes: list[str] = []
         self.reasons: list[str] = []
+        self.same: frozenset[NodeId] = frozenset()  # nodes of the copy that came with their data
         self.dropped: set[LogId] = set()  # loglets of completely trimmed segments
         self.has_unknown = False  # nodes have data of unknown logs
 
@@ -120,9 +121,14 @@ class Draft:
 
     def _adopt_nodes(self, came: Mapping[NodeId, NodeRecord]) -> None:
         known = {node.node_id: node for node in self.decoded("node/", NodeRecord)}
+        self.same = frozenset(
+            node
+            for node, record in came.items()
+            if node in known and known[node].node_secret == record.node_secret
+        )
         for node, record in came.items():
             before = known.get(node)
-            if before is not None and before.node_secret == record.node_secret:
+            if before is not None and node in self.same:
                 # It may have crashed since.
                 self.changes[node_key(node)] = replace(before, life=before.life + 1)
                 continue

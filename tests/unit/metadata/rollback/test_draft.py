@@ -122,6 +122,17 @@ def test_a_stream_that_was_removed_since_needs_a_newer_copy() -> None:
     assert "only a newer copy" in reason
 
 
+def test_a_stream_that_ends_when_it_is_trimmed_may_have_been_removed_since() -> None:
+    relief = StreamRecord(6, 1, 1, (1, 2), 3, sealed=False, stamp=79, relief=True)
+    for stream in (relief, replace(relief, relief=False, removing=True)):
+        made = draft(held(), {"stream/6": stream})
+        assert not made.reasons
+        assert made.changes["stream/6"] is None
+        assert "log a: stream 6 was removed since" in made.notes
+    (reason,) = draft(held(), {"stream/6": replace(relief, replicas=(1, 4))}).reasons
+    assert "stream 6 of log a" in reason  # node 4 did not come
+
+
 def test_numbers_are_above_all_that_nodes_know() -> None:
     found = held()
     found.streams[40] = {1: stream(1, 1)}
