@@ -82,7 +82,7 @@ class OrderedDraft(ProtocolDraft):
             if has_run and not held and log_id in logs:
                 assert stream is not None
                 if stream.ends_when_trimmed and draft.same.issuperset(stream.replicas):
-                    # If it was not, the rebuild of the rounds misses positions that are not trimmed.
+                    # If it was not, the rebuild of the rounds misses untrimmed positions.
                     draft.changes[_key(stream_id)] = None
                     name = logs[log_id].name
                     draft.notes.append(f"log {name}: stream {stream_id} was removed since")

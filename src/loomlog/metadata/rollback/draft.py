@@ -27,7 +27,7 @@ from loomlog.metadata.catalog.records import (
 from loomlog.metadata.logs import decisions
 from loomlog.metadata.logs.decisions import DecisionNote
 from loomlog.metadata.offline.collector import Caller
-from loomlog.metadata.registers import RegisterRecord
+from loomlog.metadata.rollback.register_notes import register_notes
 from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -35,7 +35,6 @@ from loomlog.wire import loomlog_pb2 as pb
 _R = TypeVar("_R", bound=MetadataRecord)
 _L = TypeVar("_L", bound=LogletRecord)
 
-_PIPELINE: Final = "register/pipeline/"
 NUMBERS_ABOVE: Final = 100  # ids that were used and deleted since, and that no node knows now
 
 
@@ -93,21 +92,12 @@ class Draft:
                 "registers, checkpoints and leases are as in the copy: what was changed since is "
                 "lost, every version is new, and no lease has a holder"
             )
-        if pipelines := self._pipelines():
-            self.notes.append(
-                f"pipeline {', '.join(pipelines)}: as in the copy; if the output has, or may have, "
-                "units that were committed since, the pipeline stops and says what to do"
-            )
+        self.notes += register_notes(self._items, [self.log(log.name) for log in logs.values()])
 
     def seal_changed(self) -> None:
         """Called after the rounds were rebuilt from these records."""
         for protocol in self._protocols:
             protocol.seal_changed(self)
-
-    def _pipelines(self) -> list[str]:
-        keys = self.keys(_PIPELINE)
-        found = {key: RegisterRecord.decode(key, self._items[key].value) for key in keys}
-        return [key.removeprefix(_PIPELINE) for key in keys if found[key].value is not None]
 
     # ---- numbers and nodes
 

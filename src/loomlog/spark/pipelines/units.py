@@ -115,7 +115,7 @@ def taken_over(progress: Progress, epoch: int) -> Progress:
 def is_restored(progress: Progress, epoch: int) -> bool:
     """Return whether the metadata was restored from a copy since a runner changed this, so that
     units may have been committed that are not known any more. `epoch` is of the next runner."""
-    return 0 < progress.epoch and was_restored_between(progress.epoch, epoch)
+    return progress.epoch > 0 and was_restored_between(progress.epoch, epoch)
 
 
 def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:

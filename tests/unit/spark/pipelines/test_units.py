@@ -113,9 +113,7 @@ def test_a_restored_unit_may_be_dropped_although_it_was_decided() -> None:
     for epoch in (7, 8):
         with pytest.raises(Conflict, match="just being published"):
             units.reset(progress, {LOG: 4}, same_output=True, life="new", epoch=epoch)
-    after = units.reset(
-        progress, {LOG: 4}, same_output=True, life="new", epoch=EPOCHS_SKIPPED + 1
-    )
+    after = units.reset(progress, {LOG: 4}, same_output=True, life="new", epoch=EPOCHS_SKIPPED + 1)
     assert after.unit is None
     assert not units.is_restored(after, EPOCHS_SKIPPED + 2)
 
