@@ -3,9 +3,9 @@
     rebuild/snapshot           the state after some number of events
     rebuild/event/<number>     one event each, numbered from 1 on
 
-Only the leader appends, since all its writes are fenced. An event says with itself up to which
-epochs of which loglets a shard is rebuilt, and which loglets donors leave out, so that all of it is
-durable at once.
+Only the leader appends, since all its writes are fenced. The record of an event also states up to
+which epoch of each loglet a shard is rebuilt, and which loglets donors leave out, so that all of it
+becomes durable at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event as it is stored."""
+    """A stored event."""
 
     kind: str
     fields: dict[str, Any]
@@ -89,8 +89,8 @@ class RebuildLog:
     async def append(
         self, event: Event, extent: Extent | None = None, held: Collection[LogId] = ()
     ) -> None:
-        """Make an event durable and apply it. `extent`: what is rebuilt from now on, if the event
-        fits the state; `held`: what donors leave out, if it begins a version."""
+        """Make an event durable and apply it. If the event fits the state, `extent` is rebuilt from
+        now on; if it begins a version, its donors leave `held` out."""
         through = None if extent is None else tuple(sorted(extent.through.items()))
         loss = None if extent is None else extent.loss
         left_out = tuple(sorted(held))
@@ -104,7 +104,7 @@ class RebuildLog:
                 await self._take_snapshot()
 
     def drop(self, shard: ShardId) -> None:
-        """Forget the extent of a shard that is intact and knows it: from the next snapshot on."""
+        """Forget the extent of a shard that is intact and knows it; the next snapshot omits it."""
         self.extents.pop(shard, None)
 
     def _apply(self, record: EventRecord) -> None:
@@ -122,7 +122,7 @@ class RebuildLog:
         self.held = frozenset(record.held)
 
     async def _look_again(self) -> None:
-        """Read the event whose write was not answered, if it is there."""
+        """Read the event whose write was not answered, if it was stored."""
         key = _key(self.state.events + 1)
         if (item := await self._store.get(key)) is not None:
             self._versions[key] = item.version
@@ -153,7 +153,7 @@ class RebuildLog:
             for key in covered:
                 await self._write(key, None)
         except (SwapUnknown, Conflict):
-            # Events that are left are skipped when they are read.
+            # Remaining events are skipped when they are read.
             await self._read_versions()
 
     async def _read_versions(self) -> None:
@@ -167,7 +167,7 @@ def _key(number: int) -> str:
 
 
 def newest_event(keys: Iterable[str]) -> int:
-    """Return the number of the newest of some keys; that of a snapshot is not known by its key."""
+    """Return the highest number in some keys of events; keys of snapshots have none."""
     return max((int(key.removeprefix(EVENTS)) for key in keys if key != SNAPSHOT), default=0)
 
 

@@ -20,7 +20,7 @@ _MAY_RETURN: Final = frozenset({Status.INTACT, Status.RESTORING})
 
 
 class Copies(NamedTuple):
-    """The shards that may have copies, and those that logs store new ones on."""
+    """The shards that may have copies, and those on which logs store new ones."""
 
     holders: set[ShardId]
     in_use: set[ShardId]
@@ -51,11 +51,11 @@ class RebuildView:
         return Copies(holders, in_use)
 
     def through(self, loglet: LogId) -> dict[ShardId, Epoch]:
-        """Return the shards that are rebuilt, and up to which epoch of a loglet."""
+        """Return the shards that are rebuilt, each with the last affected epoch of a loglet."""
         return _through(self.state, self._log.extents, loglet)
 
     def is_given_up(self, shard: ShardId) -> bool:
-        """Return whether a shard is away, and will never have again what it had."""
+        """Return whether a shard is away and its copies are given up."""
         return self._is_given_up(self.state, shard)
 
     def _is_given_up(self, state: RebuildState, shard: ShardId) -> bool:
@@ -121,7 +121,7 @@ class RebuildView:
         return bool(plan.parts(record.state, {shard: through[shard]}))
 
     def _unchecked(self, shard: ShardId, state: LogState) -> list[ShardId]:
-        """Return the shards that may have forgotten what this one has, or had, and whose check
+        """Return the shards that may have forgotten records of this one, and whose check
         (verification.py) does not wait for this one to be refilled."""
         if self.state.status(shard) is not Status.RESTORING and not self.is_given_up(shard):
             return []
@@ -145,8 +145,8 @@ class RebuildView:
         return f"{name} is not recovered yet"
 
     def stuck_without(self, shard: ShardId) -> str:
-        """Return the name of a log that could not be recovered if the shard were expected back
-        again; "" if there is none."""
+        """Return the name of a log that could not be recovered if the shard were again expected
+        back; "" if there is none."""
         for each in self.loglets():
             if log_state.waits_for(each.state, shard):
                 there = self._nodes.alive_of(each.state)

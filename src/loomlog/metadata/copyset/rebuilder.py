@@ -1,8 +1,8 @@
 """Rebuild the copies of shards that are lost, away for long, or drained.
 
-core/copyset/rebuild/ decides. This appends the events that are due, sends nodes the news, widens
-and narrows nodesets, and counts what donors report. Reports of progress stay in memory; only the
-scans that a donor has finished are events.
+core/copyset/rebuild/ decides. This appends the events that are due, notifies nodes, widens and
+narrows nodesets, and adds up the progress of donors. Progress is kept in memory; only the finished
+scans of donors are events.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Rebuilder:
         self._work = RetryLoop("rebuilding", self._step, context.background)
         self._reports: dict[ShardId, pb.DonorReport] = {}
         self._sent = self.news()  # nodes get it when they register
-        self._version_at = 0, 0.0  # which version began when
+        self._version_at = 0, 0.0  # a version and the time when it began
         self._closed_since: dict[ShardId, float] = {}  # its copies are not there, or do not open
         self._why: dict[ShardId, str] = {}  # what each waits for
 
@@ -106,7 +106,7 @@ class Rebuilder:
         )
 
     def progress(self) -> dict[ShardId, Progress]:
-        """Return how far each shard is that is rebuilt."""
+        """Return the progress of each shard that is being rebuilt."""
         state, donors = self.state, self._donors()
         reports = [r for r in map(self._reports.get, donors) if r and r.version == state.version]
         parts = [min(1.0, (report.scans + report.part_done) / 2) for report in reports]
@@ -157,7 +157,7 @@ class Rebuilder:
         return Later(min(due_s)) if due_s else StepResult.IDLE
 
     def _due(self, shard: ShardId, copies: Copies, due_s: list[float]) -> Event | None:
-        """Return the event that is due; note when to look again for one."""
+        """Return the event that is due, if any; schedule the next check."""
         status = self.state.status(shard)
         record = self._catalog.nodes.get(node_of(shard))
         if record is None:
@@ -184,7 +184,7 @@ class Rebuilder:
         )
 
     def _are_rebuilt(self, shard: ShardId) -> bool:
-        """Return whether all copies that a shard may have are elsewhere, too."""
+        """Return whether all copies that a shard may have also exist elsewhere."""
         if self.state.status(shard) not in (Status.EMPTY, Status.DRAINED):
             return False
         through = self._log.extents.get(shard, Extent({})).through
@@ -221,7 +221,7 @@ class Rebuilder:
             self.changed(None)
 
     async def _note_loss(self, shard: ShardId, extent: Extent) -> None:
-        """Note which entries may be lost with a shard: its nodesets may soon not tell any more."""
+        """Record which entries may be lost with a shard, before it leaves its nodesets."""
         extents = {each: self._log.extents[each] for each in events.absent(self.state)}
         lost = {
             each: known.through
@@ -241,7 +241,7 @@ class Rebuilder:
                 await self._records.change(each.loglet, noted)
 
     def _extent(self, shard: ShardId) -> Extent:
-        """Return what the shard may have, or may have lost."""
+        """Return the range of copies that the shard may have, or may have lost."""
         record = self._catalog.nodes.get(node_of(shard))
         losses = record.losses_of(losses_name(shard)) if record else ()
         before = self._log.extents.get(shard)
@@ -262,8 +262,8 @@ class Rebuilder:
         return events.donors(self.state, sorted(self._shards()))
 
     def _shards(self) -> set[ShardId]:
-        """Return the shards of all nodes, and those that may have copies though their volumes are
-        not there."""
+        """Return the shards of all nodes, and those that may have copies although their volumes are
+        missing."""
         nodes = self._catalog.nodes
         shards = {shard_of(n, index) for n, record in nodes.items() for index in record.shards}
         return shards | {shard for shard in self.view.copies().holders if node_of(shard) in nodes}
@@ -315,8 +315,8 @@ class Rebuilder:
             await self._append(event)
 
     def _with_later_epochs(self, shard: ShardId) -> Extent | None:
-        """Return what has to be rebuilt besides of a shard that is lost: of epochs after its event
-        that were recovered without it, with fewer copies than they should have. None: nothing."""
+        """Return the extended range to rebuild of a lost shard, if epochs after its event were
+        recovered without it and have fewer copies than wanted; otherwise None."""
         extent = self._log.extents.get(shard)
         if extent is None or self.state.status(shard) is not Status.LOST:
             return None
@@ -361,7 +361,7 @@ class Rebuilder:
         }
 
     async def _settle(self) -> None:
-        """Do what follows when a shard is rebuilt."""
+        """Finish the rebuilding of a shard."""
         for shard, each in [*self.state.shards.items()]:
             if each.status in (Status.EMPTY, Status.DRAINED):
                 await self._narrow(shard)
@@ -377,15 +377,15 @@ class Rebuilder:
                     await self._clear(shard, losses)
 
     def _may_have_been_all(self, shard: ShardId) -> bool:
-        """Return whether some record may have had all its copies on shards that lost theirs, this
-        one among them: that loss stays known until the record is trimmed."""
+        """Return whether some record may have had all its copies on lost shards, including this
+        one. Such a loss stays recorded until the record is trimmed."""
         for each in self.view.loglets():
             if shard in log_state.lost_together(each.state, self._nodes.losses(each)):
                 return True
         return False
 
     async def _clear(self, shard: ShardId, losses: tuple[tuple[int, ...], ...]) -> None:
-        """Tell a shard that its copies are not missing any more, then forget that they were."""
+        """Tell a shard that its copies are complete again, then delete the record of its loss."""
         node, index = node_of(shard), index_of(shard)
         restored = [
             pb.LostCopies(loglet_id=log, epoch=epoch, shard=index) for log, epoch in losses if log
@@ -401,8 +401,8 @@ class Rebuilder:
             self._log.drop(shard)
 
     async def _narrow(self, shard: ShardId) -> None:
-        """Drop a shard from the nodesets that it was rebuilt for: it may have later copies. Others
-        that it waits for do not keep it in these."""
+        """Drop a shard from the nodesets for which it was rebuilt; it may have later copies. It
+        stays in those that it may not leave yet."""
         extent = self._log.extents.get(shard, Extent({}))
         for each in self.view.loglets():
             through = extent.through.get(each.loglet, 0)
@@ -429,5 +429,5 @@ class Rebuilder:
 
 
 def _scans(state: events.RebuildState, shard: ShardId, donors: list[ShardId]) -> int:
-    """Return how many scans all donors have finished for a shard."""
+    """Return the number of scans that all donors have finished for a shard."""
     return sum(events.has_scanned(state, shard, donors, scans) for scans in (1, 2))

@@ -445,7 +445,7 @@ def test_what_a_mark_made_void_is_overwritten_when_it_comes_up_again(holder: int
 
 
 def agree(rig: RecoveryRig, nodes: set[int]) -> bool:
-    """Whether all that these nodes have is the same, wherever two of them have something."""
+    """Return whether all that these nodes have is the same, wherever two of them have something."""
     found = {piece for node in nodes for piece in rig.pieces(node)}
     pairs = combinations(sorted(found), 2)
     return all(one[1] < other[0] for one, other in pairs)
