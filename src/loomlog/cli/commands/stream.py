@@ -178,14 +178,15 @@ def add_replica(
 def primary(
     stream: Stream,
     node: Annotated[int, typer.Option(min=1, metavar="NODE", help="One of its replicas.")],
+    part: Annotated[int, typer.Option(min=0, help="Number of the chain, in a chained log.")] = 0,
     *,
     how: Invocation,
 ) -> None:
-    """Choose the primary of a stream, which takes its appends."""
+    """Choose the primary of a stream, or the head of a chain, which takes its appends first."""
     with connected_sync(how.cluster) as client:
         before = _stream(client, stream)
-        change = client.set_primary(stream, node)
-        chosen = _settled(before, lambda now: now.replicas[0].node == node)
+        change = client.set_primary(stream, node, part)
+        chosen = _settled(before, lambda now: now.nodes_of(part)[:1] == (node,))
         changes.say_and_wait(change, how, _until(client, stream, chosen))
 
 

@@ -17,9 +17,6 @@ INSTEAD: Final[Mapping[int, str]] = {
     pb.ChangeStream.REMOVE: "`loom log switch LOG --streams N` gives the log fewer chains",
     pb.ChangeStream.UNREGISTER: _REPLICAS,
     pb.ChangeStream.ADD_REPLICA: _REPLICAS,
-    pb.ChangeStream.PRIMARY: (
-        "chains have no primary: `loom stream move STREAM --from NODE` takes a replica off a node"
-    ),
     pb.ChangeStream.SYNC: (
         "spares are filled without a command: `loom stream scrub STREAM` repairs replicas"
     ),
