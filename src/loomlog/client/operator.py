@@ -103,8 +103,8 @@ class Operator:
         )
 
     async def set_primary(self, stream: StreamId, node: NodeId, part: int = 0) -> Change:
-        """Make the replica on `node` the primary of a stream, or the head of a chain. A stream is
-        sealed for a moment; in a chain (`part`), the replicas in front of it join again."""
+        """Let appends go to `node` first: as the primary of a stream, as the head of a chain
+        (`part`), or as the sequencer of a `copyset` log."""
         return await self._change_stream(pb.ChangeStream.PRIMARY, stream, to_node=node, part=part)
 
     async def sync_replica(self, stream: StreamId, from_node: NodeId, to_node: NodeId) -> Change:
