@@ -18,6 +18,7 @@ INSTEAD: Final[Mapping[int, str]] = {
     pb.ChangeStream.UNREGISTER: _REPLICAS,
     pb.ChangeStream.ADD_REPLICA: _REPLICAS,
     pb.ChangeStream.SYNC: (
-        "spares are filled without a command: `loom stream scrub STREAM` repairs replicas"
+        "replicas are filled without a command, from the tail of their chain: `loom stream scrub "
+        "STREAM` repairs them, and `loom stream move STREAM --from NODE` replaces one"
     ),
 }
