@@ -1,5 +1,5 @@
-"""Fuzz all decoders, live servers or a live console: `make fuzz MINUTES=60`, `make fuzz ARGS=--live`,
-`make fuzz ARGS=--console`."""
+"""Fuzz all decoders, live servers or a live console: `make fuzz MINUTES=60`,
+`make fuzz ARGS=--live`, `make fuzz ARGS=--console`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def _say_live(outcome: LiveOutcome) -> int:
 
 
 def _fuzz_console(seed: int, end: float) -> int:
-    requests, wrong = 0, []
+    requests = 0
+    wrong: list[str] = []
     while not requests or time.monotonic() < end:
         outcome = asyncio.run(fuzz_own_console(seed, REQUESTS))
         for problem in outcome.wrong:
