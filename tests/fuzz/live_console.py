@@ -44,7 +44,7 @@ _JUNK: Final[tuple[Any, ...]] = (
 
 @dataclass
 class Outcome:
-    """What was asked, and what was wrong."""
+    """The number of requests, and the findings."""
 
     requests: int = 0
     refused: int = 0
