@@ -272,7 +272,6 @@ class Codec:
     def __init__(
         self,
         role: str,
-        software: str = "loomlog",
         cluster_id: str = "",
         credentials: Credentials | None = None,
         token: str = "",
@@ -283,7 +282,7 @@ class Codec:
             protocol_version=PROTOCOL_VERSION,
             oldest_version=OLDEST_VERSION,
             role=role,
-            software=software,
+            software="loomlog",
             cluster_id=cluster_id,
             token=token,
         )

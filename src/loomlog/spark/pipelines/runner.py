@@ -260,26 +260,20 @@ def _configured(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
 
 
 class Heartbeats:
-    """Appends records that say nothing but the time to quiet logs, so that watermarks move.
+    """Appends records without content to idle logs, so that watermarks advance.
 
-    Pipelines drop them once they have moved the watermark; other readers know them by their key.
+    Pipelines drop them once the watermark has advanced; other readers recognise them by their key.
     """
 
-    def __init__(
-        self,
-        logs: Iterable[BlockingLog],
-        every_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, logs: Iterable[BlockingLog], every_s: float) -> None:
         self._every_s = every_s
-        self._clock = clock
         self._seen: dict[BlockingLog, tuple[Glsn, float]] = {
-            log: (log.tail(), clock()) for log in logs
+            log: (log.tail(), time.monotonic()) for log in logs
         }
 
     def look(self) -> None:
         """Append a heartbeat to each log that has not grown for `every_s`."""
-        now = self._clock()
+        now = time.monotonic()
         for log, (tail, since) in self._seen.items():
             if log.tail() != tail:
                 self._seen[log] = log.tail(), now
