@@ -1,4 +1,4 @@
-"""Meters of what a server does: plain numbers on the hot path, read when a page is asked for.
+"""Meters of a server: plain numbers on the hot path, which are read when a page is requested.
 
 Nothing here knows labels or text: metrics.py exports the numbers, and wire/operations.py is the
 table of the requests that there are.

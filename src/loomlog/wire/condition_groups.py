@@ -1,4 +1,4 @@
-"""Conditions for people: what is said of many streams alike is said once."""
+"""Groups conditions for people, so that those of many streams are shown once."""
 
 from __future__ import annotations
 
