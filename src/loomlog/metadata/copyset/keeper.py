@@ -88,9 +88,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._closings = Closings()
         self._rebuilder = Rebuilder(context, self.epochs, rebuild_log)
         self.epochs.rebuilt = self._rebuilder.to_wire
-        self._nodes.is_given_up = self._rebuilder.is_given_up
-        self._recoveries = Recoveries(self.epochs, self._rebuilder.through, context.background)
-        self._rebuilder.changed = self._look_at_all
+        self._nodes.is_given_up = self._rebuilder.view.is_given_up
+        self._recoveries = Recoveries(self.epochs, self._rebuilder.view.through, context.background)
+        self._rebuilder.changed = self._look_again
         self.epochs.taken = self._recoveries.look  # nodes may have joined since
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
         self._completion = Completion(self.epochs, context.background)
@@ -106,9 +106,12 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def stop(self) -> None:
         self._recoveries.stop()
 
-    def _look_at_all(self) -> None:
-        self._recoveries.look_at_all()
-        self._verification.look_at_all()
+    def _look_again(self, loglet: LogId | None) -> None:
+        if loglet is None:
+            self._recoveries.look_at_all()
+            self._verification.look_at_all()
+        elif (record := self.records.get(loglet)) is not None:
+            self._recoveries.look(record)
 
     def _wake(self, record: CopysetRecord) -> None:
         self._recoveries.look(record)

@@ -125,8 +125,8 @@ class Verification:
             for shard in check.shards:
                 if (await self._ask(shard, record.loglet, suspected)).left:
                     return False
-            lost: list[Epoch] = []
-            if check.epochs:
+            lost = [*check.epochs]  # if no shard is left that could have some of it
+            if check.epochs and check.shards:
                 found = await self._ask(check.shards[0], record.loglet, (), check.epochs)
                 if found.left:
                     return False

@@ -84,6 +84,7 @@ class Donor:
         self._spawn = spawn
         self._state = RebuildState()
         self._all_scanned = 0  # scans that all donors have finished
+        self._held: frozenset[LogId] = frozenset()  # left out
         self._progress = _Progress()
         self._throttle = Throttle(0)
         self._one_by_one = asyncio.Lock()  # portions, if the rate is limited
@@ -99,6 +100,7 @@ class Donor:
         shards = {each.shard: Shard(Status(each.status)) for each in news.shards}
         self._state = RebuildState(news.events, news.version, shards)
         self._all_scanned = news.scans
+        self._held = frozenset(news.held)
         self._throttle.bytes_per_s = news.bytes_per_s
         self._copies.volume.rebuilding(news.version, registered=registered)
         if news.version != self._progress.version:
@@ -176,6 +178,8 @@ class Donor:
 
     async def _scan(self, log: LogId, state: RebuildState, progress: _Progress) -> int:
         """Scan one log; return the number of records that are left."""
+        if log in self._held:
+            return 0
         try:
             known = await self._epochs.request(GetState(log))
         except NotFound:
