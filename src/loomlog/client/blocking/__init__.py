@@ -5,7 +5,7 @@ It is thread-safe; concurrent appends of several threads share batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
