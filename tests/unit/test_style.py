@@ -18,7 +18,7 @@ ALL_FILES = sorted({*FILES, *TESTS.glob("**/*.py"), *(TESTS.parent / "examples")
 
 HEADLESS = re.compile(
     r"(Of|It|Its|Them|They|Their|Those|These|That|This one|Who|Whose|Whom|Which|What|"
-    r"Where|So|Or|Also|Likewise|The same|All of|One of|Fine|Nobody|Somebody)\b"
+    r"Where|Whether|Why|How|So|Or|Also|Likewise|The same|All of|One of|Fine|Nobody|Somebody)\b"
 )
 PHRASES = re.compile(
     r"\b(so (many|long|much)(?! (as|that|more|longer))|anew|likewise|(is|are) told|somebody|"

@@ -56,7 +56,7 @@ class RunTasks(Protocol):
 
 
 Report = Callable[[str, int, int], None]
-"""How far a run is: what it does, rows that are done, rows there are."""
+"""Called with the progress of a run: the current step, processed rows, and all rows."""
 
 
 @dataclass(frozen=True, slots=True)

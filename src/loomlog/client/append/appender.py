@@ -350,7 +350,7 @@ class Batch:
 
     @property
     def is_checked(self) -> bool:
-        """Whether the records were checked, so that `encode` cannot refuse them."""
+        """True if the records were checked, so that `encode` cannot refuse them."""
         return False
 
     def stall(self) -> None:

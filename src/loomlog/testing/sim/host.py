@@ -116,7 +116,7 @@ class Host:
     def strike_after(
         self, strike: Callable[[], None] | None, *, turns: int = 0, changes: int = 0
     ) -> None:
-        """Call `strike` after so many turns of the loop, or changes of the disk, of the process;
+        """Call `strike` after this number of turns of the process's loop, or changes of its disk;
         None: never."""
         self.disk.strike_after(changes, strike if changes else None)
         if self.process is not None:

@@ -1,4 +1,4 @@
-"""Clients tell replicas what was acknowledged, as often as that takes; but not more and more."""
+"""Clients report acknowledged blocks to replicas until they succeed, with bounded traffic."""
 
 from __future__ import annotations
 
