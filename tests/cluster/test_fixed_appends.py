@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import loomlog
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.log import Log
 from loomlog.client.loglets.chained.chains import Chains
-from loomlog.client.servers import CachedLog
 from loomlog.columns import encode
 from loomlog.errors import Unavailable
 from loomlog.testing import LocalCluster

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import BACKOFF, Client, Retries
 from loomlog.client.loglets.chained.requests import (
     ANSWER_S,
@@ -24,7 +25,6 @@ from loomlog.client.loglets.chained.requests import (
     resolve,
 )
 from loomlog.client.loglets.views import SegmentGoneError, SegmentViews
-from loomlog.client.servers import CachedLog
 from loomlog.core.backoff import Backoff
 from loomlog.core.chained.append import ChainKey, UnreportedBlocks
 from loomlog.core.chained.chain import Chain, Projection

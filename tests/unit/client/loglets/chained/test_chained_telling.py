@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.chained import chains
 from loomlog.client.loglets.chained.chains import Chains
-from loomlog.client.servers import CachedLog
 
 MOST = 10
 
