@@ -25,7 +25,7 @@ PHRASES = re.compile(
     r"is of no interest|(for|of|to) who|go(es)? on|went on)\b",
     re.IGNORECASE,
 )
-NOUNS = {"tracing", "asking", "listing", "numbering"}
+NOUNS = {"tracing", "numbering"}
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 

@@ -204,7 +204,7 @@ class Nowhere:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """It is unknown whether the record is in the log."""
+    """The outcome is unknown: the record may be in the log."""
 
     reason: str
     for_good: bool = False  # otherwise try again, after a moment
