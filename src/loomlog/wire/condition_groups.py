@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from loomlog.wire.conditions import ConditionInfo
 from loomlog.wire.events import subject_of
-from loomlog.wire.info import ConditionInfo
 
 NAMES_SHOWN: Final = 6
 

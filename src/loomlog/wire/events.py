@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 from loomlog.core.conditions import Condition, Kind
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.info import ConditionInfo, LogInfo, StreamInfo
+from loomlog.wire.conditions import ConditionInfo
+from loomlog.wire.info import LogInfo, StreamInfo
 
 ACTION_CHARS_MAX: Final = 250  # the outcome follows, and is not cut off
 

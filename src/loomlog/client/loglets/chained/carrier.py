@@ -152,7 +152,7 @@ class ChainedAppend(Attempt):
             self._carrier.outcomes.declined(self, Unavailable(refusal.reason))
 
     def _interrupted(self) -> None:
-        """Also report with another block, because this one may be completed without its reports."""
+        """Report again with another block: this one may be completed without its reports."""
         self._tell_again()
         self._rest()
 
