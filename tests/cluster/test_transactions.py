@@ -167,6 +167,17 @@ async def test_bad_arguments() -> None:
         await cluster.transaction().commit()  # of nothing
 
 
+async def test_a_transaction_with_a_missing_log_leaves_nothing_behind() -> None:
+    async with LocalCluster(nodes=1) as cluster:
+        await cluster.create_log("there", replicas=1)
+        both = cluster.transaction()
+        both.append("there", b"x")
+        both.append("missing", b"x")
+        with pytest.raises(errors.NotFound, match="there is no log 'missing'"):
+            await both.commit()
+        assert [log.name for log in await cluster.logs()] == ["there"], "no log of decisions either"
+
+
 async def test_the_log_of_decisions_is_switched_and_has_to_be_chained() -> None:
     async with LocalCluster(nodes=2) as cluster:
         for name in ("a", "b"):
