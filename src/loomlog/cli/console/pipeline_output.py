@@ -77,7 +77,7 @@ class RunOutput:
 
 
 def print_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
-    columns = ("pipeline", "state", "site", "committed", "lag", "units", "dead letters")
+    columns = ("pipeline", "state", "site", "committed", "lag", "units", "dead\nletters")
     table = new_table(*columns)
     table.collapse_padding = True
     for status in pipelines:
