@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -90,6 +90,13 @@ class Rebuilder:
         """Return whether a shard is away, and will never have again what it had."""
         is_lost = self.state.status(shard) is Status.LOST
         return is_lost and not self._connected.alive(node_of(shard))
+
+    def restored(self, shards: Iterable[ShardId]) -> list[ShardId]:
+        """Return those of the shards that lost copies, and miss none any more that can be made
+        again."""
+        copies, nodes = self._copies(), self._catalog.nodes
+        known = ((shard, nodes.get(node_of(shard))) for shard in shards)
+        return [s for s, record in known if record and self._is_restored(s, record, copies)]
 
     def to_wire(self, loglet: LogId) -> list[pb.CopysetThrough]:
         return [
@@ -410,10 +417,13 @@ class Rebuilder:
                 losses = record.losses_of(losses_name(shard))
                 if not losses:
                     continue
-                facts = self._facts(shard, record, self._copies())
-                is_over = facts.here and is_restored(self.state.status(shard), facts)
+                is_over = self._is_here(shard) and self._is_restored(shard, record, self._copies())
                 if is_over and not self._may_have_been_all(shard):
                     await self._clear(shard, losses)
+
+    def _is_restored(self, shard: ShardId, record: NodeRecord, copies: _Copies) -> bool:
+        facts = self._facts(shard, record, copies)
+        return is_restored(self.state.status(shard), facts)
 
     def _may_have_been_all(self, shard: ShardId) -> bool:
         """Return whether some record may have had all its copies on shards that lost theirs, this
