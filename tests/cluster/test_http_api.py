@@ -428,7 +428,14 @@ def test_readers_are_shown_with_the_lag_of_each_shard(http: Http, log: str) -> N
                 if entry.position == 4:
                     break
             group.commit()
-            page = re.sub(r"<[^>]*>", " ", http.ask("GET", "/readers").body.decode())
+
+            def page_text() -> str:
+                return re.sub(r"<[^>]*>", " ", http.ask("GET", "/readers").body.decode())
+
+            wait_until(
+                lambda: "Shards of billing" in page_text() and "resizer" in page_text()
+            )  # the status has them
+            page = page_text()
     shards = page[page.index("Shards of billing") : page.index("Work queues")].split()
     for shard in "01":
         assert " ".join([shard, "&lt;b&gt;ann", "4", "1"]) in " ".join(shards)

@@ -99,7 +99,7 @@ class Delivery:
         """Send a closed batch as soon as a stream has room."""
         if batch.fail_fast:
             batch.progress = Progress(FAIL_FAST)
-        elif batch.expected_tail is not None:  # a duplicate would conflict with itself
+        elif self._at_once and batch.expected_tail is not None:  # a duplicate would be its conflict
             batch.progress = Progress(EXACTLY_ONCE)
         else:
             batch.progress = Progress(self._rules)
