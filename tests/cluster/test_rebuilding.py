@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,7 @@ async def test_after_a_loss_the_entries_that_are_left_have_all_their_copies(
             shutil.rmtree(tmp_path / f"vsn-{node}")
             (tmp_path / f"vsn-{node}").mkdir()
         for node in (1, 2):
-            await until(cluster.status, lambda s, n=node: not is_up(s, n))
+            await until(cluster.status, partial(is_down, node))
             await cluster.replace_node(node)
             await processes.start_again(f"vsn-{node}")
         await append(log, 5, values)
@@ -106,8 +107,8 @@ async def test_after_a_loss_the_entries_that_are_left_have_all_their_copies(
         assert {at: (await log.read(at)).value for at in left} == left
 
 
-def is_up(status: ClusterStatus, node: int) -> bool:
-    return any(each.alive for each in status.nodes if each.id == node)
+def is_down(node: int, status: ClusterStatus) -> bool:
+    return not any(each.alive for each in status.nodes if each.id == node)
 
 
 async def test_nodes_that_never_come_back_are_given_up(tmp_path: Path) -> None:
