@@ -81,6 +81,10 @@ def address_of(status: ClusterStatus, node: NodeId) -> str:
     return next(each.address for each in status.nodes if each.id == node)
 
 
+def process_of(status: ClusterStatus, node: NodeId) -> str:
+    return next(each.process for each in status.nodes if each.id == node)
+
+
 def twins(status: ClusterStatus) -> list[ConditionInfo]:
     return [each for each in status.conditions if each.kind == "node-twice"]
 
@@ -107,16 +111,14 @@ async def test_a_copy_of_a_running_node_is_refused(tmp_path: Path) -> None:
         assert condition.node == NODE
         assert address in condition.text
         assert address_of(status, NODE) == address
-        assert next(n for n in status.nodes if n.id == NODE).process == next(
-            n for n in before.nodes if n.id == NODE
-        ).process
+        assert process_of(status, NODE) == process_of(before, NODE)
         await append(cluster, values, "after")
         await check(cluster, values)
         assert not [c for c in (await cluster.status()).conditions if c.kind == "data-lost"]
 
 
 async def test_an_older_process_that_wakes_up_stops(tmp_path: Path) -> None:
-    """It hung, and was taken for dead; its volume was attached to another machine meanwhile."""
+    """The process hung, and its volume was attached to another machine meanwhile."""
     async with running(tmp_path / "cluster") as (processes, cluster):
         values: dict[str, dict[Glsn, bytes]] = {name: {} for name in PROTOCOLS}
         for name, replicas in PROTOCOLS.items():
