@@ -121,7 +121,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a consumer group is: the last committed position of each shard."""
+    """The progress of a consumer group: the last committed position of each shard."""
 
     name: str
     members: int
@@ -131,7 +131,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a work queue is."""
+    """The progress of a work queue."""
 
     name: str
     members: int

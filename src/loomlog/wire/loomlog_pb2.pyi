@@ -2782,18 +2782,20 @@ class RecoverCopyset(_message.Message):
     def __init__(self, state: _Optional[_Union[CopysetState, _Mapping]] = ...) -> None: ...
 
 class CopysetRebuild(_message.Message):
-    __slots__ = ("events", "version", "shards", "scans", "bytes_per_s")
+    __slots__ = ("events", "version", "shards", "scans", "bytes_per_s", "held")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SCANS_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     events: int
     version: int
     shards: _containers.RepeatedCompositeFieldContainer[CopysetShard]
     scans: int
     bytes_per_s: int
-    def __init__(self, events: _Optional[int] = ..., version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[CopysetShard, _Mapping]]] = ..., scans: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
+    held: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, events: _Optional[int] = ..., version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[CopysetShard, _Mapping]]] = ..., scans: _Optional[int] = ..., bytes_per_s: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CopysetShard(_message.Message):
     __slots__ = ("shard", "status")

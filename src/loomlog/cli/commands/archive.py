@@ -219,7 +219,10 @@ def restore(
     ] = None,
     made: Made = "",
     replicas: Annotated[
-        int | None, typer.Option(min=1, metavar="N", show_default="as before, or 3")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", show_default="as before, or 3", help="Copies of each entry."
+        ),
     ] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,

@@ -20,6 +20,7 @@ from loomlog.core.copyset.log_state import (
     short_epochs,
     still_lossy,
     uncertain,
+    vanished,
 )
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, index_of, node_of, shard_name
@@ -258,7 +259,11 @@ def losses(
 ) -> list[str]:
     """Return what may be lost for good."""
     words = []
-    if epochs := uncertain(state):
+    gone = vanished(state)
+    if gone:
+        which = ", ".join(map(str, gone))
+        words.append(f"nothing is left of epoch {which}, and whether it had entries is not known")
+    if epochs := [epoch for epoch in uncertain(state) if epoch not in gone]:
         which = ", ".join(map(str, epochs))
         words.append(f"how far epoch {which} was acknowledged is not known: its end is lost")
     if shards := lost_together(state, lost):

@@ -1,4 +1,4 @@
-"""Name what operators of `copyset` logs do where those of other logs change a stream."""
+"""Name the alternatives to unsupported changes of a stream, for operators of `copyset` logs."""
 
 from __future__ import annotations
 

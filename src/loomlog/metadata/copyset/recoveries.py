@@ -1,4 +1,4 @@
-"""Give copyset loglets a new epoch without an append, when core.copyset.upkeep says so.
+"""Begin new epochs of copyset loglets without an append, as core.copyset.upkeep decides.
 
 The epoch is taken for a node, which is ordered to recover all epochs before it and sequences from
 then on, unless the loglet is closed. A node that registers again is asked to resume as sequencer:
@@ -36,7 +36,7 @@ from loomlog.types import LogId, NodeId, ShardId
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE: Final = 64  # each asks a few nodes for a few records
+AT_ONCE: Final = 64  # recoveries; each asks a few nodes for a few records
 SEQUENCER_LOST_S: Final = 1.0  # within this time clients that append replace a sequencer
 
 
@@ -49,7 +49,7 @@ class Recoveries:
         rebuilt: Callable[[LogId], Mapping[ShardId, Epoch]],
         background: Background,
     ) -> None:
-        """`rebuilt` returns the shards that are rebuilt, and up to which epoch of a loglet."""
+        """`rebuilt` returns the shards that are rebuilt, with the last affected epoch."""
         self._rebuilt = rebuilt
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
@@ -88,7 +88,7 @@ class Recoveries:
                 self._sequencers.wake(record.loglet)
 
     def _look_at_copies(self) -> None:
-        """Look at loglets whose records are to have fewer copies, or more: appends may wait."""
+        """Check loglets whose wanted number of copies changes, since appends may be waiting."""
         for record in self._records:
             segment = self._catalog.segment_of(record)
             if segment is None or not record.begun:
@@ -97,7 +97,7 @@ class Recoveries:
                 self.look(record)
 
     def _look_later(self, node: NodeId, delay_s: float) -> None:
-        """Look after a delay, and again when other nodes are to take the place of this one."""
+        """Check after a delay, and again when other nodes should replace this one."""
 
         def due() -> None:
             self.look_at_all()
@@ -132,16 +132,16 @@ class Recoveries:
         return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt)
 
     def _ends(self, record: CopysetRecord) -> bool:
-        """Return whether its segment takes no more appends: a later one is active."""
+        """Return whether its segment takes no more appends, because a later one is active."""
         log = self._catalog.log_of(record)
         return log is not None and not log.layout.takes_appends(record.loglet)
 
     # ---- actions
 
     async def _sequence_step(self, loglet: LogId) -> StepResult:
-        """Ask a node where the log ends: then it sequences the log, or names the node that does. A
-        leader may have ended between taking the newest epoch and having it used: an older
-        sequencer ends, so that another epoch is taken and recovers both."""
+        """Ask a node for the tail, so that it sequences the log or names the node that does. If a
+        leader ended after it had taken the newest epoch but before the epoch was used, an older
+        sequencer ends now, and another epoch is taken, which recovers both."""
         record = self._records.get(loglet)
         if record is None or record.state.closed or self._catalog.segment_of(record) is None:
             return StepResult.IDLE
@@ -186,14 +186,14 @@ class Recoveries:
         return bool(lossy_shards(state, nodes) or crashed_nodes(state, nodes))
 
     async def _finish(self, record: CopysetRecord) -> None:
-        """Let the sequencer finish, if it is there: only it may know what it acknowledged."""
+        """Let a reachable sequencer finish, since only it may know what it acknowledged."""
         node = record.state.sequencer
         if self._nodes.reachable(node):
             with suppress(LoomError):
                 await self._nodes.finish(node, record.loglet)
 
     async def _recovered(self, node: NodeId, record: CopysetRecord) -> None:
-        """Wait until it is recovered or another epoch begins. Unavailable: the node is lost."""
+        """Wait for the recovery or another epoch; raise Unavailable if the node is lost."""
         while self._nodes.reachable(node):
             with suppress(Timeout):
                 await self._nodes.recover(node, self._epochs.for_a_sequencer(record))

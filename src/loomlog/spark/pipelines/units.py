@@ -97,7 +97,7 @@ class Progress:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing is left to do, for good."""
+        """True if nothing is left to do, for good."""
         reached = (self.positions[log] >= end for log, end in self.ends.items())
         return self.unit is None and bool(self.ends) and all(reached)
 
