@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-                copies = self.view.copies()
-                is_over = self._is_here(shard) and self._is_restored(shard, record, copies)
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -379,12 +378,8 @@ class Rebuilder:
                 losses = record.losses_of(losses_name(shard))
                 if not losses:
                     continue
-<<<<<<< HEAD
-                is_over = self._is_here(shard) and self._is_restored(shard, record, self._copies())
-=======
-                facts = self._facts(shard, record, self.view.copies())
-                is_over = facts.here and is_restored(self.state.status(shard), facts)
->>>>>>> main
+                copies = self.view.copies()
+                is_over = self._is_here(shard) and self._is_restored(shard, record, copies)
                 if is_over and not self._may_have_been_all(shard):
                     await self._clear(shard, losses)
 
