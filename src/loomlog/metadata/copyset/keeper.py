@@ -93,7 +93,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._rebuilder.changed = self._look_again
         self.epochs.taken = self._recoveries.look  # nodes may have joined since
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
-        self._completion = Completion(self.epochs, context.background)
+        self._completion = Completion(self.epochs, context.background, self._rebuilder.restored)
         self._verification = Verification(self.epochs, context.background)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)
         self._remover = CopysetRemover(self.epochs, context.background)
