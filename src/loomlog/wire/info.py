@@ -74,6 +74,12 @@ class StreamInfo:
             return self.chains[part] if part < len(self.chains) else ()
         return tuple(replica.node for replica in self.replicas)
 
+    def primary_of(self, part: int = 0) -> NodeId | None:
+        """Return the node that orders its appends, or takes them first; None: none does."""
+        if self.copyset is not None:
+            return self.sequencer
+        return next(iter(self.nodes_of(part)), None)
+
     @property
     def placement(self) -> str:
         """The nodes of the stream and their roles, for people."""
