@@ -1,4 +1,4 @@
-"""How values are shown on pages. Pure; escaping is left to the templates."""
+"""Formats values for pages. Pure; escaping is left to the templates."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ class Attempt:
 
     @property
     def current(self) -> bool:
-        """Whether its batch still depends on this attempt."""
+        """True if its batch still depends on this attempt."""
         return self.batch.attempt is self
 
     def start(self) -> None:

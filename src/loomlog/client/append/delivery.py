@@ -428,7 +428,7 @@ class Targets:
 
     @property
     def known(self) -> bool:
-        """Whether the metadata repository has named any stream."""
+        """True if the metadata repository has named any stream."""
         return bool(self._streams)
 
     def running(self, wanted: Wanted) -> int:

@@ -102,7 +102,7 @@ class GroupInfo:
 
     @property
     def behind(self) -> int | None:
-        """How many positions the slowest shard is behind the tail; None if that is not known."""
+        """The number of positions from the slowest shard to the tail; None if that is not known."""
         return None if self.tail is None else max(0, self.tail - self.position)
 
 

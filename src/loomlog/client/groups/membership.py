@@ -96,7 +96,7 @@ class Membership(Generic[S]):
 
     @property
     def certain(self) -> bool:
-        """Whether this member cannot have been replaced yet, by its own clock."""
+        """True if this member cannot have been replaced yet, by its own clock."""
         return self._loop.time() < self._renewed_s + self._ttl_s
 
     async def join(self, name: str | None, initial: S) -> None:
