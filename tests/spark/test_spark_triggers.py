@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from poll import wait_until
-from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_rig import SparkRig
 
 from loomlog.spark import lag
