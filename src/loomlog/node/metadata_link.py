@@ -160,7 +160,7 @@ class MetadataLink:
 
     @property
     def has_twin(self) -> bool:
-        """Whether this node was refused because another process of its number is there."""
+        """Return whether another process of this node was there when it was refused."""
         return self.refused.done() and isinstance(self.refused.result(), AlreadyExists)
 
     # ---- connecting
