@@ -39,7 +39,7 @@ def test_every_start_is_another_generation(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_data_another_process_has_begins_a_new_life(tmp_path: Path) -> None:
-    """Its data may be an older copy, which is started again and again beside the original."""
+    # For example an older copy that is started again and again beside the original.
     start(tmp_path).close()
     generations = start(tmp_path)
     assert generations.is_clean
