@@ -2368,12 +2368,14 @@ class ReportChain(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_node_id: _Optional[int] = ...) -> None: ...
 
 class ReportForgotten(_message.Message):
-    __slots__ = ("loglet_id", "addresses")
+    __slots__ = ("loglet_id", "addresses", "ranges")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     addresses: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, loglet_id: _Optional[int] = ..., addresses: _Optional[_Iterable[int]] = ...) -> None: ...
+    ranges: _containers.RepeatedCompositeFieldContainer[CopysetRange]
+    def __init__(self, loglet_id: _Optional[int] = ..., addresses: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ...) -> None: ...
 
 class DecidePosition(_message.Message):
     __slots__ = ("loglet_id", "epoch", "position")
@@ -2848,24 +2850,28 @@ class CopysetFilled(_message.Message):
     def __init__(self, left: _Optional[int] = ...) -> None: ...
 
 class CheckCopyset(_message.Message):
-    __slots__ = ("loglet_id", "shard", "suspects", "epochs")
+    __slots__ = ("loglet_id", "shard", "suspects", "epochs", "reports")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     shard: int
     suspects: _containers.RepeatedScalarFieldContainer[int]
     epochs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ...) -> None: ...
+    reports: bool
+    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., reports: _Optional[bool] = ...) -> None: ...
 
 class CopysetChecked(_message.Message):
-    __slots__ = ("left", "lost")
+    __slots__ = ("left", "lost", "reported")
     LEFT_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
     left: int
     lost: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, left: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+    reported: bool
+    def __init__(self, left: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ..., reported: _Optional[bool] = ...) -> None: ...
 
 class FindCopysetLandmarks(_message.Message):
     __slots__ = ("loglet_id", "timestamp_us", "shard")

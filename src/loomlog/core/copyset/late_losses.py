@@ -9,16 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
+from typing import Final
 
 from loomlog.core.copyset.evidence import with_forgotten, with_loss
 from loomlog.core.copyset.messages import EpochEnd, LogState, Miss
 from loomlog.core.copyset.record import Epoch, Lsn, Offset, epoch_of, offset_of
+from loomlog.types import ShardId
+
+FORGOTTEN_MAX: Final = 512  # ranges in one report of a writer; fits a frame's header
 
 
 def miss(state: LogState, request: Miss) -> LogState:
     """Note what was acknowledged in a recovered epoch, as an absent node knows."""
     end = next((end for end in state.ends if end.epoch == request.epoch), None)
     return state if end is None else _with_end(state, with_loss(end, request.lng))
+
+
+def absent_shards(state: LogState) -> list[ShardId]:
+    """Return the shards that have not said yet what they know of recoveries without them."""
+    return sorted({shard for end in state.ends for shard in end.absent})
+
+
+def heard(state: LogState, shard: ShardId, through: Epoch) -> LogState:
+    """Note that a shard has said what it knows of the epochs up to one."""
+    ends = tuple(
+        replace(end, absent=tuple(each for each in end.absent if each != shard))
+        if end.epoch <= through and shard in end.absent
+        else end
+        for end in state.ends
+    )
+    return replace(state, ends=ends)
 
 
 def forgotten(state: LogState, ranges: Iterable[tuple[Lsn, Lsn]]) -> LogState:
