@@ -2,10 +2,12 @@
 
 An epoch is written, and the power fails everywhere. Some disks forget what they confirmed last.
 Recoveries begin with some of the nodes, not always patient enough to wait for the rest, and die at
-any request. When one ends, all nodes come back, and a reader reads the epoch.
+any request. When one ends, all nodes come back, but for one that may be given up. Some writers
+live on and report what they got acknowledged, and a reader reads the epoch: perhaps up to the end
+of its segment, as it was recorded before the nodes came back.
 
-What was acknowledged, as some disk still knows, is read or said to be lost. Nothing else is said to
-be lost, and nothing at all if no disk forgot anything.
+What was acknowledged, as some disk or writer still knows, is read or said to be lost. Nothing else
+is said to be lost, and nothing at all if no disk forgot anything.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from random import Random
 from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
 from violation import Violation
 
+from loomlog.core.copyset.acknowledged import AcknowledgedRanges, to_report
 from loomlog.core.copyset.effects import AskShard, Deliver, GapKind, NeedMetadata, ReadGap
+from loomlog.core.copyset.late_losses import forgotten, heard
 from loomlog.core.copyset.messages import Delivered, Life, Release
+from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.procedures import Answer, purge
 from loomlog.core.copyset.reader import CopysetReader
-from loomlog.core.copyset.record import OFFSET_MAX, Offset, last_of, make, offset_of
+from loomlog.core.copyset.record import OFFSET_MAX, Lsn, Offset, last_of, make, offset_of
 from loomlog.core.copyset.recovery import Recovered, Recovery
 from loomlog.core.copyset.storage import epoch_to_purge
+from loomlog.types import NodeId
 
 RECORDS_MAX = 8
 RECOVERIES_MAX = 4
@@ -59,6 +65,9 @@ class ForgetfulWorld:
         self._acknowledged: set[Offset] = set()
         self._is_honest = random.random() < 0.25  # no disk forgets anything
         self._known: Offset = 0  # acknowledged, as some disk still knows
+        self._living: set[Offset] = set()  # acknowledged to writers that live on
+        self._given_up: set[NodeId] = set()
+        self._until: Lsn = last_of(1)  # where readers end
         self.delivered: set[Offset] = set()
         self.lost: set[Offset] = set()
         self.deaths = 0
@@ -69,10 +78,15 @@ class ForgetfulWorld:
         self._lose_power()
         for _ in range(self._random.randint(0, RECOVERIES_MAX)):
             self._recover_and_die()
+        is_closed = self._random.random() < 0.3
+        self._rig.state = replace(self._rig.state, closed=is_closed)
         while not self._is_recovered():
             pass
-        self._rig.down = set()
-        self._purge()
+        if is_closed:
+            self._until = self._rig.state.tail
+        self._rig.down = set(self._given_up)
+        for step in self._random.sample([self._hear, self._purge, self._report], 3):
+            step()
         self._read()
 
     # ---- writing
@@ -89,6 +103,7 @@ class ForgetfulWorld:
         count = random.randint(1, RECORDS_MAX)
         in_flight = random.randint(0, 2)  # at the end, when the power fails
         lng = 0
+        self._surviving = random.choice((0.0, 0.5, 1.0))
         for offset in range(1, count + 1):
             copyset = tuple(sorted(random.sample([*rig.nodes], rig.metadata.replication)))
             stored = copyset
@@ -97,6 +112,8 @@ class ForgetfulWorld:
             rig.write(offset, *stored, lng=max(0, lng - random.choice((0, 0, 1))), copyset=copyset)
             if stored == copyset:
                 self._acknowledged.add(offset)
+                if random.random() < self._surviving:
+                    self._living.add(offset)
                 lng += lng == offset - 1
             if random.random() < 0.3:
                 node = random.choice([*rig.nodes])
@@ -108,7 +125,10 @@ class ForgetfulWorld:
     def _lose_power(self) -> None:
         rig = self._rig
         rig.lives = dict.fromkeys(rig.nodes, AFTER)
-        self._known = max(node.records(LOG).standing.lng_of(1) for node in rig.nodes.values())
+        if self._random.random() < 0.3:
+            self._given_up = {self._random.choice([*rig.nodes])}
+        there = (node for number, node in rig.nodes.items() if number not in self._given_up)
+        self._known = max(node.records(LOG).standing.lng_of(1) for node in there)
 
     # ---- recoveries
 
@@ -118,13 +138,14 @@ class ForgetfulWorld:
         rig.next_sequencer()
         self._begin(AFTER)
         away = random.choice((0, 0, 1, 1, 2))
-        rig.down = set(random.sample([*rig.nodes], min(away, len(rig.nodes))))
+        rig.down = {*random.sample([*rig.nodes], min(away, len(rig.nodes))), *self._given_up}
         return _Recovery(rig.state.epoch, patient=random.random() < 0.3)
 
     def _recover_and_die(self) -> None:
         requests = iter(range(self._random.randint(1, REQUESTS_MAX)))
         with suppress(Death):
-            self._rig.drive(self._next().attempt({}, NOW_US), lambda ask: self._die(requests))
+            recovery = self._next().attempt(self._authorities, NOW_US)
+            self._rig.drive(recovery, lambda ask: self._die(requests))
 
     def _die(self, requests: Iterator[int]) -> Answer | None:
         if next(requests, None) is None:
@@ -133,14 +154,41 @@ class ForgetfulWorld:
         return None
 
     def _is_recovered(self) -> bool:
-        return isinstance(self._rig.drive(self._next().attempt({}, NOW_US)), Recovered)
+        recovery = self._next().attempt(self._authorities, NOW_US)
+        return isinstance(self._rig.drive(recovery), Recovered)
+
+    @property
+    def _authorities(self) -> dict[NodeId, Authority]:
+        return dict.fromkeys(self._given_up, Authority.UNAVAILABLE)
+
+    # ---- those that know better
+
+    def _hear(self) -> None:
+        """Ask the nodes that were absent what they know."""
+        rig = self._rig
+        for end in rig.state.ends:
+            for number in set(end.absent) - rig.down:
+                records = rig.nodes[number].records(LOG)
+                told = records.end_of(end.epoch)
+                lng = max(records.standing.released_in(end.epoch), told.lng if told else 0)
+                if problem := rig.drive(purge(LOG, end.epoch, number, lng)):
+                    raise Violation(f"node {number} cannot say what it knows: {problem}")
+                rig.state = heard(rig.state, number, rig.state.last_clean)
+
+    def _report(self) -> None:
+        """Report what writers that live on got acknowledged."""
+        ranges = AcknowledgedRanges()
+        for offset in self._random.sample(sorted(self._living), len(self._living)):
+            ranges.add(make(1, offset), make(1, offset))
+        reported = to_report(self._rig.state, ranges.take(1))
+        self._rig.state = forgotten(self._rig.state, reported)
 
     def _purge(self) -> None:
         """Let all nodes catch up with what was recovered."""
         rig = self._rig
         newest = make(rig.state.epoch, 0)
         for number, node in rig.nodes.items():
-            while True:
+            while number not in rig.down:
                 node.answer(Release(LOG, newest))
                 standing = node.records(LOG).standing
                 epoch = epoch_to_purge(newest, standing)
@@ -153,7 +201,8 @@ class ForgetfulWorld:
     # ---- reading
 
     def _read(self) -> None:
-        reader = CopysetReader(LOG, make(1, 1), last_of(1))
+        reader = CopysetReader(LOG, make(1, 1), self._until)
+        reader.learn_losses(dict.fromkeys(self._given_up, 1), 0.0)
         now, effects = 0.0, deque(reader.learn_state(self._rig.state, 0.0))
         while effects or not reader.finished:
             if not effects:
@@ -162,6 +211,8 @@ class ForgetfulWorld:
             if now > READ_S:
                 raise Violation(f"a reader waits at {reader.head}")
             match effects.popleft() if effects else None:
+                case AskShard(node, question, _) if node in self._given_up:
+                    effects += reader.failed(node, question, now)
                 case AskShard(node, question, request):
                     answer = self._rig.nodes[node].answer(request)
                     assert isinstance(answer, Delivered)
@@ -176,8 +227,9 @@ class ForgetfulWorld:
                 case ReadGap() as gap:
                     self._judge(gap)
         missing = self._acknowledged - self.delivered - self.lost
-        if any(offset <= self._known for offset in missing) or (missing and self._is_honest):
-            raise Violation(f"{missing} was acknowledged and is passed; {self._known} was known")
+        known = {offset for offset in missing if offset <= self._known or offset in self._living}
+        if known or (missing and self._is_honest):
+            raise Violation(f"{missing} was acknowledged and is passed; {known} was known")
 
     def _judge(self, gap: ReadGap) -> None:
         if gap.kind is not GapKind.DATALOSS:
