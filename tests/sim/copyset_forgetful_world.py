@@ -1,6 +1,6 @@
 """A copyset log whose disks forget writes when the power fails, and whose recoveries die.
 
-An epoch is written, and the power fails everywhere. Some disks forget what they confirmed last.
+An epoch is written, a recovery may begin and die, and the power fails everywhere. Some disks forget what they confirmed last.
 Recoveries begin with some of the nodes, not always patient enough to wait for the rest, and die at
 any request. When one ends, all nodes come back, but for one that may be given up. Some writers
 live on and report what they got acknowledged, and a reader reads the epoch: perhaps up to the end
@@ -19,17 +19,19 @@ from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
+from copyset_node import CopysetNode
 from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
 from violation import Violation
 
 from loomlog.core.copyset.acknowledged import AcknowledgedRanges, to_report
 from loomlog.core.copyset.effects import AskShard, Deliver, GapKind, NeedMetadata, ReadGap
 from loomlog.core.copyset.late_losses import forgotten, heard
+from loomlog.core.copyset.log_state import take_epoch
 from loomlog.core.copyset.messages import Delivered, Life, Release
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.procedures import Answer, purge
 from loomlog.core.copyset.reader import CopysetReader
-from loomlog.core.copyset.record import OFFSET_MAX, Lsn, Offset, last_of, make, offset_of
+from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, Offset, last_of, make, offset_of
 from loomlog.core.copyset.recovery import Recovered, Recovery
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.types import NodeId
@@ -62,9 +64,11 @@ class ForgetfulWorld:
         replication = random.choice((2, 2, 3))
         self._rig = RecoveryRig(count=replication + random.randint(0, 2), replication=replication)
         self._rig.state = replace(self._rig.state, epoch=1)
+        self._rig.lives = dict.fromkeys(self._rig.nodes, BEFORE)
         self._acknowledged: set[Offset] = set()
         self._is_honest = random.random() < 0.25  # no disk forgets anything
         self._known: Offset = 0  # acknowledged, as some disk still knows
+        self._records: set[Offset] = set()  # as far as that is decided before the power failure
         self._living: set[Offset] = set()  # acknowledged to writers that live on
         self._given_up: set[NodeId] = set()
         self._until: Lsn = last_of(1)  # where readers end
@@ -74,12 +78,18 @@ class ForgetfulWorld:
 
     def run(self) -> None:
         self._begin(BEFORE)
-        self._write()
-        self._lose_power()
+        copies = self._write()
+        if self._random.random() < 0.3:
+            self._recover_and_die(BEFORE)
+        for end in self._rig.state.ends:  # what recovery found can be read
+            self._records |= {
+                o for first, last in end.found for o in range(first, min(last, end.last) + 1)
+            }
+        self._lose_power(copies)
         for _ in range(self._random.randint(0, RECOVERIES_MAX)):
             self._recover_and_die()
-        is_closed = self._random.random() < 0.3
-        self._rig.state = replace(self._rig.state, closed=is_closed)
+        if is_closed := self._random.random() < 0.3:
+            self._close()
         while not self._is_recovered():
             pass
         if is_closed:
@@ -97,7 +107,8 @@ class ForgetfulWorld:
         lives = (Life(rig.state.epoch, node, life) for node in rig.nodes)
         rig.state = replace(rig.state, lives=(*rig.state.lives, *lives))
 
-    def _write(self) -> None:
+    def _write(self) -> dict[NodeId, CopysetNode]:
+        """Return the disks as they really are, without what they forget."""
         rig, random = self._rig, self._random
         copies = {node: deepcopy(rig.nodes[node]) for node in rig.nodes}
         count = random.randint(1, RECORDS_MAX)
@@ -118,33 +129,49 @@ class ForgetfulWorld:
             if random.random() < 0.3:
                 node = random.choice([*rig.nodes])
                 copies[node] = deepcopy(rig.nodes[node])
+            if random.random() < 0.3:
+                rig.nodes[random.choice([*rig.nodes])].answer(Release(LOG, make(1, lng)))
+        return copies
+
+    def _lose_power(self, copies: dict[NodeId, CopysetNode]) -> None:
+        rig, random = self._rig, self._random
         if not self._is_honest:
             for node in random.sample([*rig.nodes], random.randint(1, len(rig.nodes))):
                 rig.nodes[node] = copies[node]
-
-    def _lose_power(self) -> None:
-        rig = self._rig
         rig.lives = dict.fromkeys(rig.nodes, AFTER)
         if self._random.random() < 0.3:
             self._given_up = {self._random.choice([*rig.nodes])}
         there = (node for number, node in rig.nodes.items() if number not in self._given_up)
-        self._known = max(node.records(LOG).standing.lng_of(1) for node in there)
+        self._known = max(self._known_on(node) for node in there)
+
+    @staticmethod
+    def _known_on(node: CopysetNode, epoch: Epoch = 1) -> Offset:
+        """Return up to where an epoch is fully stored, as a node knows from writers, or from a
+        recovery."""
+        records = node.records(LOG)
+        end = records.end_of(epoch)
+        return max(records.standing.released_in(epoch), end.lng if end else 0)
 
     # ---- recoveries
 
-    def _next(self) -> _Recovery:
+    def _next(self, life: int) -> _Recovery:
         """Begin the next recovery, with some of the nodes."""
         rig, random = self._rig, self._random
         rig.next_sequencer()
-        self._begin(AFTER)
+        self._begin(life)
         away = random.choice((0, 0, 1, 1, 2))
         rig.down = {*random.sample([*rig.nodes], min(away, len(rig.nodes))), *self._given_up}
         return _Recovery(rig.state.epoch, patient=random.random() < 0.3)
 
-    def _recover_and_die(self) -> None:
+    def _close(self) -> None:
+        rig = self._rig
+        lives = dict.fromkeys(rig.nodes, AFTER)
+        rig.state = take_epoch(rig.state, 1, rig.metadata.nodeset, closed=True, lives=lives)
+
+    def _recover_and_die(self, life: int = AFTER) -> None:
         requests = iter(range(self._random.randint(1, REQUESTS_MAX)))
         with suppress(Death):
-            recovery = self._next().attempt(self._authorities, NOW_US)
+            recovery = self._next(life).attempt(self._authorities, NOW_US)
             self._rig.drive(recovery, lambda ask: self._die(requests))
 
     def _die(self, requests: Iterator[int]) -> Answer | None:
@@ -154,7 +181,7 @@ class ForgetfulWorld:
         return None
 
     def _is_recovered(self) -> bool:
-        recovery = self._next().attempt(self._authorities, NOW_US)
+        recovery = self._next(AFTER).attempt(self._authorities, NOW_US)
         return isinstance(self._rig.drive(recovery), Recovered)
 
     @property
@@ -167,10 +194,8 @@ class ForgetfulWorld:
         """Ask the nodes that were absent what they know."""
         rig = self._rig
         for end in rig.state.ends:
-            for number in set(end.absent) - rig.down:
-                records = rig.nodes[number].records(LOG)
-                told = records.end_of(end.epoch)
-                lng = max(records.standing.released_in(end.epoch), told.lng if told else 0)
+            for number in sorted(set(end.absent) - rig.down):
+                lng = self._known_on(rig.nodes[number], end.epoch)
                 if problem := rig.drive(purge(LOG, end.epoch, number, lng)):
                     raise Violation(f"node {number} cannot say what it knows: {problem}")
                 rig.state = heard(rig.state, number, rig.state.last_clean)
@@ -238,6 +263,6 @@ class ForgetfulWorld:
         offsets = range(offset_of(gap.first), offset_of(last) + 1)
         if self._is_honest:
             raise Violation(f"{gap} is said to be lost, and no disk forgot anything")
-        if gap.exact and not self._acknowledged.issuperset(offsets):
+        if gap.exact and not (self._acknowledged | self._records).issuperset(offsets):
             raise Violation(f"{gap} is said to be lost, and was not acknowledged")
         self.lost.update(offset for offset in self._acknowledged if offset in offsets)

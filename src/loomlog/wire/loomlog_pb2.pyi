@@ -2434,7 +2434,7 @@ class CopysetEnd(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ..., uncertain: _Optional[bool] = ..., found: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ..., crashed: _Optional[_Iterable[int]] = ..., absent: _Optional[_Iterable[int]] = ..., lost: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ...) -> None: ...
 
 class CopysetRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp", "producer_id", "sequence", "version", "shard")
+    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp", "producer_id", "sequence", "version", "shard", "recovered")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[CopysetRequest.Kind]
@@ -2483,6 +2483,7 @@ class CopysetRequest(_message.Message):
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_FIELD_NUMBER: _ClassVar[int]
     kind: CopysetRequest.Kind
     loglet_id: int
     record: CopysetRecord
@@ -2503,7 +2504,8 @@ class CopysetRequest(_message.Message):
     sequence: int
     version: int
     shard: int
-    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
+    recovered: int
+    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., shard: _Optional[int] = ..., recovered: _Optional[int] = ...) -> None: ...
 
 class CopysetAnswer(_message.Message):
     __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "damaged", "lost_through", "lsns", "certain", "version", "life")

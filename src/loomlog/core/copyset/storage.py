@@ -306,6 +306,9 @@ def _seal(request: Seal, standing: LogStanding, records: Records) -> Decision:
     if request.epoch < standing.seal:
         return Preempted(standing.seal), []
     epochs = _unclean_epochs(standing, records, request.epoch)
+    told = records.end_of(request.recovered) if request.recovered <= standing.last_clean else None
+    if told is not None:  # by a recovery that died, of which the epoch store does not know
+        epochs = [EpochState(told.epoch, told.lng, told.last), *epochs]
     newest = records.last_head(LSN_MAX)
     newer = newest.last if newest is not None and newest.epoch > request.epoch else 0
     answer = SealedAt(standing.last_clean, standing.trimmed, epochs, newer=newer)
