@@ -27,9 +27,9 @@ from loomlog.core.copyset.acknowledged import AcknowledgedRanges, to_report
 from loomlog.core.copyset.effects import AskShard, Deliver, GapKind, NeedMetadata, ReadGap
 from loomlog.core.copyset.late_losses import forgotten, heard
 from loomlog.core.copyset.log_state import take_epoch
-from loomlog.core.copyset.messages import Delivered, Life, Release
+from loomlog.core.copyset.messages import Delivered, Life, Release, SetClean
 from loomlog.core.copyset.nodeset import Authority
-from loomlog.core.copyset.procedures import Answer, purge
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, purge
 from loomlog.core.copyset.reader import CopysetReader
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, Offset, last_of, make, offset_of
 from loomlog.core.copyset.recovery import Recovered, Recovery
@@ -67,8 +67,7 @@ class ForgetfulWorld:
         self._rig.lives = dict.fromkeys(self._rig.nodes, BEFORE)
         self._acknowledged: set[Offset] = set()
         self._is_honest = random.random() < 0.25  # no disk forgets anything
-        self._known: Offset = 0  # acknowledged, as some disk still knows
-        self._records: set[Offset] = set()  # as far as that is decided before the power failure
+        self._known_by: dict[NodeId, Offset] = {}
         self._living: set[Offset] = set()  # acknowledged to writers that live on
         self._given_up: set[NodeId] = set()
         self._until: Lsn = last_of(1)  # where readers end
@@ -81,13 +80,11 @@ class ForgetfulWorld:
         copies = self._write()
         if self._random.random() < 0.3:
             self._recover_and_die(BEFORE)
-        for end in self._rig.state.ends:  # what recovery found can be read
-            self._records |= {
-                o for first, last in end.found for o in range(first, min(last, end.last) + 1)
-            }
         self._lose_power(copies)
         for _ in range(self._random.randint(0, RECOVERIES_MAX)):
+            self._give_up()
             self._recover_and_die()
+        self._give_up()
         if is_closed := self._random.random() < 0.3:
             self._close()
         while not self._is_recovered():
@@ -111,7 +108,7 @@ class ForgetfulWorld:
         """Return the disks as they really are, without what they forget."""
         rig, random = self._rig, self._random
         copies = {node: deepcopy(rig.nodes[node]) for node in rig.nodes}
-        count = random.randint(1, RECORDS_MAX)
+        count = random.choice((1, 2, random.randint(1, RECORDS_MAX)))
         in_flight = random.randint(0, 2)  # at the end, when the power fails
         lng = 0
         self._surviving = random.choice((0.0, 0.5, 1.0))
@@ -139,10 +136,20 @@ class ForgetfulWorld:
             for node in random.sample([*rig.nodes], random.randint(1, len(rig.nodes))):
                 rig.nodes[node] = copies[node]
         rig.lives = dict.fromkeys(rig.nodes, AFTER)
-        if self._random.random() < 0.3:
-            self._given_up = {self._random.choice([*rig.nodes])}
-        there = (node for number, node in rig.nodes.items() if number not in self._given_up)
-        self._known = max(self._known_on(node) for node in there)
+        self._known_by = {number: self._known_on(node) for number, node in rig.nodes.items()}
+
+    def _give_up(self) -> None:
+        """Give up nodes for good; with honest disks, fewer than an entry has copies."""
+        random, nodes = self._random, [*self._rig.nodes]
+        if not self._given_up and random.random() < 0.15:
+            most = 1 if self._is_honest else len(nodes) - 1
+            self._given_up = set(random.sample(nodes, random.randint(1, most)))
+
+    @property
+    def _known(self) -> Offset:
+        """Up to where all was acknowledged, as some disk still knows."""
+        there = self._known_by.keys() - self._given_up
+        return max(self._known_by[number] for number in there)
 
     @staticmethod
     def _known_on(node: CopysetNode, epoch: Epoch = 1) -> Offset:
@@ -170,12 +177,15 @@ class ForgetfulWorld:
 
     def _recover_and_die(self, life: int = AFTER) -> None:
         requests = iter(range(self._random.randint(1, REQUESTS_MAX)))
+        fatal = SetClean if self._random.random() < 0.3 else None
         with suppress(Death):
             recovery = self._next(life).attempt(self._authorities, NOW_US)
-            self._rig.drive(recovery, lambda ask: self._die(requests))
+            self._rig.drive(recovery, lambda ask: self._die(requests, ask, fatal))
 
-    def _die(self, requests: Iterator[int]) -> Answer | None:
-        if next(requests, None) is None:
+    def _die(
+        self, requests: Iterator[int], ask: CopysetAsk, fatal: type[object] | None
+    ) -> Answer | None:
+        if (fatal and isinstance(ask.request, fatal)) or next(requests, None) is None:
             self.deaths += 1
             raise Death
         return None
@@ -227,7 +237,7 @@ class ForgetfulWorld:
 
     def _read(self) -> None:
         reader = CopysetReader(LOG, make(1, 1), self._until)
-        reader.learn_losses(dict.fromkeys(self._given_up, 1), 0.0)
+        reader.learn_losses(dict.fromkeys(self._given_up, self._rig.state.epoch), 0.0)
         now, effects = 0.0, deque(reader.learn_state(self._rig.state, 0.0))
         while effects or not reader.finished:
             if not effects:
@@ -263,6 +273,12 @@ class ForgetfulWorld:
         offsets = range(offset_of(gap.first), offset_of(last) + 1)
         if self._is_honest:
             raise Violation(f"{gap} is said to be lost, and no disk forgot anything")
-        if gap.exact and not (self._acknowledged | self._records).issuperset(offsets):
+        if gap.exact and not (self._acknowledged | self._found()).issuperset(offsets):
             raise Violation(f"{gap} is said to be lost, and was not acknowledged")
         self.lost.update(offset for offset in self._acknowledged if offset in offsets)
+
+    def _found(self) -> set[Offset]:
+        """Return where recovery found records, which may be gone since."""
+        [end] = [end for end in self._rig.state.ends if end.epoch == 1]
+        found = [(first, last) for first, last in end.found if last < OFFSET_MAX]
+        return {offset for first, last in found for offset in range(first, last + 1)}
