@@ -1,6 +1,7 @@
 """A copyset log whose disks forget writes when the power fails, and whose recoveries die.
 
-An epoch is written, a recovery may begin and die, and the power fails everywhere. Some disks forget what they confirmed last.
+An epoch is written, a recovery may begin and die, and the power fails everywhere. Some disks
+forget what they confirmed last.
 Recoveries begin with some of the nodes, not always patient enough to wait for the rest, and die at
 any request. When one ends, all nodes come back, but for one that may be given up. Some writers
 live on and report what they got acknowledged, and a reader reads the epoch: perhaps up to the end
