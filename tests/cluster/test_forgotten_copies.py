@@ -148,7 +148,7 @@ async def test_a_loss_is_read_in_a_segment_that_was_closed_in_between(tmp_path: 
         for name in NODES[:2]:
             put_back(tmp_path, name)
         await asyncio.gather(*map(servers.start_again, NODES[:2]))
-        await cluster.switch_log("log", "chained", replicas=2)
+        await cluster.switch_log("log", protocol="chained", replicas=2)
         later = await append(log)
         assert later > forgotten[1]
         await servers.start_again(NODES[2])

@@ -133,7 +133,7 @@ class CopysetPart(FollowedPart):
                 self._adopt(log)
             except Retryable:
                 pass
-        if not self._at_end():
+        if not (self._arrived or self._at_end()):
             patience_s = LOOKS.delay_s(self._looks)
             await self._doze(self._loop.time() + patience_s)
             self._looks += 1
@@ -142,6 +142,8 @@ class CopysetPart(FollowedPart):
         for segment in log.segments:
             if segment.loglet_id == self._stream.loglet_id and segment.HasField("end"):
                 self._ends_at(segment.end)
+                if self._coming and self._coming[-1].last <= segment.end:
+                    self._arrived = True  # the bridge is part of the segment
                 return
         if all(segment.loglet_id != self._stream.loglet_id for segment in log.segments):
             self._ends_at(self._next - 1)  # trimmed after all of it was delivered
