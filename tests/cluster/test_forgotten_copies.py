@@ -136,7 +136,7 @@ async def test_a_client_that_appends_nothing_more_reports_what_is_forgotten(
 
 
 async def test_a_loss_is_read_in_a_segment_that_was_closed_in_between(tmp_path: Path) -> None:
-    """Nobody else has its last entries, and they are not given to the next segment."""
+    """The next segment does not get the positions of its last entries."""
     async with cluster_in(tmp_path) as (servers, cluster):
         log = await cluster.create_log("log", COPYSET, replicas=3)
         kept = await append(log)

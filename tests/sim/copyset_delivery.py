@@ -114,7 +114,7 @@ class ModelCarrier(CopysetCarrier):
 
 
 class NoReports:
-    """What a writer got acknowledged does not matter here: no disk forgets it."""
+    """Ignores what is acknowledged: no disk forgets it here."""
 
     def add(self, stream: int, first: Glsn, count: int) -> None:
         pass

@@ -56,7 +56,7 @@ class Seal:
     log: LogId
     epoch: Epoch  # the last one that is sealed: the recovering sequencer's minus one
     wave: int = 1  # of recovery: the number of its attempt
-    recovered: Epoch = 0  # this epoch is told of, also if it is clean there
+    recovered: Epoch = 0  # its state is in the answer, also if it is clean there
 
 
 @dataclass(frozen=True, slots=True)

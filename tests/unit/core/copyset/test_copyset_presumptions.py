@@ -257,7 +257,7 @@ def test_what_it_was_told_counts_when_it_was_absent_from_the_next_one() -> None:
 
 
 def test_a_node_without_copies_compares_what_it_knows_with_the_end() -> None:
-    """It was told that something was acknowledged, and stored nothing of it."""
+    """The node was told of a release, and stored nothing."""
     rig = RecoveryRig(count=3, replication=2, epoch=2)
     node = rig.nodes[3]
     node.answer(Release(LOG, make(1, 4)))

@@ -21,14 +21,14 @@ from loomlog.errors import InvalidArgument, LoomError, NotFound, PermissionDenie
 from loomlog.types import Glsn, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
-LOOK: Final = Backoff(2.0, 300.0)  # between looks; it begins anew with every append
+LOOK: Final = Backoff(2.0, 300.0)  # between looks; short again after an append
 REPORT_AGAIN: Final = Backoff(0.1, 5.0)
 REPORT_S: Final = 15.0  # for the metadata repository to record what is lost
 REPORT_LAST_S: Final = 0.3  # for what is not reported when the client is closed
 
 
 class Acknowledgements:
-    """What was acknowledged to this client in the copyset segments of one log."""
+    """Keeps what was acknowledged to this client in the copyset segments of one log."""
 
     def __init__(self, segments: Segments, client: Client) -> None:
         self._segments = segments
@@ -88,8 +88,8 @@ class Acknowledgements:
             self._settle()
 
     def _settle(self) -> bool:
-        """Report or forget what is of recovered epochs, as far as the metadata is known. Return
-        whether newer metadata is needed to go on."""
+        """Report or drop the ranges of epochs that are known as recovered. Return whether others
+        are over, so that newer metadata is needed."""
         is_outdated = False
         for stream, ranges in list(self._by_stream.items()):
             try:
