@@ -14,6 +14,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")  # to a file
 PICTURE_LINE = re.compile(r"^!\[[^\]]*\]\((?!https?://)[^)\s]+\)\n\n", re.MULTILINE)
+ADDRESS = re.compile(r"https://[^\s/]+(/[^\s/]+)+/?")
 NO_ADDRESS = "The documents that are named here are in the source distribution.\n"
 
 
@@ -21,12 +22,22 @@ class IndexMetadata(MetadataHookInterface):
     """Adds `readme` and `urls` to the metadata of the package."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        source = self.config["source"].rstrip("/")
+        source = checked(self.config["source"])
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         tag = f"v{metadata['version']}"
         described = with_addresses(text, source, tag) if source else without_links(text)
         metadata["readme"] = {"content-type": "text/markdown", "text": described}
         metadata["urls"] = urls(source, tag) if source else {}
+
+
+def checked(source: str) -> str:
+    """Return the address without a slash at its end; raise ValueError if it cannot be one."""
+    if source and not ADDRESS.fullmatch(source):
+        raise ValueError(
+            f"source in pyproject.toml is {source!r}: it must be the address of the repository, "
+            "such as https://HOST/OWNER/loomlog, or empty"
+        )
+    return source.rstrip("/")
 
 
 def urls(source: str, tag: str) -> dict[str, str]:

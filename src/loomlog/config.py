@@ -27,7 +27,7 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class VolumeLimit:
-    """How much a node may store on a volume: bytes (`size`) or a fraction of its file system
+    """The limit for a node's data on a volume: bytes (`size`) or a fraction of its file system
     (`part`). Without either there is no limit."""
 
     size: int = 0

@@ -19,9 +19,10 @@ import loomlog
 
 SECONDS = 45.0  # of load before the first picture
 PAUSE_S = 0.1
+READ = 200  # entries
 CUSTOMERS = ("ada", "grace", "barbara", "linus", "frances")
 PICTURES = (
-    ("console-overview", "", "light", 1440, 1180),
+    ("console-overview", "", "light", 1440, 1130),
     ("console-log", "logs/orders?from=1&count=12", "dark", 1440, 900),
     ("console-phone", "", "dark", 400, 860),
 )
@@ -39,6 +40,8 @@ async def load(address: str, done: threading.Event) -> None:
                 rows = [order(rng) for _ in range(rng.randrange(rate, 2 * rate))]
                 await log.append_many([value for _, value in rows], [key for key, _ in rows])
             tail = await orders.tail()
+            async for _ in orders.subscribe(max(1, tail - READ), tail):
+                pass
             await orders.checkpoint("billing").set(tail - rng.randrange(40))
             await orders.checkpoint("search-index").set(tail * 9 // 10)
             await asyncio.sleep(PAUSE_S)

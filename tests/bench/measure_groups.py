@@ -2,7 +2,7 @@
 program that reads the whole log. On a running cluster:
 
 python tests/bench/measure_groups.py 127.0.0.1:7400 [--records 1000000] [--members 4] [--shards 16]
-    [--rounds 3]
+    [--batch 2000] [--rounds 3]
 
 CPU seconds are those of the readers alone. `plain` are as many plain readers as there are members,
 also all at once, so that both share the cores alike; they take turns with the members, and each
@@ -31,7 +31,6 @@ LOG = "measure-groups"
 DONE = f"{LOG}/done/"
 VALUE = bytes(128)
 KEYS = 10_000
-BATCH = 2_000
 
 
 class Measured(NamedTuple):
@@ -42,15 +41,15 @@ class Measured(NamedTuple):
     cpu_s: float
 
 
-async def fill(address: str, records: int) -> None:
+async def fill(address: str, records: int, batch: int) -> None:
     async with await loomlog.connect(address) as cluster:
         if LOG in {info.name for info in await cluster.logs()}:
             await cluster.delete_log(LOG)
         for name, found in (await cluster.registers(DONE)).items():
             await cluster.register(name).swap(None, found.version)
         log = await cluster.create_log(LOG, replicas=1)
-        for first in range(0, records, BATCH):
-            numbers = range(first, min(first + BATCH, records))
+        for first in range(0, records, batch):
+            numbers = range(first, min(first + batch, records))
             keys = [b"customer-%07d" % (number * 7919 % KEYS) for number in numbers]
             await log.append_many([VALUE] * len(keys), keys)
 
@@ -127,10 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     address, records, members = options.cluster, options.records, options.members
-    uvloop.run(fill(address, records))
+    uvloop.run(fill(address, records, options.batch))
     sizes = uvloop.run(shard_sizes(address, options.shards, records))
     plain_rates, shares = [], []
     with ProcessPoolExecutor(members, get_context("spawn")) as pool:

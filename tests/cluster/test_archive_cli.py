@@ -92,7 +92,7 @@ def test_a_damaged_file_is_a_failure_of_verify(
     rig.fill(40)
     rig.archive()
     archive.verify(rig.log.name, spark_master="", cluster=rig.address)
-    assert "is whole" in capsys.readouterr().out
+    assert "is complete" in capsys.readouterr().out
     damaged = rig.files[1]
     damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(Corrupt, match=damaged.name):

@@ -16,11 +16,11 @@ import pytest
 from archive_rig import ArchiveRig, local_cluster
 
 import loomlog
-from loomlog.archive import manifest
+from loomlog.archive import manifest, record
 from loomlog.archive.contents import Archive
 from loomlog.errors import Conflict, Corrupt, DataLoss, InvalidArgument, NotFound, NotYetWritten
 from loomlog.spark import archive_job
-from loomlog.spark.archive_tasks import write_file
+from loomlog.spark.archive_tasks import Checked, write_file
 
 # A step is a report, or a file that is about to get its name; at the given one the process is gone.
 KILLED_RUN = """
@@ -224,6 +224,49 @@ def test_only_what_the_archive_has_is_left_in_its_directory(rig: ArchiveRig) -> 
     rig.archive(until=30)
     names = {path.name for path in directory.iterdir()}
     assert names == {*in_archive(rig), rig.info.manifest, "notes.txt"}
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_what_was_archived_since_the_metadata_was_copied_is_found_again(
+    rig: ArchiveRig, runs: int
+) -> None:
+    rig.fill(30)
+    rig.archive(trim=True)
+    register = rig.cluster.register(record.register_name(rig.log.name))
+    known = register.get()
+    assert known is not None
+    for _ in range(runs):  # the second one deletes the manifest that the copy names
+        rig.fill(30)
+        rig.archive(trim=True)
+    now, last = register.get(), 30 * (runs + 1)
+    assert now is not None
+    register.swap(known.value, now.version)  # as after `loom metadata catch-up`
+    assert rig.info.through == 30
+    rig.archive()
+    assert rig.info.through == last
+    rig.fill(10)
+    rig.archive(trim=True)
+    assert values(rig, last + 10) == list(range(1, last + 11))
+    assert all(not found.problem for found in verified(rig))
+
+
+def verified(rig: ArchiveRig) -> list[Checked]:
+    return archive_job.verify(rig.cluster, rig.address, rig.log.name)
+
+
+def test_a_manifest_whose_files_are_gone_is_not_used(rig: ArchiveRig) -> None:
+    rig.fill(30)
+    rig.archive(until=20)
+    before = rig.info
+    rig.archive()
+    (late,) = (path for path in rig.files if "-21-" in path.name)
+    late.unlink()
+    register = rig.cluster.register(record.register_name(rig.log.name))
+    now = register.get()
+    assert now is not None
+    register.swap(before.encode(), now.version)
+    rig.archive(trim=True)
+    assert values(rig, 30) == list(range(1, 31))
 
 
 def test_there_is_one_place_and_no_gap(rig: ArchiveRig, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_cluster_is_backed_up_while_it_is_appended_to_destroyed_and_restored(
         assert between["rows_written"] == later["through"] - log["through"]
     with loom_up(tmp_path / "new", "--nodes", "2") as up:
         loom = Loom(up.mr)
-        assert "is whole" in loom.says("backup", "verify", backups)
+        assert "is complete" in loom.says("backup", "verify", backups)
         done = loom.json("archive", "restore", backups)
         (events,) = (log for log in done["logs"] if log["name"] == "events")
         assert events["through"] == later["through"]

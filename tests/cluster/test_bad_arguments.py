@@ -16,6 +16,7 @@ import loomlog
 from loomlog.client.blocking.subscriptions import BlockingSubscription
 from loomlog.codecs import JSON
 from loomlog.errors import InvalidArgument, LoomError, Timeout
+from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.testing import LocalCluster
 
 BAD: Final[list[Any]] = [
@@ -213,3 +214,30 @@ async def test_bad_arguments() -> None:
             pass
         with pytest.raises(InvalidArgument, match=beyond):
             await log.group("g").reset(3)
+
+
+@pytest.mark.parametrize("protocol", [ORDERED, CHAINED, COPYSET])
+async def test_a_refused_append_takes_no_position(protocol: str) -> None:
+    """A `chained` client asks for positions while it encodes a batch: unused ones are holes, for
+    which readers wait."""
+    tables = [
+        pa.record_batch({"value": [1]}),
+        pa.record_batch({"value": [b"a", None]}),
+        pa.record_batch({"value": [b"a"], "headers": [b"no headers"]}),
+    ]
+    no_keys: list[Any] = [5]
+    lists: list[Any] = [[b"a", "x"], [b"a", None], [b"a", 5]]
+    async with LocalCluster(nodes=1) as cluster:
+        log = await cluster.create_log("events", protocol, replicas=1)
+        before = await log.append(b"before")
+        for tail in (None, before.position):
+            for values in lists:
+                with pytest.raises(InvalidArgument):
+                    await log.append_many(values, expected_tail=tail)
+            for records in tables:
+                with pytest.raises(InvalidArgument):
+                    await log.append_arrow(records, expected_tail=tail)
+            with pytest.raises(InvalidArgument):
+                await log.append_many([b"a"], no_keys, expected_tail=tail)
+        after = await log.append(b"after")
+        assert after.position == before.position + 1

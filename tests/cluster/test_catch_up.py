@@ -81,6 +81,13 @@ class CatchUpRig:
         for name in list(self._processes):
             self.stop(name, signal.SIGKILL)
 
+    def copy(self) -> None:
+        """Copy the metadata, for which the vmr is stopped for a moment."""
+        self.stop("vmr")
+        self.back_up()
+        self.start_vmr()
+        self.ready("vmr")
+
     def back_up(self) -> None:
         shutil.copytree(self.data, self._directory / "copy")
 
@@ -287,3 +294,45 @@ async def test_transactions_and_publications_that_the_copy_does_not_know_are_los
         rows = await writer.publish(1, await log.stage(pa.record_batch({"value": [b"c"]})))
         assert (await log.read(rows.first)).value == b"c"
         await rig.cleans_up()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_further_stream_came_while_a_node_was_dead_and_is_removed_since(
+    rig: CatchUpRig, knows: bool
+) -> None:
+    """The copy was made while the log had that stream, or before."""
+    async with await loomlog.connect(rig.address, append_timeout_s=60) as cluster:
+        for name, replicas in PROTOCOLS.items():
+            wanted = len(NODES) if name == "ordered" else replicas  # no spare takes the place
+            await cluster.create_log(name, protocol=name, replicas=wanted)
+        await rig.append(cluster, "first")
+        log = cluster.log("ordered")
+        [stream] = (await log.describe()).streams
+        dead = stream.replicas[0].node
+        if not knows:
+            rig.copy()
+        rig.stop(f"vsn-{dead}", signal.SIGKILL)
+        await rig.append(cluster, "on a further stream")
+        assert len((await log.describe()).streams) == 2
+        if knows:
+            rig.copy()
+        rig.start_node(dead)
+        rig.ready(f"vsn-{dead}")
+        await until(log.describe, lambda found: any(each.removing for each in found.streams))
+        await rig.append(cluster, "later")
+        for name, known in rig.appended.items():
+            trimmed = sorted(known)[22]
+            await cluster.log(name).trim(trimmed)
+            rig.appended[name] = {at: value for at, value in known.items() if at > trimmed}
+        await until(log.describe, lambda found: len(found.streams) == 1)
+        rig.stop("vmr")
+
+        rig.restore()
+        found = rig.catch_up()
+        assert found["up_to_date"], found
+        rig.start_vmr()
+        rig.ready("vmr")
+        await rig.runs(cluster)
+        await rig.append(cluster, "last")
+        await rig.reads_all(cluster)
+        assert [each.id for each in (await log.describe()).streams] == [stream.id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,43 @@ async def test_what_only_they_had_is_lost_and_the_log_goes_on(
                 await log.read(position)
         await log.trim(last - 1)
         await until(cluster.status, lambda status: "data-lost" not in kinds(status))
+
+
+async def test_a_copyset_log_continues_when_its_whole_nodeset_is_lost(tmp_path: Path) -> None:
+    """No node is left that its epochs could be recovered from; two others are there."""
+    local = LocalCluster(4, directory=tmp_path)
+    async with local as cluster:
+        log = await cluster.create_log("events", protocol="copyset", replicas=2, nodeset=2)
+        values = await append(log, 20)
+        before = await nodes_of(log)
+        for node in before:
+            await local.stop_node(node)
+            shutil.rmtree(tmp_path / f"vsn-{node}")
+        for node in before:
+            await give_up(cluster, node, MARK)
+        last = (await log.append(b"more")).position
+        assert set(before).isdisjoint(await nodes_of(log))
+        status = await until(cluster.status, lambda status: "data-lost" in kinds(status))
+        assert {"reads-wait", "appends-wait"}.isdisjoint(kinds(status)), said(status)
+
+        entries, gaps = await found(log, last)
+        assert entries == {last: b"more"}
+        assert all(any(gap.first <= at <= gap.last for gap in gaps) for at in values)
+        with pytest.raises(DataLoss):
+            await log.read(min(values))
+        await log.trim(last - 1)
+        await until(cluster.status, lambda status: "data-lost" not in kinds(status))
+        for node in before:
+            await until(partial(give_up_for_good, cluster, node))
+
+
+async def give_up_for_good(cluster: Cluster, node: NodeId) -> bool:
+    """Remove a node without force: nothing may name it any more."""
+    try:
+        await cluster.remove_node(node)
+    except InvalidArgument:
+        return False
+    return True
 
 
 def is_on(directory: Path, nodes: Iterable[NodeId], value: bytes) -> bool:

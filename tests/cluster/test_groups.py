@@ -320,6 +320,18 @@ async def test_without_an_event_loop() -> None:
         await asyncio.to_thread(story, local.address)
 
 
+async def test_a_task_that_waits_for_entries_ends_when_its_member_leaves() -> None:
+    async with LocalCluster(nodes=1) as cluster:
+        log = await cluster.create_log("events", replicas=1)
+        for member in (log.group("g"), log.queue("q")):
+            async with member:
+                waiting = asyncio.ensure_future(anext(aiter(member)))
+                await asyncio.sleep(0)
+            with pytest.raises(errors.Fenced, match="because it has left: join it again"):
+                async with asyncio.timeout(10):
+                    await waiting
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

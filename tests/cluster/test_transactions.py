@@ -139,7 +139,7 @@ async def test_bad_arguments() -> None:
     async with LocalCluster(nodes=1) as cluster:
         with pytest.raises(errors.InvalidArgument, match="bytes"):
             cluster.transaction().append("a", "text")  # type: ignore[arg-type]
-        with pytest.raises(errors.InvalidArgument, match="has the decisions"):
+        with pytest.raises(errors.InvalidArgument, match="is reserved for the decisions"):
             cluster.transaction().append("loomlog.transactions", b"x")
         with pytest.raises(errors.InvalidArgument, match="a codec encodes and decodes"):
             cluster.log("a", codec="json")  # type: ignore[call-overload]
@@ -165,6 +165,17 @@ async def test_bad_arguments() -> None:
         assert await values(cluster, "there") == []
         await cluster.log("there").append(b"first", expected_tail=0)  # what failed is no entry
         await cluster.transaction().commit()  # of nothing
+
+
+async def test_a_transaction_with_a_missing_log_leaves_nothing_behind() -> None:
+    async with LocalCluster(nodes=1) as cluster:
+        await cluster.create_log("there", replicas=1)
+        both = cluster.transaction()
+        both.append("there", b"x")
+        both.append("missing", b"x")
+        with pytest.raises(errors.NotFound, match="there is no log 'missing'"):
+            await both.commit()
+        assert [log.name for log in await cluster.logs()] == ["there"], "no log of decisions either"
 
 
 async def test_the_log_of_decisions_is_switched_and_has_to_be_chained() -> None:

@@ -1,6 +1,7 @@
 """The rules of rebuilding, checked while a simulation runs, with a look into all nodes.
 
-- When a shard is rebuilt, every record has all its copies on other shards, which are intact.
+- When a shard is rebuilt, or leaves a nodeset before that, every record has all its copies on other
+  shards, which are intact.
 - Copies never differ from what was appended, and nothing that is trimmed comes back.
 - Readers see everything, in whatever state the log was when they began.
 - A condition names every loss that readers see.
@@ -56,9 +57,24 @@ class RebuildJudge:
         """Called when a shard counts as rebuilt."""
         if version != before.version:
             raise Violation(f"shard {shard} is rebuilt in an older version")
-        self._check_copies(f"shard {shard} is rebuilt")
+        waiting = events.rebuilt(self._world.replica.state)
+        self._check_copies(f"shard {shard} is rebuilt", shard if waiting else None)
         self._check_names(shard, through, is_refilled=before.status(shard) is Status.REFILLING)
         self.read(self._world.state)
+
+    def left(self, shard: ShardId, before: LogState) -> None:
+        """Called when a shard has left nodesets before it counts as rebuilt."""
+        holders, state = self._holders(), self._world.state
+        unnoticed = {n for n, node in self._world.nodes.items() if node.lost}
+        for first, record in self.truth.items():
+            metadata = state.metadata_of(epoch_of(first))
+            is_left = shard in before.metadata_of(epoch_of(first)).shards
+            if record.last <= self._world.trimmed or not is_left or shard in metadata.shards:
+                continue
+            held = holders.get(first, set()) | unnoticed
+            if first not in self.lost and not metadata.can_hold_a_copyset(held):
+                raise Violation(f"shard {shard} left {lsn_words(first)}, which is only on {held}")
+        self.read(before)
 
     def _check_names(self, shard: ShardId, through: Epoch, *, is_refilled: bool) -> None:
         """Check that no copy still names a shard that counts as rebuilt, unless it was refilled and
@@ -80,7 +96,8 @@ class RebuildJudge:
         if not self.read(self._world.state):
             raise Violation("a reader does not get to the end")
 
-    def _check_copies(self, when: str) -> None:
+    def _check_copies(self, when: str, shard: ShardId | None = None) -> None:
+        """Check all records, or those that a shard may have had, if others wait for something."""
         if self._world.disaster:
             return
         holders = self._holders()
@@ -89,6 +106,8 @@ class RebuildJudge:
         for first, record in self.truth.items():
             metadata = state.metadata_of(epoch_of(first))
             if record.last <= self._world.trimmed or epoch_of(first) > state.last_clean:
+                continue
+            if shard is not None and shard not in metadata.shards:
                 continue
             if not metadata.can_hold_a_copyset(holders.get(first, set()) | unnoticed):
                 raise Violation(

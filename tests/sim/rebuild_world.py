@@ -54,6 +54,7 @@ from loomlog.core.copyset.rebuild.events import (
     NeedsRebuild,
     RebuildState,
     Refill,
+    Rescan,
     Status,
     Undrain,
     Unrecoverable,
@@ -77,6 +78,7 @@ class Replica:
 
     state: RebuildState
     through: dict[ShardId, Epoch]
+    is_held: bool = False  # donors of this version leave the log out
 
 
 @dataclass(eq=False)
@@ -143,10 +145,15 @@ class Message:
 
 
 class RebuildWorld:
-    def __init__(self, seed: int, *, disaster: bool = False, late: bool = False) -> None:
-        """`late`: many messages are lost, and arrive long after their senders gave them up."""
+    def __init__(
+        self, seed: int, *, disaster: bool = False, late: bool = False, partly: bool = False
+    ) -> None:
+        """`late`: many messages are lost, and arrive long after their senders gave them up;
+        `partly`: shards leave nodesets before they count as rebuilt, and donors may leave out what
+        is not recovered when their version begins."""
         self.random = random = Random(seed)
         self.disaster = disaster
+        self._partly = partly
         self._message_loss = random.choice((0.0, 0.02, 0.1, 0.2))
         self._turmoil = random.choice((0.05, 0.1, 0.2))
         self._returns = random.choice((8, 8, 8, 1))  # how often nodes come back, beside other harm
@@ -175,6 +182,8 @@ class RebuildWorld:
         self.superseded = 0  # scans
         self.widened = 0
         self.refilled = 0
+        self.left = 0  # nodesets, by shards that were not rebuilt yet
+        self.rescans = 0
         self._processes = 0
         self._appended = 0
         self.trimmed: Lsn = 0
@@ -286,7 +295,11 @@ class RebuildWorld:
             self._note_loss(state, through)
         if shard not in events.rebuilt(state):
             through.pop(shard, None)
-        self.replica = Replica(state, through)
+        is_held = self.replica.is_held
+        if state.version != before.version:
+            is_ready = plan.is_ready(self.state, through)
+            is_held = self._partly and not is_ready and self.random.random() < 0.7
+        self.replica = Replica(state, through, is_held)
         if isinstance(event, IsRebuilt) and shard not in events.rebuilt(state):
             self.rebuilds += 1
             self.refilled += before.status(shard) is Status.REFILLING
@@ -345,10 +358,41 @@ class RebuildWorld:
         state, through = self.replica.state, self.replica.through
         absent, may_return = events.absent(state), events.may_return(state)
         for shard in events.rebuilt(state):
-            if plan.delay(shard, self.state, through, absent, may_return) is not None:
+            delay = plan.delay(shard, self.state, through, absent, may_return)
+            if not events.has_scanned(state, shard, self.donors(), 2) or self._is_left_out(shard):
                 continue
-            if events.has_scanned(state, shard, self.donors(), 2):
+            if delay is None:
                 self.append(IsRebuilt(shard, state.version))
+            elif self._partly and state.status(shard) in (Status.RESTORING, Status.LOST):
+                self._leave(shard)
+        self._take_in()
+
+    def _is_left_out(self, shard: ShardId) -> bool:
+        """Return whether donors left out what a shard had."""
+        through = self.replica.through
+        return self.replica.is_held and bool(plan.parts(self.state, {shard: through[shard]}))
+
+    def _leave(self, shard: ShardId) -> None:
+        """Let a shard leave the nodesets where it is not waited for, though it is in others."""
+        before, through = self.state, self.replica.through
+        self.state = plan.narrowed(before, shard, through[shard], self._kept(shard))
+        if self.state != before:
+            self.left += 1
+            self.older.append(before)
+            self.judge.left(shard, before)
+
+    def _kept(self, shard: ShardId) -> list[EpochMetadata]:
+        state, through = self.replica.state, self.replica.through
+        absent, may_return = events.absent(state), events.may_return(state)
+        return plan.doubts(shard, self.state, through, absent, may_return)
+
+    def _take_in(self) -> None:
+        state, through = self.replica.state, self.replica.through
+        rebuilt = events.rebuilt(state)
+        is_over = all(events.has_scanned(state, s, self.donors(), 2) for s in rebuilt)
+        if rebuilt and self.replica.is_held and is_over and plan.is_ready(self.state, through):
+            self.rescans += 1
+            self.append(Rescan(rebuilt[0]))
 
     def _acknowledge(self, node: Node) -> None:
         if self.status(node.node_id) is Status.EMPTY:
@@ -458,6 +502,9 @@ class RebuildWorld:
             self._report(node, Scan(), replica, scans)  # the last report may be lost
             return
         node.donor = donor = Donor(replica, scans + 1)
+        if replica.is_held:
+            self._scanned(node, donor)
+            return
         order = RebuildOrder(
             LOG,
             version,

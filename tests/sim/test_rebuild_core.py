@@ -14,6 +14,7 @@ CHUNKS = 5
 SEEDS_PER_CHUNK = 200
 DISASTERS = 150
 LATE = 90
+PARTLY = 150
 
 
 @pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
@@ -41,6 +42,15 @@ def test_messages_may_arrive_long_after_they_were_sent() -> None:
     assert sum(world.superseded for world in worlds) > LATE / 4
 
 
+def test_what_waits_for_nodes_that_are_away_does_not_hold_up_the_rest() -> None:
+    worlds = [run(seed, partly=True) for seed in range(PARTLY)]
+    assert sum(world.rescans for world in worlds) > PARTLY / 10
+    worlds = [run(seed, disaster=True, partly=True) for seed in range(PARTLY)]
+    assert sum(world.left for world in worlds) > PARTLY / 30
+    assert sum(world.rescans for world in worlds) > PARTLY / 10
+    assert sum(world.rebuilds for world in worlds) > PARTLY
+
+
 def test_a_refilled_shard_may_be_lost_again_before_anybody_knows() -> None:
     assert run(211354).refilled
 
@@ -57,5 +67,7 @@ def test_a_copy_that_was_away_may_name_a_shard_that_left_its_nodeset() -> None:
     assert run(308500, disaster=True).rebuilds
 
 
-def run(seed: int, *, disaster: bool = False, late: bool = False) -> RebuildWorld:
-    return run_world(partial(RebuildWorld, disaster=disaster, late=late), seed)
+def run(
+    seed: int, *, disaster: bool = False, late: bool = False, partly: bool = False
+) -> RebuildWorld:
+    return run_world(partial(RebuildWorld, disaster=disaster, late=late, partly=partly), seed)

@@ -22,9 +22,16 @@ SEEDS = 1500  # at most: most flaws are found in the first hundred
 Patch = pytest.MonkeyPatch
 
 
-def notices(complaint: str, *, first: int = 0, disaster: bool = False, late: bool = False) -> bool:
+def notices(
+    complaint: str,
+    *,
+    first: int = 0,
+    disaster: bool = False,
+    late: bool = False,
+    partly: bool = False,
+) -> bool:
     """Return whether the judge complains in these words (a pattern), with some seed."""
-    make = partial(RebuildWorld, disaster=disaster, late=late)
+    make = partial(RebuildWorld, disaster=disaster, late=late, partly=partly)
     return finds(complaint, make, range(first, first + SEEDS)) is not None
 
 
@@ -111,8 +118,18 @@ def test_requests_of_older_versions_are_not_refused(monkeypatch: Patch) -> None:
 
 
 def test_shards_count_as_rebuilt_although_that_is_not_certain(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(plan, "is_certain", lambda *_: True)
+    monkeypatch.setattr(plan, "uncertain", lambda *_: [])
     assert notices("is said to be lost|is not shown", disaster=True)
+
+
+def test_shards_leave_nodesets_of_which_that_is_not_certain(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(RebuildWorld, "_kept", lambda self, shard: [])
+    assert notices(r"left .* is only on", disaster=True, partly=True)
+
+
+def test_what_donors_left_out_counts_as_rebuilt(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(RebuildWorld, "_is_left_out", lambda self, shard: False)
+    assert notices("is only on", partly=True)
 
 
 def test_a_loss_is_known_by_the_nodesets_only(monkeypatch: Patch) -> None:

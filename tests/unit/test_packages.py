@@ -97,6 +97,13 @@ def test_the_project_has_urls(with_address: list[Message]) -> None:
         }
 
 
+@pytest.mark.parametrize("address", ["git.example.org/team", "http://a/b", "https://a", "x y"])
+def test_what_is_no_address_is_refused(address: str, tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        next(built(tmp_path / "loomlog", address))
+    assert f"source in pyproject.toml is {address!r}: it must be".encode() in failure.value.stderr
+
+
 def test_without_an_address_no_link_leads_nowhere(without_address: list[Message]) -> None:
     for package in without_address:
         text = description(package)

@@ -19,7 +19,7 @@ from loomlog.archive import manifest, range_file
 from loomlog.archive.location import Location
 from loomlog.archive.manifest import Manifest, Page, RangeFile, decode, decode_page, holding
 from loomlog.archive.record import ArchiveInfo
-from loomlog.errors import Corrupt
+from loomlog.errors import Corrupt, DataLoss, VersionMismatch
 from loomlog.types import Glsn
 
 _PAGES_KEPT_MAX: Final = 4
@@ -96,6 +96,7 @@ class Archive:
         return data
 
 
+_MANIFEST: Final = re.compile(r"manifest-(\d+)\.[0-9a-f]+\.json")
 _OURS: Final = re.compile(r"(positions|page|manifest)-\d.*\.(parquet|json)(\.partial)?")
 
 
@@ -129,6 +130,50 @@ def exchange(archive: Archive, files: Mapping[str, RangeFile]) -> Saved:
         pages.append(page if after == before else _save_page(archive, after))
     listed = tuple(files.get(file.name, file) for file in current.files)
     return _save(archive, Manifest(tuple(pages), listed))
+
+
+def find_newer(info: ArchiveInfo) -> ArchiveInfo:
+    """Return the archive as its newest complete manifest describes it. That is another than the one
+    in the register if a run was killed, or if the register is as in an older copy of the
+    metadata."""
+    location = Location(info.location)
+    names = frozenset(location.names())
+    found = [(int(match[1]), name) for name in names if (match := _MANIFEST.fullmatch(name))]
+    least = info.through + (info.manifest in names)
+    for through, name in sorted(found, reverse=True):
+        if through < least:
+            break
+        newer = _described(info, location, name)
+        if newer is not None and newer.through == through and _is_complete(newer, names):
+            return newer
+    return info
+
+
+def _described(info: ArchiveInfo, location: Location, name: str) -> ArchiveInfo | None:
+    """Return the archive as a manifest describes it; None if it is not a manifest of this one."""
+    data = location.read(name)
+    try:
+        found = decode(data, name)
+    except (Corrupt, VersionMismatch):
+        return None
+    ranges = found.ranges
+    if not ranges or ranges[0].first != info.first:
+        return None
+    return replace(
+        info,
+        through=ranges[-1].last,
+        files=found.file_count,
+        size_bytes=found.size_bytes,
+        manifest=name,
+        manifest_crc32c=crc32c(data),
+    )
+
+
+def _is_complete(info: ArchiveInfo, names: frozenset[str]) -> bool:
+    try:
+        return all(file.name in names for file in Archive(info).files())
+    except (Corrupt, DataLoss, VersionMismatch):  # a page is damaged or missing
+        return False
 
 
 def clean(archive: Archive) -> list[str]:

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
 from loomlog import limits, protocol_names
@@ -124,12 +123,7 @@ class Cluster(Operator, AccessControl, Registers, Leases):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def reach(self) -> None:

@@ -11,7 +11,7 @@ from loomlog.wire.info import StreamInfo, stream_info
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScrub:
-    """How far the check of one node's data is."""
+    """The progress of checking one node's data."""
 
     node: NodeId
     finished: bool
@@ -56,7 +56,7 @@ class NodesOutage:
 
     @property
     def stops(self) -> bool:
-        """Whether appends or reads of any log would stop."""
+        """True if appends or reads of any log would stop."""
         return any(log.appends_stop or log.reads_stop for log in self.affected)
 
 

@@ -182,7 +182,7 @@ class ArrowCodec:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
             batch.validate(full=True)  # another schema would read beyond the ends of buffers
             return batch
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, EOFError) as error:
             text = " ".join(str(error).split())
             raise Corrupt(f"the value is no batch of this schema: {text}") from None
 

@@ -53,7 +53,7 @@ class Unsupported(Exception):  # noqa: N818 - reported as the caller's mistake
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """How values of one type become JSON values and back; both directions raise Misfit."""
+    """Converts values of one type to JSON values and back; both directions raise Misfit."""
 
     name: str
     classes: tuple[type, ...]  # of its values

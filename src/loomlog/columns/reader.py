@@ -34,7 +34,7 @@ class Batch:
     Positions, streams and LLSNs are 0 until servers have assigned them.
     """
 
-    __slots__ = ("_timestamps", "header", "headers", "keys", "num_records", "values")
+    __slots__ = ("header", "headers", "keys", "num_records", "timestamps", "values")
 
     def __init__(
         self, header: Header, timestamps: Any, values: Any, keys: Any, headers: Any
@@ -44,7 +44,7 @@ class Batch:
         self.values = values  # pyarrow.BinaryArray
         self.keys = keys  # the same, or None if no record has one
         self.headers = headers  # the same
-        self._timestamps = timestamps  # int64
+        self.timestamps = timestamps  # pyarrow.Int64Array
 
     def placed(
         self, skip: int, rows: int, *, position: Glsn, stream: StreamId, llsn: Llsn
@@ -55,7 +55,7 @@ class Batch:
         )
         return Batch(
             header,
-            self._timestamps.slice(skip, rows),
+            self.timestamps.slice(skip, rows),
             self.values.slice(skip, rows),
             None if self.keys is None else self.keys.slice(skip, rows),
             None if self.headers is None else self.headers.slice(skip, rows),
@@ -71,7 +71,7 @@ class Batch:
             _counted(header.first_position, first, count),
             pa.repeat(pa.scalar(header.stream_id, INT32), count),
             _counted(header.first_llsn, first, count),
-            self._timestamps.slice(first).view(TIMESTAMP),
+            self.timestamps.slice(first).view(TIMESTAMP),
             keys,
             self.values.slice(first),
             pa.nulls(count, BINARY) if self.headers is None else self.headers.slice(first),
@@ -88,7 +88,7 @@ class Batch:
         header, keys, headers = self.header, self.keys, self.headers
         positions = (indices + header.first_position).tolist()
         has_one_time = header.min_timestamp_us == header.max_timestamp_us
-        rows = zip(
+        return entries_of(
             positions,
             repeat(header.stream_id),
             positions
@@ -96,15 +96,13 @@ class Batch:
             else (indices + header.first_llsn).tolist(),
             repeat(header.min_timestamp_us)
             if has_one_time
-            else int64_numbers(self._timestamps)[indices].tolist(),
-            repeat(None) if keys is None else _items(keys, indices),
-            _items(self.values, indices),
+            else int64_numbers(self.timestamps)[indices].tolist(),
+            repeat(None) if keys is None else items(keys, indices),
+            items(self.values, indices),
             repeat(NO_HEADERS)
             if headers is None
             else headers_of(headers.take(index_column(indices))),
-            strict=False,
         )
-        return map(tuple.__new__, repeat(Entry), rows)
 
     def entries(self, skip: int = 0, rows: int | None = None) -> Iterator[Entry]:
         """Return `rows` records (by default all) after the first `skip` as entries."""
@@ -112,7 +110,7 @@ class Batch:
         end = header.count if rows is None else skip + rows
         positions = _numbers(header.first_position, skip, end)
         has_one_time = header.min_timestamp_us == header.max_timestamp_us
-        fields = zip(
+        return entries_of(
             positions,
             repeat(header.stream_id),
             positions
@@ -120,15 +118,11 @@ class Batch:
             else _numbers(header.first_llsn, skip, end),
             repeat(header.min_timestamp_us)
             if has_one_time
-            else self._timestamps.slice(skip, end - skip).to_pylist(),
+            else self.timestamps.slice(skip, end - skip).to_pylist(),
             repeat(None) if keys is None else keys.slice(skip, end - skip).to_pylist(),
             self.values.slice(skip, end - skip).to_pylist(),
             repeat(NO_HEADERS) if headers is None else headers_of(headers.slice(skip, end - skip)),
-            strict=False,
         )
-        # What Entry._make does, without a Python frame per record. No list: entries that live
-        # only until the next one use the same memory, and the garbage collector has less to do.
-        return map(tuple.__new__, repeat(Entry), fields)
 
     def entry(self, index: int) -> Entry:
         """Return the record at `index`, counted from 0."""
@@ -139,13 +133,20 @@ class Batch:
             position=header.first_position + index if header.first_position else 0,
             stream=header.stream_id,
             llsn=header.first_llsn + index if header.first_llsn else 0,
-            timestamp_us=self._timestamps[index].as_py(),
+            timestamp_us=self.timestamps[index].as_py(),
             key=None if self.keys is None else self.keys[index].as_py(),
             value=self.values[index].as_py(),
             headers=NO_HEADERS
             if self.headers is None
             else next(headers_of(self.headers.slice(index, 1))),
         )
+
+
+def entries_of(*fields: Iterable[Any]) -> Iterator[Entry]:
+    """Return entries with these fields, created one by one."""
+    # What Entry._make does, without a Python frame per record. No list: entries that live only
+    # until the next one use the same memory, and the garbage collector has less to do.
+    return map(tuple.__new__, repeat(Entry), zip(*fields, strict=False))
 
 
 # Where pandas is installed, `pa.array` and `to_numpy` import it, which takes half a second. These
@@ -162,7 +163,7 @@ def index_column(indices: Any) -> Any:
     return pa.Array.from_buffers(INT64, len(indices), [None, pa.py_buffer(indices)])
 
 
-def _items(column: Any, indices: Any) -> list[bytes | None]:
+def items(column: Any, indices: Any) -> list[bytes | None]:
     """Return the items of a column at these indices. Those of one size need no call of Arrow,
     which costs as much as a hundred items."""
     if not column.null_count:

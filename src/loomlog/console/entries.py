@@ -53,9 +53,13 @@ def _header(value: bytes) -> str | dict[str, str]:
 
 
 def shown_headers(entry: Entry) -> dict[str, str]:
-    """Return headers for people; bytes that are not UTF-8 are escaped."""
-    return {
+    """Return headers for people; what is not UTF-8 or cannot be printed is escaped."""
+    texts = {
         name: value.decode("utf-8", "backslashreplace") for name, value in entry.headers.items()
+    }
+    return {
+        name: "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+        for name, text in texts.items()
     }
 
 

@@ -38,7 +38,7 @@ class HttpProtocol(H11Protocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no request waits for its answer."""
+        """True if no request waits for its answer."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Latencies of the last seconds, from the histograms in the metrics of servers.
+"""Operations and their latencies in the last seconds, from the metrics of servers.
 
 Servers show their metrics to whoever may see them, so they are asked with the visitor's token.
 """
@@ -22,12 +22,14 @@ from loomlog.net.credentials import Credentials
 ANSWER_S: Final = 2.0
 PAGE_BYTES_MAX: Final = 16 * MIB
 SHARE: Final = 0.99
+READ_BYTES: Final = "read_bytes"
 
 Counts: TypeAlias = Mapping[tuple[str, float], int]  # kind and bound -> observations up to it
 
 _BUCKET: Final = re.compile(
     r"^loomlog_(request|sync|round)_seconds_bucket{([^}]*)} (\S+)$", re.MULTILINE
 )
+_READ_BYTES: Final = re.compile(r"^loomlog_read_bytes_total(?:{[^}]*})? (\S+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -40,6 +42,25 @@ class Latencies(NamedTuple):
     sync: float | None
     round: float | None
 
+    @property
+    def charted(self) -> tuple[float | None, ...]:
+        return self
+
+
+class Operations(NamedTuple):
+    """How often all servers together did something in a second; None: not known."""
+
+    time_s: float
+    append: float | None  # requests, at each replica
+    read: float | None  # requests
+    sync: float | None
+    round: float | None
+    read_bytes: float | None  # sent to readers
+
+    @property
+    def charted(self) -> tuple[float | None, ...]:
+        return self
+
 
 def counts(page: str) -> Counts:
     """Return the buckets of a page of metrics, those of like operations together."""
@@ -49,6 +70,7 @@ def counts(page: str) -> Counts:
         kind = _kind(fields.get("operation", "")) if name == "request" else name
         if kind:
             found[kind, float(fields["le"])] += int(float(value))
+    found[READ_BYTES, math.inf] = sum(int(float(value)) for value in _READ_BYTES.findall(page))
     return found
 
 
@@ -58,17 +80,28 @@ def _kind(operation: str) -> str:
     return "read" if operation.endswith(("read", "fetch")) else ""
 
 
-def latencies(
-    before: Mapping[str, Counts], after: Mapping[str, Counts], time_s: float
-) -> Latencies:
-    """Return those between two looks at several servers; those that were restarted do not count."""
+def growth(before: Mapping[str, Counts], after: Mapping[str, Counts]) -> Counts | None:
+    """Return what was counted between two looks at several servers; those that were restarted do
+    not count. None: no server was seen twice."""
     grown: Counter[tuple[str, float]] = Counter()
+    seen = False
     for server, new in after.items():
         old = before.get(server)
         if old is not None and all(new.get(key, 0) >= count for key, count in old.items()):
             grown.update({key: count - old.get(key, 0) for key, count in new.items()})
-    kinds = Latencies._fields[1:]
-    return Latencies(time_s, *(percentile(grown, kind) for kind in kinds))
+            seen = True
+    return grown if seen else None
+
+
+def latencies(grown: Counts | None, time_s: float) -> Latencies:
+    return Latencies(time_s, *(percentile(grown or {}, kind) for kind in Latencies._fields[1:]))
+
+
+def operations(grown: Counts | None, time_s: float, passed_s: float) -> Operations:
+    kinds = Operations._fields[1:]
+    if grown is None:
+        return Operations(time_s, *(None for _ in kinds))
+    return Operations(time_s, *(grown.get((kind, math.inf), 0) / passed_s for kind in kinds))
 
 
 def percentile(found: Counts, kind: str, share: float = SHARE) -> float | None:

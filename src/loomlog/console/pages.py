@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
@@ -23,17 +21,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route as PathRoute
 from starlette.types import Receive, Scope, Send
 
-from loomlog.client.cluster import Cluster
 from loomlog.client.log import Log
-from loomlog.client.loglets.registry import FACTORIES
 from loomlog.console import view
-from loomlog.console.api import ROUTES
-from loomlog.console.api.logs import all_checkpoints, checkpoints_of, group_fields, is_of_system
 from loomlog.console.api.records import event, events, first_position, with_pulse
+from loomlog.console.contents import PAGES, Page, Visit, entries, log
 from loomlog.console.failures import answer_to, status_of
-from loomlog.console.latencies import Scraper
-from loomlog.console.rates import NO_RATES, Rates
-from loomlog.console.search import search
+from loomlog.console.latencies import Latencies, Operations, Scraper
+from loomlog.console.rates import Rates
 from loomlog.console.site import (
     TOKEN_COOKIE,
     Connector,
@@ -41,189 +35,12 @@ from loomlog.console.site import (
     token_of,
 )
 from loomlog.console.watch import Watch, Watches
-from loomlog.core.permissions import AUDIT_LOG
 from loomlog.errors import LoomError, NotFound, PermissionDenied, Retryable, Unauthorized
 from loomlog.limits import KIB
-from loomlog.spark.pipelines.status import statuses
-from loomlog.wire.info import ClusterStatus, LogInfo
 
-AUDIT_SHOWN: Final = 50
-SHARDS_SHOWN: Final = 32  # of a group
 PULSE_S: Final = 15.0
-PIPELINES_EVERY_S: Final = 3.0  # a look needs a connection of its own
 _HERE: Final = Path(__file__).parent
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A request for a page."""
-
-    request: Request
-    cluster: Cluster
-    watch: Watch
-    connector: Connector
-    token: str
-
-    async def status(self) -> ClusterStatus:
-        return (await self.watch.now()).status
-
-    @property
-    def rates(self) -> Rates:
-        """The newest rates; all are 0 before the second look."""
-        return self.watch.rates[-1] if self.watch.rates else NO_RATES
-
-    def asked(self, name: str) -> str:
-        return self.request.query_params.get(name, "").strip()
-
-
-Load = Callable[[Visit], Awaitable[dict[str, Any]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page: its path, and what its template shows."""
-
-    path: str
-    title: str
-    template: str
-    load: Load
-    in_menu: bool = True
-
-
-# ---- what pages show
-
-
-async def overview(visit: Visit) -> dict[str, Any]:
-    status = await visit.status()
-    return {
-        "status": status,
-        "health": view.health(status),
-        "logs": _own(status.logs),
-        "rates": visit.rates,
-        "events": list(visit.watch.events)[:-9:-1],
-    }
-
-
-async def nodes(visit: Visit) -> dict[str, Any]:
-    return {"status": await visit.status(), "rates": visit.rates}
-
-
-async def logs(visit: Visit) -> dict[str, Any]:
-    found = await visit.cluster.logs()
-    shows_all = visit.asked("all") == "1"
-    return {
-        "logs": found if shows_all else _own(found),
-        "hidden": 0 if shows_all else len(found) - len(_own(found)),
-        "rates": visit.rates.logs,
-        "protocols": tuple(FACTORIES),
-    }
-
-
-def _own(logs: tuple[LogInfo, ...] | list[LogInfo]) -> list[LogInfo]:
-    return [log for log in logs if not is_of_system(log)]
-
-
-async def log(visit: Visit) -> dict[str, Any]:
-    name = visit.request.path_params["log"]
-    handle = visit.cluster.log(name)
-    info = await handle.describe()
-    return {
-        "log": info,
-        "checkpoints": await checkpoints_of(handle),
-        "groups": await _groups(handle),
-        "archive": await handle.archive(),
-        "rate": visit.rates.logs.get(name, 0.0),
-        "stream_state": lambda stream: view.stream_state(info, stream),
-        "position": lambda number: view.position(info, number),
-        "protocols": tuple(FACTORIES),
-    }
-
-
-async def entries(visit: Visit) -> dict[str, Any]:
-    """Return the entries of a log that the visitor searches."""
-    handle = visit.cluster.log(visit.request.path_params["log"])
-    return await search(handle, {name: visit.asked(name) for name in ("from", "key", "count")})
-
-
-async def readers(visit: Visit) -> dict[str, Any]:
-    found = {info.name: info for info in _own(await visit.cluster.logs())}
-    logs = [visit.cluster.log(name) for name in found]
-    groups = [each for log in logs for each in await _groups(log)]
-    return {
-        "checkpoints": await all_checkpoints(visit.cluster),
-        "groups": [{**each, "slowest": view.slowest_shards(each, SHARDS_SHOWN)} for each in groups],
-        "queues": [(log.name, each) for log in logs for each in (await log.queues()).values()],
-        "shards_shown": SHARDS_SHOWN,
-        "position": lambda log, number: view.position(found.get(log), number),
-    }
-
-
-async def _groups(log: Log) -> list[dict[str, Any]]:
-    return [group_fields(log.name, group) for group in (await log.groups()).values()]
-
-
-async def pipelines(visit: Visit) -> dict[str, Any]:
-    def look() -> list[Any]:
-        with visit.connector.connect_sync(visit.token) as cluster:
-            return list(statuses(cluster))
-
-    load = partial(asyncio.to_thread, look)
-    return {"pipelines": await visit.watch.kept("pipelines", load, PIPELINES_EVERY_S)}
-
-
-async def work(visit: Visit) -> dict[str, Any]:
-    status = await visit.status()
-    streams = [(log, stream) for log in status.logs for stream in log.streams]
-    return {
-        "status": status,
-        "conditions": [each for each in status.conditions if each.severity == "work"],
-        "copies": [(log, stream) for log, stream in streams if stream.joining is not None],
-        "switches": [log for log in status.logs if log.switching],
-        "drained": [node for node in status.nodes if node.draining],
-    }
-
-
-async def timeline(visit: Visit) -> dict[str, Any]:
-    await visit.status()
-    return {
-        "events": list(visit.watch.events)[::-1],
-        "audit": await _audit(visit.cluster),
-    }
-
-
-async def _audit(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return what operators did last, as far as the visitor may know."""
-    log = cluster.log(AUDIT_LOG)
-    try:
-        start = await log.find_last(AUDIT_SHOWN)
-        tail = await log.tail()
-        if start > tail:
-            return []
-        rows = [json.loads(entry.value) async for entry in log.subscribe(start, tail)]
-    except (NotFound, PermissionDenied, ValueError):
-        return []
-    return rows[::-1]
-
-
-async def api(_: Visit) -> dict[str, Any]:
-    return {"routes": ROUTES}
-
-
-PAGES: Final = (
-    Page("/", "Overview", "overview.html", overview),
-    Page("/nodes", "Nodes", "nodes.html", nodes),
-    Page("/logs", "Logs", "logs.html", logs),
-    Page("/logs/{log}", "Log", "log.html", log, in_menu=False),
-    Page("/readers", "Readers", "readers.html", readers),
-    Page("/pipelines", "Pipelines", "pipelines.html", pipelines),
-    Page("/work", "Work", "work.html", work),
-    Page("/timeline", "Timeline", "timeline.html", timeline),
-    Page("/api", "API", "api.html", api),
-)
-
-
-# ---- how they are served
 
 
 def _got(path: str, endpoint: Callable[..., Any]) -> PathRoute:
@@ -298,12 +115,9 @@ class Pages:
         template = self._templates.get_template(page.template)
         sent: dict[str, str] = {}
         watch, failed, is_away = visit.watch, visit.asked("failed") == "1", False
-        for each in list(watch.rates):
-            yield event("rates", each[:5])
-        for slow in list(watch.latencies):
-            yield event("latencies", slow)
-        last = watch.rates[-1] if watch.rates else None
-        slowest = watch.latencies[-1] if watch.latencies else None
+        charts = _Charts(watch)
+        for chart in charts.new():
+            yield chart
         searches = _Searches(visit)
         async with (
             aclosing(with_pulse(watch.looks(), PULSE_S)) as looks,
@@ -330,12 +144,8 @@ class Pages:
                 sent |= parts
                 yield event("parts", changed) if changed or is_away else ":\n\n"
                 is_away = False
-                if watch.rates and watch.rates[-1] is not last:
-                    last = watch.rates[-1]
-                    yield event("rates", last[:5])
-                if watch.latencies and watch.latencies[-1] is not slowest:
-                    slowest = watch.latencies[-1]
-                    yield event("latencies", slowest)
+                for chart in charts.new():
+                    yield chart
 
     def _parts(
         self,
@@ -398,6 +208,25 @@ class Pages:
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(TOKEN_COOKIE)
         return answer
+
+
+class _Charts:
+    """The values of charts that a page does not have yet, as events."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._series: tuple[tuple[str, Iterable[Rates | Latencies | Operations]], ...] = (
+            ("rates", watch.rates),
+            ("latencies", watch.latencies),
+            ("operations", watch.operations),
+        )
+        self._until_s = dict.fromkeys((name for name, _ in self._series), 0.0)
+
+    def new(self) -> Iterator[str]:
+        for name, values in self._series:
+            for each in list(values):
+                if each.time_s > self._until_s[name]:
+                    self._until_s[name] = each.time_s
+                    yield event(name, each.charted)
 
 
 class _Searches:

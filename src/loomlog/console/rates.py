@@ -30,6 +30,11 @@ class Rates(NamedTuple):
     logs: Mapping[str, float]  # entries appended, by log
     nodes: Mapping[NodeId, float]  # bytes written, by node
 
+    @property
+    def charted(self) -> tuple[float, ...]:
+        """The values that charts show."""
+        return self[:5]
+
 
 NO_RATES: Final = Rates(0, 0, 0, 0, 0, {}, {})
 

@@ -62,7 +62,7 @@ class Bodies:
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """How the cluster is reached, with a caller's token."""
+    """Connects to the cluster, with a caller's token."""
 
     clients: Clients
     connect_sync: Callable[[str], BlockingCluster]

@@ -1,18 +1,19 @@
-"""How values are shown on pages. Pure; escaping is left to the templates."""
+"""Formats values for pages. Pure; escaping is left to the templates."""
 
 from __future__ import annotations
 
 import json
 import math
 from codecs import getincrementaldecoder
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
 
+from loomlog.client.operator_results import ReplicaDescription
 from loomlog.console.entries import shown_headers
-from loomlog.types import Entry
+from loomlog.types import Entry, NodeId
 from loomlog.wire.condition_groups import group_conditions
 from loomlog.wire.info import ClusterStatus, LogInfo, NodeInfo, StreamInfo
 
@@ -61,6 +62,35 @@ def stream_state(log: LogInfo, stream: StreamInfo) -> tuple[str, str]:
     if stream not in log.active_streams:
         return stream.state, "info"
     return stream.state, "good" if stream.state == "running" else "problem"
+
+
+class Lag(NamedTuple):
+    """How many entries the slowest replica of a stream lacks."""
+
+    entries: int
+    node: NodeId  # that has it
+
+
+def lag(replicas: Iterable[ReplicaDescription]) -> Lag | None:
+    """Return the largest known lag; None if none is known."""
+    known = [Lag(each.lag, each.node) for each in replicas if each.lag is not None]
+    return max(known, default=None)
+
+
+def first_nodes(nodes: Sequence[NodeInfo], most: int) -> list[NodeInfo]:
+    """Return the nodes that need attention before the others, up to a number of them."""
+    return sorted(nodes, key=lambda node: (node_state(node)[1] == "good", node.id))[:most]
+
+
+def first_logs(logs: Sequence[LogInfo], rates: Mapping[str, float], most: int) -> list[LogInfo]:
+    """Return the logs that need attention, and then those with most appends, up to a number of
+    them; by name, so that rows do not jump."""
+
+    def is_well(log: LogInfo) -> bool:
+        return all(stream.state == "running" for stream in log.active_streams)
+
+    first = sorted(logs, key=lambda log: (is_well(log), -rates.get(log.name, 0.0), log.name))
+    return sorted(first[:most], key=lambda log: (is_well(log), log.name))
 
 
 def copied(stream: StreamInfo) -> float:
@@ -220,12 +250,18 @@ def with_code(text: str) -> Markup:
     return Markup("").join(shown)
 
 
+def with_breaks(path: str) -> Markup:
+    """Return a path that may be broken before its slashes."""
+    return Markup("<wbr>/").join(path.split("/"))
+
+
 def clock(time_s: float) -> str:
     """Format the time of the day, in UTC."""
     return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M:%S")
 
 
 FILTERS: Final = {
+    "with_breaks": with_breaks,
     "with_code": with_code,
     "clock": clock,
     "size": size,

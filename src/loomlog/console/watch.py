@@ -13,7 +13,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from loomlog.console.clients import CLIENTS_MAX, Clients
-from loomlog.console.latencies import Counts, Latencies, Scraper, latencies
+from loomlog.console.latencies import (
+    Counts,
+    Latencies,
+    Operations,
+    Scraper,
+    growth,
+    latencies,
+    operations,
+)
 from loomlog.console.rates import Look, Rates, rates
 from loomlog.errors import LoomError, PermissionDenied, Unauthorized
 from loomlog.wire.events import EventInfo
@@ -43,6 +51,7 @@ class Watch:
         self.error: LoomError | None = None  # of the last look
         self.rates: deque[Rates] = deque(maxlen=RATES_MAX)
         self.latencies: deque[Latencies] = deque(maxlen=RATES_MAX)
+        self.operations: deque[Operations] = deque(maxlen=RATES_MAX)
         self.events: deque[EventInfo] = deque(maxlen=EVENTS_MAX)  # of the cluster, the newest last
         self._kept: dict[str, tuple[float, Any]] = {}  # until when, and what
 
@@ -123,9 +132,11 @@ class Watch:
         now_s = time.time()
         if self._scraper is None or now_s - self._scraped_s < SCRAPE_EVERY_S:
             return
-        self._scraped_s = now_s
+        passed_s, self._scraped_s = now_s - self._scraped_s, now_s
         found = await self._scraper.look(self._token)
-        self.latencies.append(latencies(self._scraped, found, now_s))
+        grown = growth(self._scraped, found)
+        self.latencies.append(latencies(grown, now_s))
+        self.operations.append(operations(grown, now_s, passed_s))
         self._scraped = found
 
 

@@ -6,7 +6,9 @@ when another holder may follow.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+EPOCHS_SKIPPED: Final = 1_000_000  # by a catch-up, for holders that the restored metadata lacks
 
 
 class LeaseStanding(NamedTuple):
@@ -31,3 +33,9 @@ def next_epoch(epoch: int, lost_epochs: int) -> int:
     """Return the epoch of the next holder: above all that were ever used, including those of lost
     metadata."""
     return max(epoch, lost_epochs) + 1
+
+
+def was_restored_between(earlier: int, later: int) -> bool:
+    """Return whether metadata was restored from a copy, and brought up to date, between two epochs
+    of a lease."""
+    return earlier // EPOCHS_SKIPPED < later // EPOCHS_SKIPPED

@@ -14,6 +14,7 @@ from typing import Final
 from loomlog import limits
 from loomlog.core.permissions import Need, Verb, register_need
 from loomlog.errors import (
+    AlreadyExists,
     DiskFailed,
     LoomError,
     NotLeader,
@@ -161,15 +162,25 @@ class Requests(Service):
         else:
             super().answer_error(connection, frame, kind, error)
         if not isinstance(error, PermissionDenied):
-            self._audit(connection, kind, frame, f"failed: {error}")
+            # Many programs create their log at every start: that is no event.
+            is_event = not isinstance(error, AlreadyExists)
+            self._audit(connection, kind, frame, f"failed: {error}", is_event=is_event)
 
-    def _audit(self, connection: Connection, kind: str, frame: Frame, failure: str = "") -> None:
+    def _audit(
+        self,
+        connection: Connection,
+        kind: str,
+        frame: Frame,
+        failure: str = "",
+        *,
+        is_event: bool = True,
+    ) -> None:
         """Record the outcome of an operator's request."""
         if kind in AUDITED:
             self._judge.audit(connection, kind, frame, failure or "done")
             who = self._who(connection)
             done = action(kind, frame, who, f" {failure}" if failure else "")
-            if done is not None:
+            if done is not None and is_event:
                 self._term.timeline.note(done)
 
     def _who(self, connection: Connection) -> str:

@@ -2,9 +2,9 @@
 
 An authority belongs to one cluster and signs the certificates of its servers and clients. Each
 states its holder as a URI (core/principal.py), servers also the hosts where they are reached. Keys
-are on the curve P-256. Files are replaced as a whole and readable by their owner only. What they
-are called is in net/credentials.py; `ca.key` is the key of the newest authority, which only the
-one who signs needs.
+are on the curve P-256. Files are replaced atomically and readable by their owner only.
+net/credentials.py lists their names; `ca.key` is the key of the newest authority, which is needed
+only for signing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Certificate:
 
 
 def create_authority(directory: Path, cluster: str, days: float = AUTHORITY_DAYS) -> Path:
-    """Make the authority of a cluster in a new or empty directory."""
+    """Create the authority of a cluster in a new or empty directory."""
     Principal("client", name="ca", cluster=cluster)  # or no certificate could name the cluster
     if (directory / AUTHORITIES).exists() or (directory / AUTHORITY_KEY).exists():
         raise AlreadyExists(
@@ -67,13 +67,13 @@ def create_authority(directory: Path, cluster: str, days: float = AUTHORITY_DAYS
 
 
 def rotate_authority(directory: Path, days: float = AUTHORITY_DAYS) -> Path:
-    """Make a new authority; the old ones stay trusted until they are retired."""
+    """Create a new authority; the old ones stay trusted until they are retired."""
     older = _authorities(directory)
     return _add_authority(directory, _cluster(older[0]), days, older)
 
 
 def retire_authorities(directory: Path) -> int:
-    """Trust the newest authority only; return how many are not trusted any more."""
+    """Trust only the newest authority; return how many are no longer trusted."""
     newest, *older = _authorities(directory)
     issuer = _key_fingerprint(newest)
     for certificate in list_certificates(directory):
@@ -88,7 +88,7 @@ def retire_authorities(directory: Path) -> int:
 def create_certificate(
     directory: Path, principal: Principal, hosts: Sequence[str] = (), days: float = DAYS
 ) -> Path:
-    """Make a key and a certificate, signed by the newest authority of the directory."""
+    """Create a key and a certificate, signed by the newest authority of the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _signed(directory, principal, hosts, days, key.public_key())
     last = principal.number or principal.name
@@ -98,12 +98,12 @@ def create_certificate(
 
 
 def renew_certificate(directory: Path, certificate: Certificate, days: float = DAYS) -> Path:
-    """Make a new key and certificate for the same holder and hosts."""
+    """Create a new key and certificate for the same holder and hosts."""
     return create_certificate(directory, certificate.principal, certificate.hosts, days)
 
 
 def revoke_certificate(directory: Path, file: Path) -> None:
-    """Refuse the certificate in a file, wherever the list of refused ones is used."""
+    """Add the certificate in a file to the list of revoked ones."""
     serial = f"{_certificates(file)[0].serial_number:x}"
     revoked = directory / REVOKED
     numbers = revoked.read_text().split() if revoked.exists() else []
@@ -112,8 +112,8 @@ def revoke_certificate(directory: Path, file: Path) -> None:
 
 
 def is_signed_by(certificate: bytes, authorities: Path) -> bool:
-    """Return whether one of the authorities in a file has signed a certificate (DER). A file that
-    cannot be read now refuses nobody."""
+    """Return whether one of the authorities in a file has signed a certificate (DER), or the file
+    cannot be read now."""
     try:
         trusted = _certificates(authorities)
     except LoomError:
@@ -261,7 +261,7 @@ def is_for_servers(file: Path) -> bool:
 
 
 def list_certificates(directory: Path) -> list[Certificate]:
-    """Return the authorities of a directory, newest first, and what they signed."""
+    """Return the authorities of a directory, newest first, and the certificates they signed."""
     found = [_described(directory / AUTHORITIES, each) for each in _authorities(directory)]
     others = sorted(file for file in directory.glob("*-*.pem"))
     return [*found, *map(read_certificate, others)]

@@ -1,8 +1,8 @@
 """A duplex connection that sends and receives frames and matches answers with requests.
 
-It does not know the messages: a codec (wire.codec.Codec) converts them to bytes and back. Both
+It knows nothing about messages: a codec (wire.codec.Codec) converts them to bytes and back. Both
 sides may send requests. Answers go to plain callbacks, because a Future per request costs five
-times as much; `request` creates one where that does not matter.
+times as much; `request` creates one where this does not matter.
 
 Bounds: above SEND_BUFFER_BYTES `drain()` waits; a peer that falls behind by a multiple of that is
 disconnected. On an accepted connection, requests are not read while the peer does not read its
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 _NOTHING = memoryview(b"")
-_CLOSING_TURNS: Final = 10  # more than it takes
+_CLOSING_TURNS: Final = 10  # of the event loop, more than closing takes
 
 
 class Handler(Protocol[F]):
@@ -66,7 +66,7 @@ class Damaged(Unavailable):
 class Connection(Identified[F], asyncio.BufferedProtocol):
     """A connection from the moment it is made until it is lost."""
 
-    # Attributes beyond the thirtieth would make Python look up all of them in a dict.
+    # With more than thirty attributes, Python would look up all of them in a dict.
     __slots__ = (
         *("_accept", "_admit", "_answer_bytes", "_answering", "_encode", "_failure", "_handler"),
         *("_has_failed", "_held", "_last_id", "_may_stop", "_open", "_paused", "_pending"),
@@ -86,10 +86,10 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         traffic: Traffic | None = None,
         watch: Callable[[Connection[F]], None] | None = None,
     ) -> None:
-        """`peer` is the address that was connected to. `accept` is called when the connection of a
-        listening server is made; it may abort it. One whose TLS handshake fails is never made.
-        `admit` raises if a peer that greets over TLS is to be closed; `watch` is called every
-        few seconds, to look at how much the connection holds."""
+        """`peer` is the address to which this process connected. A listening server passes
+        `accept`, which is called when the connection is made (after any TLS handshake) and may
+        abort it. `admit` is called when the peer has greeted over TLS, and raises to refuse it.
+        `watch` is called every few seconds to measure the memory that the connection uses."""
         accepted = accept is not None
         super().__init__(codec, peer, accepted=accepted)
         self._admit = admit
@@ -126,7 +126,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         self.greeted.add_done_callback(_retrieve)
         self._take_reply = self._take_request = self._greet  # until the peer has greeted
         self._held = False
-        # Set whenever it fails or may have enough, so that others need not look after each frame.
+        # Set when reading fails or may have to pause, so that nothing else is checked per frame.
         self._may_stop = False
 
     # ---- asyncio protocol
@@ -146,7 +146,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             self.send(greeting)
         except LoomError as error:
             self.send(self.codec.failure_frame(error))
-            self._fail(error)  # first: closing may hand over what has arrived
+            self._fail(error)  # first, because closing may deliver received bytes
             self._shutdown.begin(transport)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -218,7 +218,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Handle what arrived before the pause, then read on."""
+        """Handle the frames that arrived before the pause, then resume reading."""
         if not self._paused or self._failure is not None or self._has_enough():
             return
         self._paused = False
@@ -227,7 +227,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def hold(self) -> None:
-        """Read no more requests until `release`: the last one cannot be handled yet."""
+        """Stop reading requests until `release`, because the last one cannot be handled yet."""
         self._held = self._may_stop = True
 
     def release(self) -> None:
@@ -244,7 +244,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         return max(1, min(fitting, limits.READS_PER_CONNECTION_MAX))
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call it once little enough is queued for the peer, or the connection is closed."""
+        """Call `callback` once few bytes are queued for the peer, or the connection is closed."""
         if self._writable is None:
             asyncio.get_running_loop().call_soon(callback)
         else:
@@ -257,7 +257,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it takes: what has arrived of a frame, and what the peer has not read."""
+        """The bytes in memory: of an incomplete frame, and of answers not yet read by the peer."""
         return self._reader.held_bytes + self.unsent_bytes
 
     def recheck(self) -> None:
@@ -387,19 +387,19 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         self._fail(error or Unavailable(f"the connection to {self.peer} was closed"))
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is left of a connection; with TLS that is later than `closed`."""
+        """Wait until the transport is closed; with TLS, `closed` becomes true earlier."""
         if self._transport is not None:
             await self._shutdown.wait_closed()
 
     def abort(self, error: LoomError) -> None:
-        """Close at once and drop what was not sent."""
+        """Close at once and drop unsent data."""
         if self._transport is not None:
             self._transport.abort()
         self._fail(error)
 
     async def give_up(self, error: LoomError) -> None:
-        """Abort, and wait until nothing is left, because the loop may end then. That takes a few
-        turns of it; uvloop does not tell if the attempt was cancelled when it had just ended."""
+        """Abort, and wait until the transport is closed, since the loop may end then. It takes a
+        few iterations; uvloop does not report the end of an attempt that was cancelled late."""
         if self._transport is not None:
             self.abort(error)
         for _ in range(_CLOSING_TURNS):
@@ -408,8 +408,8 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             await asyncio.sleep(0)
 
     def ping(self, on_reply: OnReply[F]) -> None:
-        """Ask whether the peer is there. The answer says so: no other ping follows because of this
-        one."""
+        """Ask whether the peer is there. Its answer is marked as one, so that it is not answered
+        with another ping."""
         said = self.said
         self.call(self.codec.ping(), (), on_reply)
         self.said = said
@@ -487,7 +487,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         for on_reply in pending.values():
             try:
                 on_reply(error, _NOTHING)
-            except Exception:  # the other callbacks still have to run
+            except Exception:  # the other callbacks must still run
                 logger.exception("a callback failed when the connection to %s was lost", self.peer)
         self._handler.connection_closed(self, error)
 

@@ -1,8 +1,8 @@
 """The key, certificate and trusted authorities with which a process speaks TLS.
 
-They are files that may be renewed at any time: each handshake uses what is there then. Files that
-cannot be read, because they are being replaced or are damaged, leave the last ones in use. Only
-TLS 1.3 is spoken. Servers show their certificates, and so does everybody who connects and has one.
+The files may be renewed at any time; each handshake uses the current ones. If files cannot be read,
+because they are being replaced or are damaged, the last ones stay in use. Only TLS 1.3 is spoken.
+Servers present certificates, and so do clients that have one.
 
     DIR/ca.pem              certificates of the authorities that are trusted; several while
                             authorities are exchanged
@@ -35,7 +35,7 @@ AUTHORITIES: Final = "ca.pem"
 REVOKED: Final = "revoked"
 _DAY_S: Final = 86_400
 EXPIRY_NOTICE_S: Final = 30 * _DAY_S  # an expiry is announced this long before
-LOOK_S: Final = 5.0  # between looks at the files while no handshake does
+LOOK_S: Final = 5.0  # between checks of the files while there are no handshakes
 
 
 RENEWS: Final = "`loom certs renew` renews it"
@@ -70,20 +70,20 @@ class Credentials:
         self._cluster = cluster
         self._ends: list[int] | None = None  # of our certificate and of the newest authority
         self._look_at_s = 0.0
-        self.generation = 0  # of the files: grows when others are used
+        self.generation = 0  # of the files: grows when new ones are used
         self.closing: set[Closing] = set()  # connections with them
         self._signature = self._files_signature()
         self._contexts = self._load()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is left of the connections that were closed. A loop that ends before
-        that leaves their sockets to the garbage collector."""
+        """Wait until all closed connections have closed their transports. Otherwise a loop that
+        ends would leave their sockets to the garbage collector."""
         await asyncio.gather(*(connection.wait_closed() for connection in self.closing))
 
     @classmethod
     def of_server(cls, path: str, kind: principal.Kind, number: int, cluster: str) -> Credentials:
-        """Load the credentials of a server from a directory, or from its own file. InvalidArgument,
-        too, if they have expired: nobody could connect to it."""
+        """Load the credentials of a server from a directory, or from its own file. Also raise
+        InvalidArgument if they have expired, because no peer could connect to the server."""
         own = server_file(path, kind, number)
         credentials = cls(own.parent / AUTHORITIES, own, cluster)
         from loomlog.net.certificates import is_for_servers, read_certificate
@@ -151,8 +151,8 @@ class Credentials:
         return self._fresh().connecting
 
     def peer_of(self, transport: asyncio.BaseTransport) -> Principal:
-        """Return whom the certificate of a peer states, after the handshake; raise Unauthorized if
-        it is not accepted."""
+        """Return the principal in a peer's certificate, after the handshake; raise Unauthorized if
+        the certificate is not accepted."""
         tls = transport.get_extra_info("ssl_object")
         shown = None if tls is None else tls.getpeercert(binary_form=True)
         if shown is not None and not has_extended_key_usage(shown):
@@ -163,8 +163,8 @@ class Credentials:
         return self.principal_of(transport.get_extra_info("peercert"))
 
     def principal_of(self, certificate: Mapping[str, Any] | None) -> Principal:
-        """Return whom a verified certificate states; raise Unauthorized if it is of another
-        cluster, or states nobody."""
+        """Return the principal in a verified certificate; raise Unauthorized if it belongs to
+        another cluster or states no principal."""
         if not certificate:
             return ANONYMOUS
         if int(certificate["serialNumber"], 16) in self._revoked:
@@ -182,7 +182,7 @@ class Credentials:
         return stated
 
     def look(self) -> int:
-        """Return the generation of the files, after a look at them now and then."""
+        """Return the generation of the files, which are checked from time to time."""
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
@@ -190,7 +190,7 @@ class Credentials:
         return self.generation
 
     def recheck(self, tls: ssl.SSLObject) -> None:
-        """Raise Unauthorized if the peer of an open connection would not be let in any more."""
+        """Raise Unauthorized if the peer of an open connection would no longer be accepted."""
         self.principal_of(tls.getpeercert())
         certificate = tls.getpeercert(binary_form=True)
         from loomlog.net.certificates import is_signed_by
@@ -202,13 +202,13 @@ class Credentials:
 
     @property
     def ends_s(self) -> int:
-        """When our certificate, or the newest authority, expires, in seconds since 1970; 0: we have
-        no certificate."""
+        """The time at which our certificate or the newest authority expires, in seconds since 1970;
+        0: we have no certificate."""
         return min(self._read_ends(), default=0)
 
     @property
     def has_expired(self) -> bool:
-        """Whether the certificate that the next handshake would show has expired."""
+        """True if the certificate that the next handshake would show has expired."""
         if self._is_over():
             self._fresh()
         return self._is_over()
@@ -236,11 +236,11 @@ class Credentials:
             try:
                 self._ends = [int(read_certificate(file).ends_at.timestamp()) for file in files]
             except LoomError:
-                return []  # they are being replaced, and looked at again
+                return []  # they are being replaced, and are checked again later
         return self._ends
 
     def conditions(self) -> list[Condition]:
-        """Return a condition if that is soon."""
+        """Return a condition if the expiry is near."""
         self.look()
         text = expiry(self.ends_s, time.time())
         helps = "`loom certs list` shows which, `loom certs renew` renews; no restart is needed"
@@ -307,7 +307,7 @@ def _check_private(file: Path) -> None:
 
 
 def expiry(ends_s: float, now_s: float) -> str:
-    """Return when it expires if that is soon, as a part of a sentence; else an empty text."""
+    """Return the end of a sentence about an expiry that is near; "" if it is not."""
     left_s = ends_s - now_s
     if not ends_s or left_s > EXPIRY_NOTICE_S:
         return ""
@@ -323,7 +323,7 @@ def expiry(ends_s: float, now_s: float) -> str:
 
 
 class HandshakeFailed(Unavailable):
-    """A peer was reached, but there is no TLS with it, or it left without a greeting."""
+    """A peer was reached, but the TLS handshake failed, or it left without a greeting."""
 
 
 _PLAIN: Final = {
@@ -337,7 +337,7 @@ _OLD: Final = {"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTO
 
 
 def explain_tls(error: Exception, *, accepted: bool) -> str:
-    """Return why there is no TLS with a peer, as the end of a sentence, and what to do."""
+    """Return the end of a sentence about why TLS with a peer failed, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == _EXPIRED:
             return f"its certificate has expired, or the authority that signed it: {RENEWS}"

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Wanted: TypeAlias = tuple[Kind, int]  # whose certificate a peer must have; number 0: any of them
+Wanted: TypeAlias = tuple[Kind, int]  # the peer that a certificate must state; number 0: any
 
 
 def _made(codec: Codec[F], handler: Handler[F], *others: Any, **options: Any) -> Connection[F]:
@@ -39,8 +39,8 @@ def _made(codec: Codec[F], handler: Handler[F], *others: Any, **options: Any) ->
 
 
 async def _detached(work: Coroutine[Any, Any, T]) -> T:
-    """Run it outside of the span of the caller, if any: a connection is not part of the request
-    that it was made for, and its callbacks run where it was made."""
+    """Run a coroutine outside of the caller's span. A connection outlives the request for which it
+    was made, and its callbacks inherit the context in which it was made."""
     if tracing.active() is None:
         return await work
     return await asyncio.get_running_loop().create_task(work, context=Context())
@@ -54,8 +54,8 @@ async def connect(
     *,
     wanted: Wanted | None = None,
 ) -> Connection[F]:
-    """Connect and greet. Raises Unavailable, Timeout, VersionMismatch or, if the peer's
-    certificate is of another cluster or not of the server that is wanted, Unauthorized."""
+    """Connect and greet. Raise Unavailable, Timeout, VersionMismatch or, if the peer's certificate
+    belongs to another cluster or server, Unauthorized."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     made: list[Connection[F]] = []
@@ -84,14 +84,14 @@ async def connect(
     except OSError as cause:
         error = Unavailable(f"cannot reach {address}: {cause.strerror or cause}")
     finally:
-        for connection in made:  # the caller does not get it, even if it was greeted
+        for connection in made:  # the caller does not get it, even after the greeting
             await connection.give_up(Unavailable(f"the connection to {address} was given up"))
     raise error
 
 
 async def is_refused(address: str, timeout_s: float) -> bool:
-    """Return whether the machine answers that nothing listens at the address: a process that did
-    has ended. False if there is no such answer."""
+    """Return whether the machine answers that no process listens at the address, so that one that
+    did must have ended. Return False if there is no such answer."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     try:
@@ -145,9 +145,9 @@ class Links(Generic[F]):
 class Server(Generic[F]):
     """Listens, and owns every accepted connection until it is lost.
 
-    A peer has GREETING_S to greet. If too many have not, the oldest of them is closed. Connections
-    beyond the limit of open files are refused. If clients together hold more memory than
-    CLIENTS_BYTES_MAX, those that hold most are closed.
+    A peer has to greet within GREETING_S. If too many have not greeted, the oldest one is
+    disconnected. Connections beyond the limit of open files are refused. If clients use more than
+    CLIENTS_BYTES_MAX of memory together, those that use most are disconnected.
     """
 
     def __init__(
@@ -188,8 +188,8 @@ class Server(Generic[F]):
             await self._codec.credentials.wait_closed()
 
     def disconnect(self, roles: Collection[str]) -> None:
-        """Close the connections of peers in these roles, of those that have not greeted, and of
-        those whose certificate is not a server's, whatever they greeted as."""
+        """Close the connections of peers that have these roles, have not greeted, or have a
+        certificate that is not a server's, whatever their role."""
         for connection in list(self._connections):
             is_server = connection.principal.kind in ("node", "metadata")
             if (
@@ -241,7 +241,7 @@ class Server(Generic[F]):
     # ---- memory
 
     def _measure(self, connection: Connection[F]) -> None:
-        """Called every few seconds for each connection. Servers need what they hold."""
+        """Called every few seconds for each connection. The memory of servers is not limited."""
         if connection not in self._connections or _is_server(connection):
             return
         held = connection.held_bytes
@@ -285,8 +285,8 @@ class Server(Generic[F]):
 
 
 def _is_server(connection: Connection[Any]) -> bool:
-    """Return whether the peer is a server of the cluster: by its certificate; without TLS, by what
-    it says."""
+    """Return whether the peer is a server of the cluster: by its certificate or, without TLS, by
+    its greeting."""
     if connection.is_encrypted:
         return connection.principal.kind in ("node", "metadata")
     return connection.greeted.result() in ("vsn", "vmr")

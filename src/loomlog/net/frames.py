@@ -1,4 +1,4 @@
-"""Defines what a connection asks of its frames and of their codec (wire.codec)."""
+"""The interface of frames and their codec (wire.codec), as a connection uses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OnReply = Callable[[F | LoomError, memoryview], None]
 
 
 class FrameReader(Protocol[F_co]):
-    """Decodes what arrives on one connection (wire.codec.FrameReader)."""
+    """Decodes the received bytes of one connection (wire.codec.FrameReader)."""
 
     def writable(self, sizehint: int) -> memoryview: ...
 
@@ -44,28 +44,28 @@ class FrameReader(Protocol[F_co]):
 
 
 class FrameWriter(Protocol[F_contra]):
-    """Encodes what is sent on one connection (wire.codec.FrameWriter)."""
+    """Encodes the frames that one connection sends (wire.codec.FrameWriter)."""
 
     def encode(self, frame: F_contra, payload: Sequence[Buffer]) -> Sequence[Buffer]: ...
 
 
 class Codec(Protocol[F]):
-    """Converts frames to bytes and back, and tells what they mean for a connection."""
+    """Converts frames to bytes and back, and knows what they mean for a connection."""
 
     @property
     def credentials(self) -> Credentials | None: ...
 
     @property
     def which(self) -> Callable[[F], str | None]:
-        """Returns the name of the message inside; None for one of a newer version."""
+        """Return the name of the message inside; None for one of a newer version."""
 
     @property
     def has_failed(self) -> Callable[[F], bool]:
-        """Returns whether the message inside is an error."""
+        """Return whether the message inside is an error."""
 
     @property
     def content(self) -> Collection[str]:
-        """The kinds of message of which some ask for content."""
+        """The kinds of messages that may ask for content."""
 
     def reader(self) -> FrameReader[F]: ...
 

@@ -1,6 +1,6 @@
-"""Knows the peer of a connection by its certificate or token, and counts what that identity uses.
+"""Identifies the peer of a connection by its certificate or token, and counts its resource usage.
 
-The guard of a server decides what a peer may do; this is what it decides by.
+The guard of a server decides on this basis what the peer may do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loomlog.net.credentials import RENEWS, Credentials, explain_tls
 from loomlog.net.frames import Codec, F
 from loomlog.types import Buffer
 
-_TLS_LARGE_BYTES: Final = 64 * limits.KIB  # is worth a record of its own
+_TLS_LARGE_BYTES: Final = 64 * limits.KIB  # a buffer of this size gets a separate TLS record
 _TLS_PIECE_BYTES: Final = 256 * limits.KIB
 
 
@@ -59,15 +59,15 @@ class Identified(Generic[F]):
 
     @property
     def is_private(self) -> bool:
-        """Return whether secrets may be sent: nobody can listen, or only on this machine."""
+        """Return whether secrets may be sent: over TLS, or within this machine."""
         if self.is_encrypted:
             return True
         name = self._transport.get_extra_info("peername") if self._transport else None
         return name is not None and (name[0] == "::1" or name[0].startswith("127."))
 
     def require(self, kind: Kind, number: int = 0) -> None:
-        """Raise Unauthorized unless the peer's certificate is of this kind, and of this number if
-        one is given. Without TLS nobody has a certificate."""
+        """Raise Unauthorized unless the peer's certificate states this kind of principal, and this
+        number if one is given. Without TLS there are no certificates, and nothing is checked."""
         peer = self.principal
         if not self.is_encrypted or (peer.kind == kind and number in (0, peer.number)):
             return
@@ -75,19 +75,19 @@ class Identified(Generic[F]):
         raise Unauthorized(f"this needs the certificate of {wanted}, not that of {peer}")
 
     def recheck(self) -> None:
-        """Close if the certificate of either side has expired, or new files do not let the peer in
-        any more. Called every few seconds. Requests may be repeated on a new connection, because
-        there may be a new certificate by now; without one, they are refused there.
+        """Close the connection if the certificate of either side has expired, or new files exclude
+        the peer. Called every few seconds. Requests may be repeated on a new connection, because a
+        new certificate may be in place by then; without one, they are refused there.
 
-        On this side the newest certificate counts, not the one that the connection began with: who
-        cannot be connected to any more must not seem to be there because of old connections."""
+        For this side, the newest certificate counts rather than the one of the handshake: a server
+        that accepts no new connections must not seem healthy because of old ones."""
         credentials, transport = self.codec.credentials, self._transport
         if credentials is None or transport is None:
             return
         try:
             self._recheck_peer(credentials, transport)
             before, self._has_expired = self._has_expired, credentials.has_expired
-            if before and self._has_expired:  # since the last time: reports have said so
+            if before and self._has_expired:  # already reported
                 raise Unauthorized(f"the certificate {credentials.own} has expired: {RENEWS}")
         except Unauthorized as error:
             self.close(Unavailable(f"the connection to {self.peer} was closed: {error}"))
@@ -119,7 +119,7 @@ class Identified(Generic[F]):
                 self._credentials_generation = credentials.look()
 
     def _why_no_greeting(self, error: Exception | None) -> str:
-        """Return what may be the matter with a peer that closes the connection at once."""
+        """Return a possible reason why the peer closed the connection at once."""
         refusal = f"{self.peer} closed the connection without a greeting"
         if isinstance(error, ssl.SSLError):
             return f"{refusal}: {explain_tls(error, accepted=self._accepted)}"
@@ -141,7 +141,7 @@ class Identified(Generic[F]):
         self._counted[request_id] = size
 
     def settle(self, request_id: int) -> None:
-        """Count a request no longer: it was answered, or never will be."""
+        """Stop counting a request that was answered, or never will be."""
         if (size := self._counted.pop(request_id, None)) is not None:
             self.usage.end(size)
 
@@ -152,21 +152,21 @@ class Identified(Generic[F]):
 
 
 def _drop(buffers: Sequence[Buffer]) -> None:
-    """Write nothing: there is no transport."""
+    """Discard the data, because there is no transport."""
 
 
 def _pauses(transport: asyncio.Transport) -> bool:
-    """Return whether `writelines` says when too much is queued. That of asyncio does not before
-    Python 3.12.9 and 3.13.2 (CVE-2024-12254)."""
+    """Return whether `writelines` pauses the protocol when too much is queued. In asyncio it does
+    only since Python 3.12.9 and 3.13.2 (CVE-2024-12254)."""
     version, fixed = sys.version_info[:3], {12: (3, 12, 9), 13: (3, 13, 2)}
     is_affected = version < fixed.get(sys.version_info.minor, (0,))
     return not (is_affected and type(transport).__module__.startswith("asyncio."))
 
 
 def _joined_writes(transport: asyncio.Transport) -> Callable[[Sequence[Buffer]], None]:
-    """Return a function that writes small buffers as one: TLS makes a record of each, and a record
-    costs more than a copy. Large ones are not copied, and written in pieces: what is encrypted at
-    once should fit into a cache."""
+    """Return a function that joins small buffers, since each write becomes a TLS record, which
+    costs more than a copy. Large buffers are not copied but written in pieces that fit into a
+    cache while they are encrypted."""
     write = transport.write
 
     def write_all(buffers: Sequence[Buffer]) -> None:

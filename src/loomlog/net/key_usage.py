@@ -1,8 +1,8 @@
-"""Find out whether a certificate says what it is for.
+"""Find out whether a certificate has an extended key usage.
 
-OpenSSL refuses a certificate whose extended key usage is another one, but accepts one without any
-for everything. Python's ssl does not show the extension, and `cryptography`, which would, takes a
-client longer to load than to connect. The certificate has been verified, so it is well-formed.
+OpenSSL refuses a certificate with another extended key usage, but accepts one without any for every
+purpose. Python's ssl does not expose the extension, and `cryptography` takes longer to load than a
+client needs to connect. The certificate has been verified, so it is well-formed.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Listener:
             self._listen(listening)
 
     async def stop(self) -> None:
-        """Stop listening; what is connected stays so. Does nothing if never started."""
+        """Stop listening; connections stay open. Does nothing if it never started."""
         if self._plain is not None:
             await stop_listening(self._plain)
         loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class Listener:
             self._notices.log("tls", "refused a connection of %s: %s", peer, reason)
         except (ConnectionAbortedError, TimeoutError):
             self._notices.log("tls", "refused a connection of %s: its TLS handshake hung", peer)
-        except OSError:  # the alert of one that refuses us does not arrive
+        except OSError:  # a peer that refuses us may close before its alert arrives
             notice = "%s left in the TLS handshake; if it does not trust this server, it says why"
             self._notices.log("left", notice, peer)
 
@@ -153,9 +153,9 @@ async def bind(host: str, port: int) -> list[socket.socket]:
 
 
 async def stop_listening(server: asyncio.AbstractServer) -> None:
-    """Close a server after everything that it has accepted was passed to its protocols. asyncio
-    needs two turns of the loop for that; closed in between, it forgets a connection and leaves it
-    open (Python 3.11)."""
+    """Close a server after all accepted connections were passed to their protocols. asyncio needs
+    two iterations of the loop for this; if it is closed in between, it forgets a connection and
+    leaves it open (Python 3.11)."""
     try:
         if isinstance(server, asyncio.Server):
             for listener in server.sockets:

@@ -36,7 +36,7 @@ _SILENCE_OPTIONS = [
     if hasattr(socket, name)  # some exist only on Linux
 ]
 _PATIENCE: Final = 15  # the budget of an unanswered ping
-_AT_ONCE: Final = 100  # connections: others have a turn in between
+_AT_ONCE: Final = 100  # connections checked before other callbacks get a turn
 _SLOW, _SILENT = 1, 5  # cost of an interval with and without traffic
 
 

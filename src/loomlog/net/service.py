@@ -35,12 +35,12 @@ class OnlyAnswers(Generic[F]):
 class Guard(Protocol[F_contra]):
     """Judges requests before they are served (wire.guard.Guard)."""
 
-    is_on: bool  # otherwise only what comes over TLS is judged
+    is_on: bool  # otherwise only requests over TLS are judged
 
     def check(
         self, connection: Any, kind: str, frame: F_contra, payload: memoryview
     ) -> Awaitable[None] | None:
-        """Raise if the peer may not send this. Judge it again when the result is done, if any."""
+        """Raise if the peer may not send this. If there is a result, await it and check again."""
 
 
 class Service(Generic[F]):
@@ -113,8 +113,8 @@ class Service(Generic[F]):
         return task
 
     def _spawn_awaiting(self, awaited: Awaitable[Any], work: Coroutine[Any, Any, None]) -> None:
-        """Run a task that awaits something made before it. If it is cancelled at once, it never
-        begins, and what it was to await is closed all the same."""
+        """Run a task that awaits `awaited`, which is closed even if the task is cancelled before it
+        begins."""
         task = self.spawn(work)
         if asyncio.iscoroutine(awaited):
             task.add_done_callback(lambda _: awaited.close())

@@ -1,7 +1,7 @@
-"""The end of a connection: its transport is closed, and later nothing is left of it.
+"""The end of a connection, from closing its transport until the transport is gone.
 
-With TLS the peer has to confirm the end, within a moment. asyncio does not look at the time if
-reading was paused when the peer left, nor on a second close.
+With TLS, the peer has to confirm the end within TLS_SHUTDOWN_S. asyncio does not enforce this
+if reading was paused when the peer left, nor on a second close.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Shutdown:
 
     def __init__(self, credentials: Credentials | None) -> None:
         self._credentials = credentials
-        self._cut: asyncio.TimerHandle | None = None  # when the peer is not waited for any more
+        self._cut: asyncio.TimerHandle | None = None  # aborts if the peer does not confirm in time
         self._lost: asyncio.Future[None] | None = None  # while a caller waits for the end
         self._is_over = False
 
@@ -31,7 +31,7 @@ class Shutdown:
             transport.close()
 
     def end(self) -> None:
-        """Called when nothing is left of the connection."""
+        """Called when the transport is gone."""
         self._is_over = True
         if self._cut is not None:
             self._cut.cancel()
@@ -41,7 +41,7 @@ class Shutdown:
             self._lost.set_result(None)
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is left of the connection."""
+        """Wait until the transport is gone."""
         if self._is_over:
             return
         self._lost = self._lost or asyncio.get_running_loop().create_future()

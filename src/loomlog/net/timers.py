@@ -1,4 +1,4 @@
-"""Timers of what is awaited, such as requests or nodes, by key."""
+"""Timers by key, such as those of pending requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Timers:
         self.running: dict[Hashable, asyncio.TimerHandle] = {}
 
     def set(self, key: Hashable, delay_s: float, call: Callable[[], None]) -> None:
-        """Call once, after the delay."""
+        """Call `call` once, after the delay."""
         if key in self.running:
             self.running[key].cancel()
         self.running[key] = self._loop.call_later(delay_s, self._due, key, call)

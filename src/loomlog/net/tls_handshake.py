@@ -1,8 +1,8 @@
-"""TLS handshakes that leave nothing behind, whenever they are given up.
+"""TLS handshakes that can be cancelled at any time without leaking a socket.
 
-asyncio forgets a connection whose handshake is cancelled in its first turn, and leaves it open. So
-the socket is owned here until the handshake is done. Once asyncio has it, it is shut down, and
-asyncio closes it: its number could be that of another file by the time that asyncio looks at it.
+asyncio leaks a connection whose handshake is cancelled in the first iteration of the loop. So the
+socket is owned here until the handshake is done. Once asyncio has it, it is only shut down here,
+and asyncio closes it: otherwise asyncio might use its descriptor after another file got the number.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def _connect(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _owned(owned: socket.socket, make: Callable[[], P]) -> Iterator[Callable[[], P]]:
-    """Give the block a function that asyncio calls when it takes the socket."""
+    """Own a socket in the block, which gets the function to call when asyncio takes it over."""
     is_taken = False
 
     def begin() -> P:

@@ -1,5 +1,5 @@
-"""A connection that makes spans of requests and carries their context. Used only while there is a
-tracer, so that others pay nothing for it."""
+"""A connection that creates spans for requests and propagates their context. It is used only if a
+tracer is configured, so that tracing costs nothing otherwise."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class TracedConnection(Connection[F]):
-    """Frames that are sent name the current span; a request that names one becomes a span, which
-    is the current one while it is handled, and ends with its first answer."""
+    """A connection whose frames name the current span. A received request that names one becomes a
+    span, which is current while the request is handled, and ends with the first answer."""
 
     def __init__(self, tracer: Tracer, *arguments: Any, **options: Any) -> None:
         self._tracer = tracer

@@ -1,8 +1,8 @@
-"""Turns of the look-ups of one connection whose answers may be large.
+"""Limits concurrent look-ups with possibly large answers on one connection.
 
 An answer stays in memory until it is sent. So only a few look-ups of a connection run at once, and
-none begins while its peer does not read what it was sent. A turn covers the look-up and the
-sending; a request that waits for something else must not hold one.
+none begins while the peer does not read its answers. A turn covers the look-up and the sending; a
+request that waits for something else must not hold one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Turns:
         self._is_blocked = False
 
     def take(self, begin: Callable[[], None]) -> None:
-        """Call `begin` when it is its turn; `end` has to be called once for it."""
+        """Call `begin` when a turn is free; the caller has to call `end` once."""
         self._waiting.append(begin)
         self._go_on()
 
@@ -45,7 +45,7 @@ class Turns:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether more than one look-up runs."""
+        """Return whether more than one look-up is running."""
         return self._taken > 1
 
     async def __aenter__(self) -> None:
@@ -62,7 +62,7 @@ class Turns:
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        # Later: the answer may be sent right behind the block.
+        # Later, because the answer may be sent directly after the block.
         asyncio.get_running_loop().call_soon(self.end)
 
     @property

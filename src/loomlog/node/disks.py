@@ -184,7 +184,7 @@ class Disks:
 
     @property
     def take_nothing(self) -> bool:
-        """Whether no volume takes new data."""
+        """True if no volume takes new data."""
         return not any(volume.takes_more for volume in self.volumes)
 
     def drain(self, names: Collection[str]) -> None:

@@ -104,7 +104,7 @@ class MetadataLink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether this node is registered now."""
+        """True if this node is registered now."""
         return self._connection is not None
 
     def report_soon(self, add: AddChanges) -> None:

@@ -72,14 +72,14 @@ class Room(NamedTuple):
 
     @property
     def reserves(self) -> float:
-        """How many reserves are left, of the file system or of the limit."""
+        """The reserves that are left, of the file system or of the limit."""
         left = [(self.free, self.total)]
         left += [(self.limit - self.used, self.limit)] if self.limit else []
         return min(rest / max(1, reserve_of(whole)) for rest, whole in left)
 
     @property
     def left_bytes(self) -> int:
-        """How many bytes can be written before the volume is nearly full."""
+        """The number of bytes that can be written before the volume is nearly full."""
         left = [self.free - reserve_of(self.total)]
         left += [self.limit - self.used - reserve_of(self.limit)] if self.limit else []
         return max(0, min(left))
@@ -141,12 +141,12 @@ class Volume:
 
     @property
     def is_full(self) -> bool:
-        """Whether it failed for lack of space, which does not affect stored data."""
+        """True if it failed for lack of space, which does not affect stored data."""
         return any(reason.lower() in self.error.lower() for reason in _FULL)
 
     @property
     def takes_more(self) -> bool:
-        """Whether new data should be placed here."""
+        """True if new data should be placed here."""
         return self.works and not self.nearly_full and not self.draining
 
     @property

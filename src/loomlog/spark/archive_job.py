@@ -181,10 +181,12 @@ class _ArchiveRun:
         info = None if found is None else record.decode(found.value, self._log.name)
         if info is None or info.log_id != described.id:
             info = self._begun(to, described.id, max(described.head, 1))
-        elif to is not None and not _within(info.location, uri_of(to)):
-            raise InvalidArgument(
-                f"log {self._log.name!r} is archived at {info.location}: leave --to out"
-            )
+        else:
+            if to is not None and not _within(info.location, uri_of(to)):
+                raise InvalidArgument(
+                    f"log {self._log.name!r} is archived at {info.location}: leave --to out"
+                )
+            info = contents.find_newer(info)
         if info.through < described.head - 1:
             raise DataLoss(
                 f"positions {info.through + 1} to {described.head - 1} of log {self._log.name!r} "

@@ -1,4 +1,4 @@
-"""How much one micro-batch takes of a log, and how long it waits for more."""
+"""Decides how much one micro-batch takes of a log, and how long it waits for more."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from loomlog import limits
 from loomlog.client.cluster import Cluster, connect
@@ -95,12 +94,7 @@ class LocalCluster:
             await self.close()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def connect(self) -> Cluster:

@@ -384,6 +384,7 @@ _STATE: Final = Shape(
     repeated("lives", _LIFE, tuple),
     repeated("witnesses", _LIFE, tuple),
     repeated("presumed", _PRESUMPTION, tuple),
+    "chosen",
     more=("loglet_id", "nodes"),
 )
 

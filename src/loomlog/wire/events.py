@@ -128,7 +128,29 @@ def _stream(old: StreamInfo, new: StreamInfo) -> Iterator[str]:
         yield f"stream {new.id} is sequenced by node {new.sequencer}"
 
 
-_OVER: Final = MappingProxyType({Kind.NODE_AWAY: "is back"})
+_OVER: Final = MappingProxyType(
+    {
+        Kind.UNDER_REPLICATED: "no longer lacks copies",
+        Kind.APPENDS_WAIT: "appends no longer wait",
+        Kind.READS_WAIT: "reads no longer wait",
+        Kind.STREAM_STOPPED: "is no longer stopped",
+        Kind.STREAM_HELD: "is no longer sealed by an operator",
+        Kind.NOT_RECOVERED: "the recovery has ended",
+        Kind.REPAIR: "the repair has ended",
+        Kind.NODE_AWAY: "is back",
+        Kind.NODE_HELD_BACK: "is no longer held back",
+        Kind.NODE_REPLACEMENT: "the replacement has ended",
+        Kind.NODE_DRAINING: "is no longer drained",
+        Kind.REBUILD: "the rebuild has ended",
+        Kind.NODE_AVOIDED: "is no longer avoided",
+        Kind.CLOCK_SKEW: "the clock no longer differs",
+        Kind.VOLUME_FULL: "the volume is no longer full",
+        Kind.VOLUME_NEARLY_FULL: "the volume is no longer nearly full",
+        Kind.METADATA_MEMBER_AWAY: "is back",
+    }
+)
+"""What an event says when a condition is over, even if its log was deleted; for other kinds, their
+name."""
 
 
 def condition_changes(before: Iterable[Condition], after: Iterable[Condition]) -> Iterator[Change]:

@@ -74,6 +74,12 @@ class StreamInfo:
             return self.chains[part] if part < len(self.chains) else ()
         return tuple(replica.node for replica in self.replicas)
 
+    def primary_of(self, part: int = 0) -> NodeId | None:
+        """Return the node that orders its appends, or takes them first; None: none does."""
+        if self.copyset is not None:
+            return self.sequencer
+        return next(iter(self.nodes_of(part)), None)
+
     @property
     def placement(self) -> str:
         """The nodes of the stream and their roles, for people."""
@@ -121,7 +127,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a consumer group is: the last committed position of each shard."""
+    """The progress of a consumer group: the last committed position of each shard."""
 
     name: str
     members: int
@@ -131,7 +137,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a work queue is."""
+    """The progress of a work queue."""
 
     name: str
     members: int

@@ -2654,7 +2654,7 @@ class EpochStoreRequest(_message.Message):
     def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., shards: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., lng: _Optional[int] = ...) -> None: ...
 
 class CopysetState(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp", "least", "takers", "lives", "witnesses", "presumed")
+    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp", "least", "takers", "lives", "witnesses", "presumed", "chosen")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
@@ -2676,6 +2676,7 @@ class CopysetState(_message.Message):
     LIVES_FIELD_NUMBER: _ClassVar[int]
     WITNESSES_FIELD_NUMBER: _ClassVar[int]
     PRESUMED_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     sequencer: int
@@ -2697,7 +2698,8 @@ class CopysetState(_message.Message):
     lives: _containers.RepeatedCompositeFieldContainer[CopysetLife]
     witnesses: _containers.RepeatedCompositeFieldContainer[CopysetLife]
     presumed: _containers.RepeatedCompositeFieldContainer[CopysetPresumption]
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ..., least: _Optional[int] = ..., takers: _Optional[_Iterable[_Union[CopysetTaker, _Mapping]]] = ..., lives: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., witnesses: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., presumed: _Optional[_Iterable[_Union[CopysetPresumption, _Mapping]]] = ...) -> None: ...
+    chosen: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ..., least: _Optional[int] = ..., takers: _Optional[_Iterable[_Union[CopysetTaker, _Mapping]]] = ..., lives: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., witnesses: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., presumed: _Optional[_Iterable[_Union[CopysetPresumption, _Mapping]]] = ..., chosen: _Optional[int] = ...) -> None: ...
 
 class CopysetPresumption(_message.Message):
     __slots__ = ("epoch", "by", "wave", "lng", "good")
@@ -2784,18 +2786,20 @@ class RecoverCopyset(_message.Message):
     def __init__(self, state: _Optional[_Union[CopysetState, _Mapping]] = ...) -> None: ...
 
 class CopysetRebuild(_message.Message):
-    __slots__ = ("events", "version", "shards", "scans", "bytes_per_s")
+    __slots__ = ("events", "version", "shards", "scans", "bytes_per_s", "held")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     SCANS_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     events: int
     version: int
     shards: _containers.RepeatedCompositeFieldContainer[CopysetShard]
     scans: int
     bytes_per_s: int
-    def __init__(self, events: _Optional[int] = ..., version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[CopysetShard, _Mapping]]] = ..., scans: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
+    held: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, events: _Optional[int] = ..., version: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[CopysetShard, _Mapping]]] = ..., scans: _Optional[int] = ..., bytes_per_s: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CopysetShard(_message.Message):
     __slots__ = ("shard", "status")

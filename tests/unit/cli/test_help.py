@@ -30,6 +30,18 @@ def test_no_word_in_brackets_is_taken_for_markup() -> None:
     } == {}
 
 
+def parameters_without_help(command: Any, name: str) -> Iterator[str]:
+    for each in command.params:
+        if not getattr(each, "hidden", False) and not getattr(each, "help", None):
+            yield f"{name} {each.name}"
+    for below, each in getattr(command, "commands", {}).items():
+        yield from parameters_without_help(each, f"{name} {below}")
+
+
+def test_every_argument_and_option_has_a_help_text() -> None:
+    assert list(parameters_without_help(typer.main.get_command(loom.app), "loom")) == []
+
+
 @pytest.mark.parametrize(
     "words", [(), ("tail",), ("log",), ("log", "create"), ("bench",), ("bench", "append")]
 )

@@ -287,8 +287,9 @@ def test_batches_of_arrow_are_entries() -> None:
     assert codec.decode(codec.encode(batch)) == batch
     with pytest.raises(InvalidArgument, match="another schema"):
         codec.encode(pa.record_batch({"y": [1]}))
-    with pytest.raises(Corrupt, match="no batch"):
-        codec.decode(b"x")
+    for data in (b"x", b""):
+        with pytest.raises(Corrupt, match="no batch"):
+            codec.decode(data)
 
 
 @pytest.mark.parametrize(

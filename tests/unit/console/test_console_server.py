@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from http_rig import Http
 
-from loomlog.console.pages import PAGES
+from loomlog.console.contents import PAGES
 from loomlog.console.server import ConsoleServer
 from loomlog.core.principal import Principal
 from loomlog.errors import InvalidArgument

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loomlog.client.operator_results import ReplicaDescription
 from loomlog.console import view
-from loomlog.console.latencies import counts, latencies
+from loomlog.console.entries import shown_headers
+from loomlog.console.latencies import Counts, Latencies, counts, growth, latencies, operations
 from loomlog.console.rates import Look, rates
+from loomlog.types import Entry
 from loomlog.wire.info import (
     ClusterStatus,
     ConditionInfo,
@@ -52,16 +55,53 @@ loomlog_request_seconds_bucket{le="0.01",operation="append"} %d.0
 loomlog_request_seconds_bucket{le="+Inf",operation="append"} %d.0
 loomlog_request_seconds_bucket{le="+Inf",operation="get_status"} 7.0
 loomlog_sync_seconds_bucket{le="+Inf"} 0.0
+loomlog_read_bytes_total{log="a"} 10.0
+loomlog_read_bytes_total{log="b"} %d.0
 """
 
 
+def between(before: dict[str, Counts], after: dict[str, Counts]) -> Latencies:
+    return latencies(growth(before, after), 9.0)
+
+
 def test_latencies_are_of_what_was_counted_between_two_looks() -> None:
-    before, after = counts(PAGE % (100, 200, 200)), counts(PAGE % (150, 300, 300))
-    found = latencies({"a": before, "b": after}, {"a": after, "b": before, "c": after}, 9.0)
+    before, after = counts(PAGE % (100, 200, 200, 0)), counts(PAGE % (150, 300, 300, 600))
+    found = between({"a": before, "b": after}, {"a": after, "b": before, "c": after})
     assert found.append is not None
     assert round(found.append, 3) == 9.82  # 49 of 50 between 1 and 10 ms
     assert found[2:] == (None, None, None)
-    assert latencies({"a": after}, {"a": after}, 9.0).append is None
+    assert between({"a": after}, {"a": after}).append is None
+
+
+def test_operations_are_counted_in_a_second() -> None:
+    before, after = counts(PAGE % (100, 200, 200, 0)), counts(PAGE % (150, 300, 300, 600))
+    found = operations(growth({"a": before, "b": before}, {"a": after}), 9.0, 2.0)
+    assert found == (9.0, 50.0, 0.0, 0.0, 0.0, 300.0)
+    assert operations(growth({"a": after}, {"a": before}), 9.0, 2.0)[1:] == (None,) * 5
+    assert operations(growth({}, {"a": after}), 9.0, 2.0)[1:] == (None,) * 5
+
+
+def test_what_needs_attention_is_shown_first_and_then_what_is_busy() -> None:
+    nodes = [replace(NODE, id=n, alive=n != 7) for n in range(1, 9)]
+    assert [node.id for node in view.first_nodes(nodes, 3)] == [7, 1, 2]
+    sealed = replace(STREAM, state="sealed")
+    logs = [replace(LOG, id=n, name=f"log-{n}") for n in range(9)]
+    logs[8] = replace(logs[8], streams=(sealed,))
+    rates = {"log-5": 2.0, "log-3": 1.0, "log-0": 0.5}
+    assert [log.name for log in view.first_logs(logs, rates, 3)] == ["log-8", "log-3", "log-5"]
+
+
+def test_the_lag_of_a_stream_is_that_of_its_slowest_replica() -> None:
+    replica = ReplicaDescription(1, True, "primary", "running", *(None,) * 10)
+    known = replace(replica, node=2, lag=5)
+    assert view.lag([replica, known, replace(known, node=3, lag=3)]) == (5, 2)
+    assert view.lag([replica]) is None
+
+
+def test_headers_are_printable() -> None:
+    headers = {"raw": b"\xff\x00", "trace": "é\n".encode()}
+    entry = Entry(1, 1, 1, 0, None, b"", headers)
+    assert shown_headers(entry) == {"raw": "\\xff\\x00", "trace": "é\\n"}
 
 
 def test_values_are_shown_as_what_they_are() -> None:

@@ -68,7 +68,7 @@ def test_conditions_begin_and_end() -> None:
     ]
     assert [change.text for change in condition_changes([away, short], [])] == [
         "is back",
-        "under-replicated is over",
+        "no longer lacks copies",
     ]
 
 

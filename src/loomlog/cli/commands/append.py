@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,7 @@ import typer
 
 from loomlog import limits
 from loomlog.cli.console.command import connected
-from loomlog.cli.console.entry_input import FORMATS, Parse, parse_headers, parser
-from loomlog.cli.console.failures import UsageError
+from loomlog.cli.console.entry_input import InputOptions, Parse
 from loomlog.cli.console.options import CLUSTER, Cluster, Json, LogName
 from loomlog.cli.console.output import say, span
 from loomlog.console.entries import Record, append_records
@@ -74,29 +73,8 @@ async def append(
             help="File with the lines; - is standard input.",
         ),
     ] = None,
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="Format of a line: the value as text or base64, or a JSON object with value, key, "
-            "timestamp and headers, as `loom tail --json` prints it.",
-        ),
-    ] = "text",
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", show_default="no keys", help="Text between key and value of a line."
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            show_default=False,
-            help="Header of every entry. Repeatable.",
-        ),
-    ] = None,
+    *,
+    lines: InputOptions,
     batch: Annotated[int, typer.Option(min=1, help="Lines per batch, at most.")] = 1000,
     expected_tail: Annotated[
         int | None,
@@ -112,16 +90,7 @@ async def append(
     as_json: Json = False,
 ) -> None:
     """Append each line of a file or of standard input, in order."""
-    if form not in FORMATS:
-        raise UsageError(f"--format: {form!r} is none of {', '.join(FORMATS)}")
-    if key_separator == "":
-        raise typer.BadParameter("must not be empty", param_hint="--key-separator")
-    if key_separator is not None and form == "json":
-        raise UsageError("--key-separator cannot be used with JSON lines, which contain their keys")
-    parse = parser(form, None if key_separator is None else os.fsencode(key_separator))
-    headers = parse_headers(header or ())
-    if headers:
-        parse = _with_headers(parse, headers)
+    parse = lines.parser()
     tally = Tally()
     with _opened(file) as source:
         async with connected(cluster) as client:
@@ -138,16 +107,6 @@ async def append(
                 _say(log, tally, as_json=as_json)
                 raise
     _say(log, tally, as_json=as_json)
-
-
-def _with_headers(parse: Parse, headers: Mapping[str, bytes]) -> Parse:
-    """Return a parser that adds headers; those of a line take precedence."""
-
-    def parse_line(line: bytes, number: int) -> Record:
-        record = parse(line, number)
-        return record._replace(headers={**headers, **(record.headers or {})})
-
-    return parse_line
 
 
 @contextmanager

@@ -124,6 +124,13 @@ def status(
         print_json([{"log": n, "head": heads[n]} | asdict(info) for n, info in archives.items()])
     elif archives:
         print_archives(archives)
+        for name, info in archives.items():
+            if info.through < heads[name] - 1:
+                print(
+                    f"{name}: positions {info.through + 1:,} to {heads[name] - 1:,} are trimmed "
+                    "and not archived; after metadata was restored, "
+                    f"`loom archive run {name}` finds what was archived since"
+                )
     else:
         print("no archive yet: `loom archive run LOG --to DIR` makes one")
 
@@ -212,7 +219,10 @@ def restore(
     ] = None,
     made: Made = "",
     replicas: Annotated[
-        int | None, typer.Option(min=1, metavar="N", show_default="as before, or 3")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", show_default="as before, or 3", help="Copies of each entry."
+        ),
     ] = None,
     cluster: Cluster = CLUSTER,
     as_json: Json = False,

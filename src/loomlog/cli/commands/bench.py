@@ -229,8 +229,16 @@ def _bench(kinds: tuple[str, ...], where: Where, load: Load, output: Output) -> 
 
 @command(app)
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE.json", exists=True, dir_okay=False)],
-    after: Annotated[Path, typer.Argument(metavar="AFTER.json", exists=True, dir_okay=False)],
+    before: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BEFORE.json", exists=True, dir_okay=False, help="The earlier result."
+        ),
+    ],
+    after: Annotated[
+        Path,
+        typer.Argument(metavar="AFTER.json", exists=True, dir_okay=False, help="The later result."),
+    ],
     noise: Annotated[
         float,
         typer.Option(min=0, metavar="PERCENT", help="Share of differences that count as noise."),

@@ -45,12 +45,16 @@ File = Annotated[
         metavar="FILE", help="File such as certs/node-3.pem, or its name in the directory."
     ),
 ]
-Number = Annotated[int, typer.Argument(metavar="N", min=1, max=limits.NODE_ID_MAX)]
+Number = Annotated[
+    int, typer.Argument(metavar="N", min=1, max=limits.NODE_ID_MAX, help="Number of the server.")
+]
 
 
 @app.command("init")
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", envvar="LOOM_CERTS")] = CERTS,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", envvar="LOOM_CERTS", help="Where to make them.")
+    ] = CERTS,
     cluster_id: Annotated[str, typer.Option(help="Id of the cluster.")] = "local",
     days: Days = 3650,
     as_json: Json = False,
@@ -93,7 +97,7 @@ def metadata(
 
 @app.command("client")
 def client(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the client.")],
     operator: Annotated[
         bool,
         typer.Option(

@@ -35,7 +35,7 @@ app = typer.Typer(help="Metadata repositories: list, add, remove; move and resto
 Member = Annotated[
     int, typer.Argument(metavar="N", min=1, help="Number of the metadata repository.")
 ]
-File = Annotated[Path, typer.Argument(metavar="FILE")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The exported metadata.")]
 
 
 # ---- a running cluster

@@ -6,19 +6,13 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from loomlog import limits
-from loomlog.cli.console.options import (
-    HeartbeatTimeout,
-    RebuildAfter,
-    RebuildRate,
-    ReplaceAfter,
-    SyncRate,
-)
+from loomlog.cli.console.options import RepairOptions
 from loomlog.cli.processes.server_process import PRIVATE_UMASK, first, on_stop_signals
 from loomlog.errors import LoomError
 from loomlog.types import SyncMode
@@ -26,6 +20,8 @@ from loomlog.types import SyncMode
 if TYPE_CHECKING:
     from loomlog.cli.processes.local_processes import Child, ClusterPlan, LocalProcesses
 
+HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
+CONSOLE_PORT_DISTANCE: Final = 90
 
 Sync = Annotated[
     SyncMode,
@@ -35,6 +31,46 @@ Sync = Annotated[
         "power loss may lose the newest entries."
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of the servers; those of HTTP and the console are derived from the first one."""
+
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 7400
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, show_default="port + 80", help="Port for status and metrics."
+        ),
+    ] = None
+    console: Annotated[
+        bool | None,
+        typer.Option(
+            "--console/--no-console",
+            show_default="if installed",
+            help="Also start the HTTP API and the web console.",
+        ),
+    ] = None
+    console_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, show_default="port + 90", help="For those.")
+    ] = None
+
+    def of_http(self) -> int:
+        """Return the first port for status and metrics."""
+        if self.http_port is not None:
+            return self.http_port
+        return _beside(self.port, HTTP_PORT_DISTANCE)
+
+    def of_console(self) -> int | None:
+        """Return the port of the console; None if there is to be none."""
+        from loomlog.cli.commands.console import is_installed
+
+        if not (is_installed() if self.console is None else self.console):
+            return None
+        if self.console_port is not None:
+            return self.console_port
+        return _beside(self.port, CONSOLE_PORT_DISTANCE)
 
 
 async def up(
@@ -54,24 +90,8 @@ async def up(
     data: Annotated[Path, typer.Option(metavar="DIR", help="Directory of all data.")] = Path(
         "loom-data"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 7400,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, show_default="port + 80", help="Port for status and metrics."
-        ),
-    ] = None,
-    console: Annotated[
-        bool | None,
-        typer.Option(
-            "--console/--no-console",
-            show_default="if installed",
-            help="Also start the HTTP API and the web console.",
-        ),
-    ] = None,
-    console_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, show_default="port + 90", help="For those.")
-    ] = None,
+    *,
+    ports: Ports,
     locations: Annotated[
         int,
         typer.Option(
@@ -88,44 +108,30 @@ async def up(
     ] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Restart processes that die.")] = False,
     sync: Sync = SyncMode.ALWAYS,
-    heartbeat_timeout: HeartbeatTimeout = limits.FAILURE_DETECTION_S,
-    replace_after: ReplaceAfter = None,
-    rebuild_after: RebuildAfter = limits.REBUILD_AFTER_S,
-    rebuild_rate: RebuildRate = limits.REBUILD_BYTES_PER_S / 1e6,
-    sync_rate: SyncRate = 0.0,
+    repair: RepairOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready.")
     ] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C."""
-    from loomlog.cli.commands.console import is_installed
     from loomlog.cli.processes.local_metadata import metadata_found
-    from loomlog.cli.processes.local_processes import (
-        CONSOLE_PORT_DISTANCE,
-        HTTP_PORT_DISTANCE,
-        ClusterPlan,
-        nodes_found,
-    )
+    from loomlog.cli.processes.local_processes import ClusterPlan, nodes_found
 
-    if http_port is None:
-        http_port = _beside(port, HTTP_PORT_DISTANCE)
-    if console_port is None:
-        console_port = _beside(port, CONSOLE_PORT_DISTANCE)
     plan = ClusterPlan(
         directory=data,
         nodes=nodes or nodes_found(data) or 3,
         metadata=metadata or metadata_found(data) or 1,
-        port=port,
-        http_port=http_port,
+        port=ports.port,
+        http_port=ports.of_http(),
         sync=sync,
-        heartbeat_timeout_s=heartbeat_timeout,
-        replace_after_s=replace_after,
-        rebuild_after_s=rebuild_after,
-        rebuild_rate_mb_s=rebuild_rate,
-        sync_rate_mb_s=sync_rate,
+        heartbeat_timeout_s=repair.heartbeat_timeout,
+        replace_after_s=repair.replace_after,
+        rebuild_after_s=repair.rebuild_after,
+        rebuild_rate_mb_s=repair.rebuild_rate,
+        sync_rate_mb_s=repair.sync_rate,
         locations=locations,
         secure=secure,
-        console_port=console_port if console or (console is None and is_installed()) else None,
+        console_port=ports.of_console(),
     )
     await _run(plan, restart=restart, as_json=as_json)
 

@@ -6,21 +6,72 @@ import binascii
 import json
 import os
 from base64 import b64decode
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
 
 from loomlog.cli.console.failures import UsageError
 from loomlog.console.entries import Record, parse_record
 from loomlog.errors import InvalidArgument
 
 FORMATS: Final = ("text", "base64", "json")
-_SHOWN_FIELDS: Final = {
-    "position",
-    "stream",
-    "llsn",
-}  # of `loom tail --json`; new entries get new values
+_SHOWN_FIELDS: Final = {"position", "stream", "llsn"}  # by `loom tail --json`; not appended
 
 Parse = Callable[[bytes, int], Record]  # a line and its number
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """The format of the lines, and what every entry gets."""
+
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="Format of a line: the value as text or base64, or a JSON object with value, key, "
+            "timestamp and headers, as `loom tail --json` prints it.",
+        ),
+    ] = "text"
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", show_default="no keys", help="Text between key and value of a line."
+        ),
+    ] = None
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", show_default=False, help="Header of every entry. Repeatable."
+        ),
+    ] = None
+
+    def parser(self) -> Parse:
+        """Return the function that parses a line; raise if the options contradict each other."""
+        if self.form not in FORMATS:
+            raise UsageError(f"--format: {self.form!r} is none of {', '.join(FORMATS)}")
+        if self.key_separator == "":
+            raise typer.BadParameter("must not be empty", param_hint="--key-separator")
+        if self.key_separator is not None and self.form == "json":
+            raise UsageError(
+                "--key-separator cannot be used with JSON lines, which contain their keys"
+            )
+        separator = None if self.key_separator is None else os.fsencode(self.key_separator)
+        parse = parser(self.form, separator)
+        headers = parse_headers(self.header or ())
+        return _with_headers(parse, headers) if headers else parse
+
+
+def _with_headers(parse: Parse, headers: Mapping[str, bytes]) -> Parse:
+    """Return a parser that adds headers; those of a line take precedence."""
+
+    def parse_line(line: bytes, number: int) -> Record:
+        record = parse(line, number)
+        return record._replace(headers={**headers, **(record.headers or {})})
+
+    return parse_line
 
 
 def parser(form: str, key_separator: bytes | None) -> Parse:

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from loomlog import limits
 from loomlog.cli.console.failures import UsageError
 from loomlog.config import EtcdSettings, VolumeLimit, parse_size
 from loomlog.errors import InvalidArgument, LoomError
@@ -81,38 +82,45 @@ RetentionBytes = Annotated[
     ),
 ]
 
-HeartbeatTimeout = Annotated[
-    float,
-    typer.Option(min=0.1, metavar="S", help="Seconds of silence until a node counts as dead."),
-]
-RebuildAfter = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        metavar="S",
-        help="Seconds of silence until its copies of copyset logs are rebuilt on other nodes; at "
-        "least --replace-after.",
-    ),
-]
-RebuildRate = Annotated[
-    float,
-    typer.Option(
-        min=0, metavar="MB/S", help="Limit for the data that a node sends for this; 0: no limit."
-    ),
-]
-ReplaceAfter = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        metavar="S",
-        show_default="as soon as it counts as dead",
-        help="Seconds of silence until its replicas are rebuilt on other nodes.",
-    ),
-]
-SyncRate = Annotated[
-    float,
-    typer.Option(min=0, metavar="MB/s", help="Limit for copying one stream; 0: no limit."),
-]
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """When the data of a silent node is restored elsewhere, and how fast."""
+
+    heartbeat_timeout: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="S", help="Seconds of silence until a node counts as dead."),
+    ] = limits.FAILURE_DETECTION_S
+    replace_after: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="S",
+            show_default="as soon as it counts as dead",
+            help="Seconds of silence until its replicas are rebuilt on other nodes.",
+        ),
+    ] = None
+    rebuild_after: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="S",
+            help="Seconds of silence until its copies of copyset logs are rebuilt on other nodes; "
+            "at least --replace-after.",
+        ),
+    ] = limits.REBUILD_AFTER_S
+    rebuild_rate: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="MB/S",
+            help="Limit for the data that a node sends for this; 0: no limit.",
+        ),
+    ] = limits.REBUILD_BYTES_PER_S / 1e6
+    sync_rate: Annotated[
+        float,
+        typer.Option(min=0, metavar="MB/s", help="Limit for copying one stream; 0: no limit."),
+    ] = 0.0
 
 
 def read_nodes(text: str) -> list[int]:

@@ -151,28 +151,29 @@ def member_table(status: ClusterStatus) -> Table:
 
 def log_table(logs: Sequence[LogInfo], rates: Mapping[str, float] | None = None) -> Table:
     """List logs; with `rates`, also their entries per second."""
-    table = new_table("log", "protocol", "streams", "replicas", "first", "last")
+    table = new_table("log", "protocol", "running", "replicas", "first", "last")
+    table.collapse_padding = True
     if rates is not None:
         table.add_column("entries/s", justify="right")
     retained = any(info.retention_s or info.retention_bytes for info in logs)
     if retained:
-        table.add_column("entries stay")
+        table.add_column("kept")
     for info in logs:
         there = [stream.state for stream in info.active_streams for _ in stream.chains or (None,)]
-        streams = f"{there.count('running')}/{len(there)} running"
+        running = f"{there.count('running')}/{len(there)}"
         purpose = f" (rows for {info.staging_for})" if info.staging_for else ""
-        numbers = [f"{info.replicas:,}", _position(info, info.head), _tail(info)]
+        numbers = [f"{info.replicas:,}", _short(info, info.head), _tail(info)]
         if rates is not None:
             rate = rates.get(info.name)
             numbers.append("" if rate is None else f"{rate:,.0f}")
         stay = [_stay(info)] if retained else []
-        table.add_row(plain(info.name + purpose), info.protocol, streams, *numbers, *stay)
+        table.add_row(plain(info.name + purpose), info.protocol, running, *numbers, *stay)
     return table
 
 
 def _stay(info: LogInfo) -> str:
     wishes = [age(info.retention_s)] if info.retention_s else []
-    wishes += [size(info.retention_bytes)] if info.retention_bytes else []
+    wishes += [size(info.retention_bytes).replace(".0 ", " ")] if info.retention_bytes else []
     return ", ".join(wishes) or "forever"
 
 
@@ -268,8 +269,13 @@ def _entries(info: LogInfo, stream: StreamInfo) -> str:
 
 def _tail(info: LogInfo) -> str:
     if info.tail is None:
-        return f"unknown, at least {_position(info, info.reached)}"
-    return _position(info, info.tail)
+        return f"unknown, at least {_short(info, info.reached)}"
+    return _short(info, info.tail)
+
+
+def _short(info: LogInfo, position: int) -> str:
+    """Return a position as its epoch and offset if it has them."""
+    return info.epoch_and_offset(position) or f"{position:,}"
 
 
 def _position(info: LogInfo, position: int) -> str:

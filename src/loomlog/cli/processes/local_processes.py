@@ -48,8 +48,6 @@ POLL_S: Final = 0.05  # while etcd starts
 STOP_TIMEOUT_S: Final = 15.0  # then it is killed
 RESTARTS: Final = Backoff(0.2, 30.0)  # of a child that dies again and again
 LASTS_S: Final = 60.0  # one that ran for longer is restarted at once
-HTTP_PORT_DISTANCE: Final = 80  # 7400 and 7480
-CONSOLE_PORT_DISTANCE: Final = 90
 NODE_HTTP_DISTANCE: Final = 10  # the first node's is 7491: there are up to 5 vmr
 
 

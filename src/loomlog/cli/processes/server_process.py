@@ -82,7 +82,7 @@ Advertise = Annotated[
     typer.Option(metavar="ADDR", show_default="listen", help="Address that others connect to."),
 ]
 LogFormat = Annotated[Format, typer.Option(help="On stderr.")]
-LogLevel = Annotated[Level, typer.Option()]
+LogLevel = Annotated[Level, typer.Option(help="The least important messages to write.")]
 Tls = Annotated[
     str,
     typer.Option(

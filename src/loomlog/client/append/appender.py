@@ -348,6 +348,11 @@ class Batch:
         """The number of records."""
         raise NotImplementedError
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether the records were checked, so that `encode` cannot refuse them."""
+        return False
+
     def stall(self) -> None:
         """Do not let new batches wait for this one."""
         if not self.stalled:
@@ -390,7 +395,7 @@ class Attempt:
 
     @property
     def current(self) -> bool:
-        """Whether its batch still depends on this attempt."""
+        """True if its batch still depends on this attempt."""
         return self.batch.attempt is self
 
     def start(self) -> None:
@@ -416,6 +421,10 @@ class GatheredBatch(Batch):
     @property
     def count(self) -> int:
         return len(self.values)
+
+    @property
+    def is_checked(self) -> bool:
+        return True
 
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
         from loomlog.columns.writer import encode_gathered

@@ -99,7 +99,7 @@ class Delivery:
         """Send a closed batch as soon as a stream has room."""
         if batch.fail_fast:
             batch.progress = Progress(FAIL_FAST)
-        elif batch.expected_tail is not None:  # a duplicate would conflict with itself
+        elif self._at_once and batch.expected_tail is not None:  # a duplicate would be its conflict
             batch.progress = Progress(EXACTLY_ONCE)
         else:
             batch.progress = Progress(self._rules)
@@ -428,7 +428,7 @@ class Targets:
 
     @property
     def known(self) -> bool:
-        """Whether the metadata repository has named any stream."""
+        """True if the metadata repository has named any stream."""
         return bool(self._streams)
 
     def running(self, wanted: Wanted) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from loomlog import limits
@@ -331,12 +330,7 @@ class BlockingCluster(BlockingFace[Cluster]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

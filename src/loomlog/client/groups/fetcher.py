@@ -17,6 +17,7 @@ class PieceFetcher:
         self._wake = wake
         self._pieces: Pieces[Shown] | None = None
         self._fetch: asyncio.Task[Shown | None] | None = None
+        self._returned: Rows | None = None
 
     def begin(self, start: Glsn) -> None:
         """Begin to fetch the next piece. `start` is where to open the log if it is not open yet."""
@@ -34,6 +35,9 @@ class PieceFetcher:
 
     def piece(self) -> Shown | None:
         """Return the next piece if it has arrived."""
+        if self._returned is not None:
+            returned, self._returned = self._returned, None
+            return returned
         if self._fetch is not None:
             if not self._fetch.done():
                 return None
@@ -41,7 +45,12 @@ class PieceFetcher:
             return fetch.result()
         return None if self._pieces is None else self._pieces.next_ready()
 
+    def put_back(self, rows: Rows) -> None:
+        """Return these rows again, before what follows."""
+        self._returned = rows
+
     def close(self) -> None:
+        self._returned = None
         fetch, self._fetch = self._fetch, None
         if fetch is not None and not fetch.cancel() and not fetch.cancelled():
             fetch.exception()  # marks it as retrieved

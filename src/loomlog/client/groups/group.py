@@ -102,7 +102,7 @@ class GroupInfo:
 
     @property
     def behind(self) -> int | None:
-        """How many positions the slowest shard is behind the tail; None if that is not known."""
+        """The number of positions from the slowest shard to the tail; None if that is not known."""
         return None if self.tail is None else max(0, self.tail - self.position)
 
 
@@ -149,9 +149,9 @@ class Group:
         if self._membership is not None:
             raise InvalidArgument(f"group {self.name!r} was joined already: call log.group again")
         # Import this before joining: it takes long, and the lease could expire meanwhile.
-        from loomlog.client.groups.shard_rows import ShardRows
+        from loomlog.client.groups.shard_rows import ready_shard_rows
 
-        self._with_shards = ShardRows
+        self._ready_rows = ready_shard_rows
         log_id = (await self._parts.cached.fetch(Verb.CHECKPOINT)).log_id
         initial = await self._initial(log_id)
         self._loop = asyncio.get_running_loop()
@@ -317,7 +317,7 @@ class Group:
         if not self._consumption.floors:
             return False
         try:
-            rows = self._reader.ready()
+            self._rows = self._ready_rows(self._reader, self._count)
         except Trimmed as error:
             self._close_reader()
             raise Trimmed(
@@ -327,7 +327,6 @@ class Group:
         except (DataLoss, Corrupt):  # if files of an archive are missing, they may come back
             self._close_reader()
             raise
-        self._rows = None if rows is None else self._with_shards(rows, self._count)
         return self._has_rows()
 
     def _take(self) -> Iterable[Entry] | None:

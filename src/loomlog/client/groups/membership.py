@@ -96,7 +96,7 @@ class Membership(Generic[S]):
 
     @property
     def certain(self) -> bool:
-        """Whether this member cannot have been replaced yet, by its own clock."""
+        """True if this member cannot have been replaced yet, by its own clock."""
         return self._loop.time() < self._renewed_s + self._ttl_s
 
     async def join(self, name: str | None, initial: S) -> None:
@@ -122,6 +122,8 @@ class Membership(Generic[S]):
         if self._doubt is not None:
             self._doubt.cancel()
         self._has_left = True
+        self.failure = self._replaced()
+        self._changed()  # others may be waiting for entries
         try:
             await self.change(lambda state: state.remove([self.member]))
             await self._lease.release()

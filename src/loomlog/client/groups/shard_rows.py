@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute  # noqa: F401 - else `take` would import it while other members wait
 
-from loomlog.client.subscribe.pieces import Rows
+from loomlog.client.groups.fetcher import PieceFetcher
+from loomlog.client.groups.joined_rows import SearchedRows, ready_rows
 from loomlog.columns.key_shards import shards_of
 from loomlog.core.groups.consumption import Consumption
 from loomlog.types import Entry, Glsn
@@ -24,9 +25,9 @@ class Taken(NamedTuple):
 
 
 class ShardRows:
-    """A piece of the log, with the shard of each row."""
+    """Rows of the log, with the shard of each."""
 
-    def __init__(self, rows: Rows, shards: int) -> None:
+    def __init__(self, rows: SearchedRows, shards: int) -> None:
         self._rows = rows
         self._positions, keys = rows.positions_and_keys()
         self._numbers = shards_of(keys, self._positions, shards)
@@ -50,3 +51,9 @@ class ShardRows:
             return Taken((), 0, end)
         entries = self._rows.chosen(chosen + first if first else chosen)
         return Taken(entries, int(positions[chosen[-1]]), end)
+
+
+def ready_shard_rows(reader: PieceFetcher, shards: int) -> ShardRows | None:
+    """Return the next rows if they have arrived."""
+    rows = ready_rows(reader)
+    return None if rows is None else ShardRows(rows, shards)

@@ -57,7 +57,7 @@ class WriterState:
 
     @property
     def is_expired(self) -> bool:
-        """Whether its staged rows may have been deleted because it was silent for too long."""
+        """True if its staged rows may have been deleted because it was silent for too long."""
         return self.staged_from == NOTHING
 
     def expired(self) -> WriterState:

@@ -10,7 +10,6 @@ from datetime import datetime
 from enum import Enum
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from loomlog import limits
@@ -192,12 +191,7 @@ class Queue:
         self._watch = asyncio.create_task(self._watch_jobs())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Leave the queue; others can take the unacknowledged jobs at once."""
         assert self._membership is not None
         assert self._watch is not None

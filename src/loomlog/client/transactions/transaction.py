@@ -152,6 +152,8 @@ class Transaction:
         for name, part in self._parts.items():
             if part.size > limits.BATCH_BYTES_MAX:
                 raise errors.too_many(name, len(part.values), part.size)
+        logs = (self._parts_of(name).cached for name in self._parts)
+        await asyncio.gather(*(log.cached() for log in logs))  # raises NotFound
         decisions = await self._open_decisions()
         writer = _Writer(
             self._client,

@@ -23,7 +23,9 @@ function replacePart(name, html) {
   if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return;
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
   const at = [...part.querySelectorAll(FOCUSABLE)].indexOf(focused);
+  const open = [...part.querySelectorAll("details[open]")].map((details) => details.id);
   part.innerHTML = html;
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   if (!focused) return;
   // Elements with an id may have moved; of the others, the one in the same place is the same.
   const again = focused.id ? document.getElementById(focused.id) : part.querySelectorAll(FOCUSABLE)[at];
@@ -47,8 +49,7 @@ function listen() {
     else place.textContent = error.message;
     away.hidden = false;
   });
-  source.addEventListener("rates", (event) => addTo(columns, JSON.parse(event.data)));
-  source.addEventListener("latencies", (event) => addTo(slow, JSON.parse(event.data)));
+  for (const name of Object.keys(tables)) source.addEventListener(name, (event) => addTo(name, JSON.parse(event.data)));
   source.addEventListener("reload", () => location.reload());
   addEventListener("pagehide", () => source.close());
 }
@@ -56,22 +57,24 @@ function listen() {
 // ---- charts
 
 const KEPT = 300;
-const columns = [[], [], [], [], []];
-const slow = [[], [], [], [], []]; // latencies
+const tables = { rates: [], latencies: [], operations: [] }; // of each: times, values, …
 const charts = [];
 
 function drawCharts() {
   for (const place of document.querySelectorAll(".chart")) {
-    const isSlow = "latencies" in place.dataset;
-    const data = isSlow ? slow : [columns[0], columns[Number(place.dataset.series)]];
-    charts.push(new Chart(place, data, isSlow ? place.dataset.latencies.split(",") : [""]));
+    const [name, ...columns] = place.dataset.values.split(" ");
+    const table = tables[name];
+    const data = [0, ...columns.map(Number)].map((at) => (table[at] ??= []));
+    charts.push(new Chart(place, data, (place.dataset.names ?? "").split(",")));
   }
 }
 
-function addTo(table, values) {
+function addTo(name, values) {
+  const table = tables[name];
   values.forEach((value, at) => {
-    table[at].push(value);
-    if (table[at].length > KEPT) table[at].shift();
+    const column = (table[at] ??= []);
+    column.push(value);
+    if (column.length > KEPT) column.shift();
   });
   for (const chart of charts) if (chart.data[0] === table[0]) chart.draw();
 }

@@ -67,7 +67,7 @@ class Block(NamedTuple):
 
     @property
     def is_sane(self) -> bool:
-        """Whether the positions of the block are valid."""
+        """True if the positions of the block are valid."""
         first, count = self.first, self.count
         fits = first > 0 and first + count - 1 <= POSITION_MAX
         return fits and 0 < count <= REFERENCE_RECORDS_MAX

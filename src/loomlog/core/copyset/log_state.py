@@ -95,6 +95,11 @@ def _lives(metadata: EpochMetadata, lives: Mapping[NodeId, int]) -> Iterator[Lif
     return (Life(metadata.since, node, lives[node]) for node in nodes if node in lives)
 
 
+def choose(state: LogState, node: NodeId) -> LogState:
+    """Let a node be the sequencer whenever it is there."""
+    return replace(state, chosen=node)
+
+
 def use_short(state: LogState, request: UseShort) -> LogState:
     """Note a short copyset of an epoch that is not recovered yet."""
     epoch = request.epoch
@@ -280,6 +285,12 @@ def uncertain(state: LogState) -> list[Epoch]:
     return [end.epoch for end in untrimmed if not end.exact or end.lost]
 
 
+def vanished(state: LogState) -> list[Epoch]:
+    """Return the recovered epochs of which nothing was found, though they may have had records."""
+    lost = uncertain(state)
+    return [end.epoch for end in state.ends if end.epoch in lost and not (end.last or end.lost)]
+
+
 def lost_together(state: LogState, lost: Mapping[ShardId, Epoch]) -> list[ShardId]:
     """Return the shards that may have had all copies of some record that is not trimmed, given up
     to which epoch each shard lost its copies."""
@@ -357,13 +368,12 @@ def can_be_recovered(
     state: LogState, shards: Collection[ShardId], given_up: Collection[ShardId] = ()
 ) -> bool:
     """Return whether these shards are enough for a sequencer that takes the next epoch. They are
-    if all others are given up: nothing else will ever be found."""
+    if all others are given up: nothing else will ever be found. An epoch all of whose shards are
+    given up is lost as a whole."""
     unclean = {state.metadata_of(epoch) for epoch in _unclean(state)}
     there, known = set(shards), {*shards, *given_up}
     return all(
-        metadata.is_f_majority(there)
-        or (known.issuperset(metadata.shards) and not there.isdisjoint(metadata.shards))
-        for metadata in unclean
+        metadata.is_f_majority(there) or known.issuperset(metadata.shards) for metadata in unclean
     )
 
 

@@ -293,7 +293,7 @@ class CopysetReader:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the head may be lost, as far as the nodes know that were asked."""
+        """True if, as far as the nodes that were asked know, the head may be lost."""
         return self._suspected == self.head and not self._wants_end
 
     # ---- when the head is empty

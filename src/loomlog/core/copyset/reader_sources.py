@@ -71,7 +71,7 @@ class ReadSource:
 
     @property
     def is_expected(self) -> bool:
-        """Whether readers wait for it while it is away: it may return until it is given up."""
+        """True if readers wait for it while it is away: it may return until it is given up."""
         return not self.gone and self.authority in (Authority.FULL, Authority.UNAVAILABLE)
 
     def counts_at(self, lsn: Lsn) -> bool:

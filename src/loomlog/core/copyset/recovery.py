@@ -208,7 +208,7 @@ class EpochRecovery:
 
     def _basis(self, there: Collection[ShardId]) -> Basis | Failed:
         """Return enough nodes: an f-majority that can also replicate, or all nodes that will ever
-        be there, which then get every record."""
+        be there, which then get every record. If that is nobody, the epoch is lost as a whole."""
         metadata = self._metadata
         empty = self._those(Authority.EMPTY)
         certain = self._those(Authority.FULL).intersection(there) | empty
@@ -230,10 +230,10 @@ class EpochRecovery:
             return Basis(willing, authoritative)
         if short := self._short(willing, missing | self._avoided):
             return Basis(willing, authoritative, short)
-        if metadata.can_hold_a_copyset(everybody) or (everybody and not missing):
+        if metadata.can_hold_a_copyset(everybody) or not missing:
             return Basis(everybody, authoritative)
         reason = f"too few nodes of epoch {self._epoch} can be written to"
-        return Failed(f"{reason}; missing: {_words(missing) or 'all of them'}")
+        return Failed(f"{reason}; missing: {_words(missing)}")
 
     def _absent(self, there: Collection[ShardId]) -> tuple[ShardId, ...]:
         """Return the nodes that may have what all others have forgotten; none if enough of those

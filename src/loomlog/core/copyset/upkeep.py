@@ -20,6 +20,7 @@ from loomlog.core.copyset.log_state import (
     short_epochs,
     still_lossy,
     uncertain,
+    vanished,
 )
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, index_of, node_of, shard_name
@@ -94,6 +95,8 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
         return f"node {state.sequencer}, which sequenced it, is gone"
     if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.next_sequencer()):
         return f"node {state.sequencer}, which sequences it, is drained or restarted"
+    if nodes.next_sequencer() == state.chosen != state.sequencer:
+        return f"node {state.chosen} is to sequence it"
     nodeset = state.history[-1].nodeset
     unfit = [member.shard for member in nodeset if nodes.is_unfit(member.shard)]
     if unfit and nodes.next_nodeset() != nodeset:
@@ -258,7 +261,11 @@ def losses(
 ) -> list[str]:
     """Return what may be lost for good."""
     words = []
-    if epochs := uncertain(state):
+    gone = vanished(state)
+    if gone:
+        which = ", ".join(map(str, gone))
+        words.append(f"nothing is left of epoch {which}, and whether it had entries is not known")
+    if epochs := [epoch for epoch in uncertain(state) if epoch not in gone]:
         which = ", ".join(map(str, epochs))
         words.append(f"how far epoch {which} was acknowledged is not known: its end is lost")
     if shards := lost_together(state, lost):

@@ -26,7 +26,7 @@ class Consumption:
 
     @property
     def dirty(self) -> bool:
-        """Whether entries were handed out since the last commit."""
+        """True if entries were handed out since the last commit."""
         return self.reading != self._committed_at
 
     def adopt(self, state: GroupState) -> bool:

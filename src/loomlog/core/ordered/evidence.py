@@ -74,7 +74,7 @@ class StreamEvidence:
 
     @property
     def may_have_more(self) -> bool:
-        """Whether a lost round can have committed more entries than are known to be committed."""
+        """True if a lost round can have committed more entries than are known to be committed."""
         return self.written_end > self.committed_end
 
     def commits(self) -> tuple[CommitContext, ...]:

@@ -68,10 +68,22 @@ def rebuild(
         doubts = _contradictions(streams, trimmed, elsewhere, gone)
     filled: dict[StreamId, list[CommitContext]] = {}
     if not doubts:
-        filled, doubts = _fill(streams, _gaps(streams, elsewhere, gone))
+        filled, doubts = _fill(streams, _gaps(streams, elsewhere, gone, trimmed))
     if doubts:
         return Rebuilt(high, (), tuple(doubts))
     return Rebuilt(high, tuple(_rounds(log_id, streams, filled)), ())
+
+
+def trimmed_and_gone(
+    trimmed: Glsn, streams: Iterable[StreamEvidence], elsewhere: Sequence[Elsewhere]
+) -> int:
+    """Return how many positions up to `trimmed` no stream claims: entries of streams that were
+    removed, which happens only once they are trimmed. All commits above `trimmed` must be known."""
+    claimed = sum(max(0, min(place.last, trimmed) - place.first + 1) for place in elsewhere)
+    for stream in streams:
+        kept = (last_place(c).glsn - max(c.glsn, trimmed + 1) + 1 for c in stream.commits())
+        claimed += stream.committed_end - 1 - sum(max(0, number) for number in kept)
+    return trimmed - claimed
 
 
 # ---- are the streams consistent with each other?
@@ -88,7 +100,7 @@ def _contradictions(
         if after.first <= before.last:
             both = f"in {before.where} and in {after.where}"
             return [Doubt(0, f"position {after.first} is {both}")]
-    gaps = _gaps(streams, elsewhere, gone)
+    gaps = _gaps(streams, elsewhere, gone, trimmed)
     if _missing(streams, elsewhere, gone) != sum(gap.length for gap in gaps):
         entries = sum(stream.committed_end - 1 for stream in streams)
         text = f"its streams have {entries} entries, which do not fit its last position, {high}"
@@ -139,13 +151,13 @@ def _ranges(streams: Iterable[StreamEvidence], elsewhere: Iterable[Elsewhere]) -
 
 
 def _gaps(
-    streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere], gone: int
+    streams: Sequence[StreamEvidence], elsewhere: Sequence[Elsewhere], gone: int, trimmed: Glsn
 ) -> list[_Range]:
     """Return the ranges of positions up to the high watermark that no stream claims."""
     if _missing(streams, elsewhere, gone) <= 0:
         return []
     gaps = []
-    end = _known_whole(streams)
+    end = max(_known_whole(streams), trimmed if gone else 0)
     high = _high_watermark(streams)
     for taken in sorted(_ranges(streams, elsewhere)):
         if end + 1 < taken.first <= high:

@@ -149,7 +149,7 @@ class Replica:
 
     @property
     def is_precondition_broken(self) -> bool:
-        """Whether other entries got the positions that a batch here requires. That batch will never
+        """True if other entries got the positions that a batch here requires. That batch will never
         be committed, and a seal has to drop it."""
         precondition = self.precondition
         return precondition is not None and self.context.high_watermark > precondition.expected

@@ -53,6 +53,11 @@ class StreamRecord:
         """All nodes that may have data of this stream."""
         return tuple(dict.fromkeys((*self.filled, *self.dropping, *self.left)))
 
+    @property
+    def ends_when_trimmed(self) -> bool:
+        """Whether it is removed when all its entries are trimmed and it is not needed any more."""
+        return self.relief or self.removing
+
     def birth_on(self, node: NodeId) -> int:
         return dict(self.births).get(node, 0)
 

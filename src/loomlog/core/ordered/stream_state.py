@@ -47,7 +47,7 @@ class StreamState:
 
     @property
     def is_trimmed(self) -> bool:
-        """Whether everything in a sealed stream is trimmed."""
+        """True if everything in a sealed stream is trimmed."""
         return 0 < self.sealed_at <= self.trimmed
 
     def stored_high_watermark(self) -> Glsn:

@@ -36,7 +36,7 @@ class Patience:
 
     @property
     def wait_s(self) -> float:
-        """How long to wait for the next answer."""
+        """The time to wait for the next answer."""
         if self._since_s == -inf:
             return self.longest_s
         slowest_s = max(self._slowest_s, self._before_s)

@@ -78,7 +78,7 @@ class NodeRecord:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether an operator gave up its data. If the node does come back, it is admitted unless
+        """True if an operator gave up its data. If the node does come back, it is admitted unless
         it is being removed, which revokes the decision."""
         return self.removing or bool(self.losses_of(GIVEN_UP))
 

@@ -1,7 +1,7 @@
-"""Complete the records that were stored on fewer nodes than wanted, when there are enough again.
+"""Complete records that were stored on fewer nodes than wanted, once there are enough again.
 
-All records on a short copyset are on each of its shards. So one of these is asked to complete what
-it has; when that is done for all short copysets of an epoch, they are forgotten.
+Each shard of a short copyset has all records on it. So one of these shards is asked to complete its
+records; when this is done for all short copysets of an epoch, they are forgotten.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_S: Final = 0.5  # between checks while records have too few copies
 
 
 class Completion:
-    """Lets nodes complete the records of recovered epochs, and notes which are complete."""
+    """Has nodes complete the records of recovered epochs, and records which are complete."""
 
     def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
@@ -43,7 +43,7 @@ class Completion:
         epochs = log_state.short_epochs(record.state)
         if not epochs:
             return StepResult.IDLE
-        asked: dict[ShardId, bool] = {}  # whether it has completed all that it has
+        asked: dict[ShardId, bool] = {}  # True: all its records are complete
         for epoch in epochs:
             if epoch <= record.state.last_clean and await self._is_complete(record, epoch, asked):
                 await self._epochs.change(loglet, partial(log_state.completed, epoch=epoch))

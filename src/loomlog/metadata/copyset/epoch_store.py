@@ -50,7 +50,7 @@ class EpochStore:
         contradicted: Callable[[str], None],
     ) -> None:
         """`now_us` returns the time by most clocks, or 0 if it is unknown. `contradicted` is called
-        with newer information of a node that this metadata lacks."""
+        with newer information from a node that this metadata lacks."""
         self.catalog = catalog
         self.records = records
         self.nodes = nodes
@@ -164,7 +164,7 @@ class EpochStore:
         return max(recovered, self.reported_tail(segment.loglet), segment.start - 1)
 
     def is_tail_known(self, segment: Segment, reachable: Callable[[NodeId], bool]) -> bool:
-        """Return whether all of it is recovered, or reported by a sequencer that is reachable."""
+        """Return whether the whole loglet is recovered, or its sequencer is reachable."""
         record = self.records.get(segment.loglet)
         if record is None or not record.begun:
             return True
@@ -231,7 +231,7 @@ class EpochStore:
         return choose(segment.loglet, state, self.nodes.usable(), size_of(segment.settings))
 
     def fresh_nodeset(self, segment: Segment, state: LogState) -> tuple[Member, ...]:
-        """Return the nodeset that a loglet would have if it began now."""
+        """Return the nodeset that a new loglet would get now."""
         size, usable = size_of(segment.settings), self.nodes.usable()
         return log_state.fresh_nodeset(segment.loglet, state, usable, size)
 
@@ -284,7 +284,7 @@ class EpochStore:
 
 
 def begun_at(record: CopysetRecord, start: int) -> CopysetRecord:
-    """Return a record whose segment begins at a position; a begun one stays unchanged."""
+    """Return the record with its segment begun at a position, unless it has already begun."""
     if record.begun:
         return record
     newest, before = record.state.history[-1], record.state

@@ -26,6 +26,7 @@ from loomlog.metadata.copyset.completion import Completion
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.instead import INSTEAD
 from loomlog.metadata.copyset.nodes import CopysetNodes
+from loomlog.metadata.copyset.operator import CopysetOperator
 from loomlog.metadata.copyset.rebuild_log import RebuildLog
 from loomlog.metadata.copyset.rebuilder import Rebuilder
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, losses_name, nodes_of
@@ -53,7 +54,6 @@ REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
 SEAL_WAIT_S: Final = 6.0  # for recovery; less than a client waits for its answer
 HOPELESS_S: Final = 1.0  # for the same, while too few nodes are there
 TAIL_WAIT_S: Final = 6.0  # for a sequencer, and its recovery
-RENEW_WAIT_S: Final = 5.0  # for a new epoch
 TRIM_WAIT_S: Final = 3.0  # then it continues in the background
 
 
@@ -89,11 +89,12 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._closings = Closings()
         self._rebuilder = Rebuilder(context, self.epochs, rebuild_log)
         self.epochs.rebuilt = self._rebuilder.to_wire
-        self._nodes.is_given_up = self._rebuilder.is_given_up
-        self._recoveries = Recoveries(self.epochs, self._rebuilder.through, context.background)
-        self._rebuilder.changed = self._look_at_all
-        self.epochs.taken = self._recoveries.look  # nodes may have come since its were chosen
+        self._nodes.is_given_up = self._rebuilder.view.is_given_up
+        self._recoveries = Recoveries(self.epochs, self._rebuilder.view.through, context.background)
+        self._rebuilder.changed = self._look_again
+        self.epochs.taken = self._recoveries.look  # nodes may have joined since
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
+        self._operator = CopysetOperator(self.epochs, self._recoveries, self._status)
         self._completion = Completion(self.epochs, context.background)
         self._verification = Verification(self.epochs, context.background)
         self._writers = WriterReports(self.epochs)
@@ -108,9 +109,12 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     def stop(self) -> None:
         self._recoveries.stop()
 
-    def _look_at_all(self) -> None:
-        self._recoveries.look_at_all()
-        self._verification.look_at_all()
+    def _look_again(self, loglet: LogId | None) -> None:
+        if loglet is None:
+            self._recoveries.look_at_all()
+            self._verification.look_at_all()
+        elif (record := self.records.get(loglet)) is not None:
+            self._recoveries.look(record)
 
     def _wake(self, record: CopysetRecord) -> None:
         self._recoveries.look(record)
@@ -138,7 +142,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return settings.replicas_least
 
     async def make(self, log: LogRecord, successor: Successor) -> None:
-        """Write a record: nodes learn of it with the first append."""
+        """Write a record; nodes learn of the loglet with the first append."""
         settings, loglet = successor.settings, successor.loglet
         if self.records.get(loglet) is not None:
             return
@@ -172,7 +176,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     # ---- the end
 
     async def why_not_sealed(self, log: LogRecord, segment: Segment) -> str:
-        """Return why not all epochs can be recovered now: only then a loglet can be closed."""
+        """Return why some epochs cannot be recovered now, which prevents closing the loglet."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REGISTER_WAIT_S):
                 while self._why_not_closed(segment):  # noqa: ASYNC110
@@ -187,7 +191,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return why_not_closed(state, nodes.alive_of(state), nodes.failing(state))
 
     async def seal(self, log: LogRecord, segment: Segment) -> Glsn:
-        await self.epochs.begin(segment)  # if it never did
+        await self.epochs.begin(segment)  # in case it has not begun
         self.log_changed(log)
         try:
             async with asyncio.timeout(SEAL_WAIT_S):
@@ -212,7 +216,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     # ---- positions
 
     async def find_tail(self, log: LogRecord, segment: Segment) -> Glsn:
-        """Ask the sequencer, which is started if there is none."""
+        """Ask the sequencer for the tail; it is started if necessary."""
         try:
             begun_s = asyncio.get_running_loop().time()
             async with asyncio.timeout(TAIL_WAIT_S) as limit:
@@ -232,7 +236,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return max(found, segment.start - 1)
 
     def _can_recover(self, segment: Segment) -> bool:
-        """Return whether enough nodes are there to recover all epochs that are over."""
+        """Return whether enough nodes are there to recover all epochs that have ended."""
         record = self.records.get(segment.loglet)
         if record is None or not record.begun:
             return True
@@ -241,8 +245,10 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return not awaited(state, self._nodes.alive_of(state), over)
 
     async def _ask_for_tail(self, segment: Segment) -> Glsn | None:
-        """Ask the sequencer for the tail; None: ask again."""
-        node, known = self._nodes.sequencer(segment.loglet), None
+        """Ask the sequencer for the tail; return None if it has to be asked again."""
+        record, node, known = self.records.get(segment.loglet), None, None
+        if record is not None:
+            node = self._nodes.sequencer(segment.loglet, record.state)
         with suppress(Retryable, Sealed):
             if node is not None and not self._is_closed(segment):
                 found = await self._nodes.find_tail(node, segment.loglet)
@@ -286,8 +292,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     async def measure(
         self, log: LogRecord, segment: Segment, first: Glsn, last: Glsn
     ) -> Sequence[Measured]:
-        """Ask all shards: a record is counted by the first one that it was sent to. What shards
-        that do not answer would count is missing."""
+        """Add up the measurements of all shards. Each record is counted by the first shard to which
+        it was sent, so the records of shards that do not answer may be missing."""
         record = self.records.get(segment.loglet)
         if record is None or not record.begun:
             raise Unavailable(f"segment {segment.loglet} of log {log.name!r} is not there now")
@@ -339,8 +345,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         ]
 
     async def leave(self, node: NodeId, index: int, stored: Collection[pb.StoredReplica]) -> int:
-        """Return how many loglets may have copies on the volume. Where they go, the rebuilding of
-        the shard decides."""
+        """Return how many loglets may have copies on the volume. They move with the rebuilding of
+        the shard."""
         self.node_changed(node, alive=True)
         shard = shard_of(node, index)
         return sum(
@@ -363,7 +369,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         ]
 
     def renewals(self) -> list[Renewal]:
-        """Return the loglets that would use nodes that are new, or were away when they began."""
+        """Return the loglets that could use nodes that are new, or were away at their beginning."""
         found = []
         for record in self.records:
             log, state = self._catalog.log_of(record), record.state
@@ -380,27 +386,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return found
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
-        if request.action != pb.ChangeStream.RENEW:
-            return await super().change_stream(request)
-        record = self.records.of_stream(request.log_stream_id)
-        assert record is not None
-        before = record.state.history[-1].nodeset
-        self.epochs.renewing.add(record.loglet)
-        self._recoveries.look(record)
-        try:
-            async with asyncio.timeout(RENEW_WAIT_S):
-                await self.epochs.until(
-                    record.loglet, lambda state: state.history[-1].nodeset != before
-                )
-        except TimeoutError:
-            reason = self._status.condition(record) or "it needs no other nodes"
-            return pb.Changed(done=f"stream {record.stream_id} is as before", next=reason)
-        finally:
-            self.epochs.renewing.discard(record.loglet)
-        return pb.Changed(
-            done=f"stream {record.stream_id} stores new entries on other nodes",
-            next="the entries that it has stay where they are",
-        )
+        change = self._operator.changes.get(request.action)
+        return await (change or super().change_stream)(request)
 
     def stuck_on(self, node: NodeId) -> list[str]:
         """Return the logs whose nodesets need the node."""

@@ -51,7 +51,7 @@ class CopysetNodes:
         self._lost_nodes = lost_nodes
         self._request_timeout_s = request_timeout_s
         self._losses: dict[ShardId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
-        # Whether a shard is away, and will never have again what it had; set by the keeper.
+        # Returns whether a shard is away and its copies are given up; set by the keeper.
         self.is_given_up: Callable[[ShardId], bool] = lambda shard: False
         self.alive = connected.alive
         self.silent = connected.silent
@@ -72,14 +72,14 @@ class CopysetNodes:
         ]
 
     def _full(self, node: NodeId) -> tuple[str, tuple[int, ...]]:
-        """Return which shards of a node have no room, by index, and why."""
+        """Return why shards of a node have no room, by the index of the shard."""
         indexes = self._catalog.nodes[node].shards
         conditions = {index: self._condition(shard_of(node, index)) for index in indexes}
         full = [i for i, c in conditions.items() if c.refuses_copies and not c.copies_fail]
         return (self._connected.complaints(node), tuple(full)) if full else ("", ())
 
     def sizes(self, record: CopysetRecord) -> dict[ShardId, int]:
-        """Return about how many bytes shards store of a loglet, those that reported it."""
+        """Return roughly how many bytes each shard stores of a loglet, if it reported this."""
         sizes = {
             shard: self._connected.size_of(node_of(shard), record.loglet, index_of(shard))
             for shard in record.state.all_shards
@@ -87,8 +87,8 @@ class CopysetNodes:
         return {shard: size for shard, size in sizes.items() if size is not None}
 
     def usable(self) -> set[Member]:
-        """Return the shards that may be in a nodeset. Those of a node that is away for a moment may
-        stay."""
+        """Return the shards that may be in a nodeset. Shards of a node that is away only briefly
+        may stay."""
         shards = [
             (shard_of(node.node_id, index), node.location)
             for node in self._catalog.nodes.values()
@@ -115,7 +115,7 @@ class CopysetNodes:
         return node is not None and index_of(shard) in node.shards
 
     def leaves(self, node: NodeId | None) -> bool:
-        """Return whether a node is drained, or not part of the cluster any more."""
+        """Return whether a node is drained, or no longer part of the cluster."""
         record = None if node is None else self._catalog.nodes.get(node)
         return record is None or _leaves(record)
 
@@ -143,7 +143,7 @@ class CopysetNodes:
         return node is not None and index_of(shard) in node.draining_shards
 
     def is_unfit(self, shard: ShardId) -> bool:
-        """Return whether a shard has to leave the nodesets that it is in."""
+        """Return whether a shard has to leave its nodesets."""
         node = node_of(shard)
         is_leaving = self.leaves(node) or self.is_drained(shard) or self.is_given_up(shard)
         return is_leaving or self._lost_nodes.lost(node) or not self.can_open(shard)
@@ -161,7 +161,7 @@ class CopysetNodes:
         return {node.node_id: node.life for node in self._catalog.nodes.values()}
 
     def takers(self, shards: Collection[ShardId]) -> list[ShardId]:
-        """Return which of the shards take copies."""
+        """Return the shards that accept copies."""
         return [shard for shard in shards if self.has(shard) and self._is_willing(shard)]
 
     def _is_willing(self, shard: ShardId) -> bool:
@@ -169,7 +169,7 @@ class CopysetNodes:
         return not (condition.refuses_copies or condition.stores_no_copies)
 
     def refusing(self, state: LogState) -> dict[ShardId, str]:
-        """Return which shards of a loglet take no new copies, and what is wrong with them."""
+        """Return the shards of a loglet that accept no new copies, with the reasons."""
         return {
             shard: self._connected.complaints(node_of(shard))
             for shard in self.alive_of(state)
@@ -177,7 +177,7 @@ class CopysetNodes:
         }
 
     def failing(self, state: LogState) -> dict[ShardId, str]:
-        """Return which of those cannot take part in a recovery either."""
+        """Return those of them that cannot take part in a recovery either."""
         refusing = self.refusing(state).items()
         return {shard: why for shard, why in refusing if self._condition(shard).copies_fail}
 
@@ -185,7 +185,7 @@ class CopysetNodes:
         return max(0.0, self._lost_nodes.lost_in_s(node))
 
     def first_nodeset(self, loglet: LogId, settings: Settings) -> tuple[Member, ...]:
-        """Choose among the shards that are there and have room; if they are too few, among all."""
+        """Choose among the shards that are there and have room; if these are too few, among all."""
         there = {
             member
             for member in self.usable()
@@ -201,13 +201,15 @@ class CopysetNodes:
             }
         return choose_nodeset(loglet, there, size_of(settings))
 
-    def sequencer(self, loglet: LogId, avoided: Collection[NodeId] = ()) -> NodeId | None:
-        """Return which reachable node is to sequence a loglet, if possible none of `avoided`. Nodes
-        and clients make the same choice."""
+    def sequencer(
+        self, loglet: LogId, state: LogState, avoided: Collection[NodeId] = ()
+    ) -> NodeId | None:
+        """Return the reachable node that should sequence a loglet, if possible none of `avoided`.
+        Nodes and clients make the same choice."""
         there = [node for node in self._connected.all_reachable() if node in self._catalog.nodes]
         staying = [node for node in there if not self.hands_over(node)] or there
         others = [node for node in staying if node not in avoided] or staying
-        return sequencer_of(loglet, dict.fromkeys(others, 1.0))
+        return sequencer_of(loglet, dict.fromkeys(others, 1.0), state.chosen)
 
     def alive_of(self, state: LogState) -> list[ShardId]:
         """Return the shards of all nodesets of a loglet that are alive."""
@@ -218,7 +220,7 @@ class CopysetNodes:
     async def tell(
         self, shards: list[ShardId], order: Trim | Forget, record: CopysetRecord
     ) -> list[ShardId]:
-        """Give shards an order; return those that carried it out or have nothing of the loglet."""
+        """Send shards an order; return those that obeyed or have no data of the loglet."""
         stamp = record.state.stamp
         done = await asyncio.gather(*(self._is_done(shard, order, stamp) for shard in shards))
         return [shard for shard, is_done in zip(shards, done, strict=True) if is_done]
@@ -235,8 +237,8 @@ class CopysetNodes:
             return False
 
     async def recover(self, node: NodeId, state: pb.CopysetState) -> None:
-        """Let a node recover all epochs before the one that was taken for it. Timeout: it is still
-        recovering; ordering it again waits for the same recovery while the node is connected."""
+        """Let a node recover all epochs before the one that was taken for it. After a Timeout the
+        recovery continues; while the node is connected, another order waits for the same one."""
         await self._ask(node, pb.Frame(recover_copyset=pb.RecoverCopyset(state=state)))
 
     async def landmarks(
@@ -262,7 +264,7 @@ class CopysetNodes:
     async def measure(
         self, shards: list[ShardId], loglet: LogId, first: Lsn, last: Lsn, clean: Lsn
     ) -> list[Measured]:
-        """Return what the shards that answer count."""
+        """Return the measurements of the shards that answer."""
 
         def ask(shard: ShardId) -> Coroutine[Any, Any, pb.Frame]:
             question = pb.MeasureCopyset(
@@ -280,13 +282,13 @@ class CopysetNodes:
         return found
 
     async def find_tail(self, node: NodeId, loglet: LogId) -> pb.CopysetTail:
-        """Ask the sequencer on a node for the tail; it is started if it should be there."""
+        """Ask the sequencer on a node for the tail; it is started if it belongs there."""
         question = pb.FindCopysetTail(loglet_id=loglet)
         return (await self._ask(node, pb.Frame(find_copyset_tail=question))).copyset_tail
 
     async def fill(self, shard: ShardId, loglet: LogId) -> int:
-        """Let a shard complete the records that it has on short copysets; return how much is left.
-        Timeout: it is still at it; asking again waits for the same work."""
+        """Let a shard complete its records on short copysets; return the number that is left. After
+        a Timeout the work continues, and another request waits for it."""
         order = pb.Frame(fill_copyset=pb.FillCopyset(loglet_id=loglet, shard=shard))
         return (await self._ask(node_of(shard), order)).copyset_filled.left
 
@@ -297,8 +299,9 @@ class CopysetNodes:
         suspects: Collection[ShardId],
         epochs: Collection[Epoch] = (),
     ) -> pb.CopysetChecked:
-        """Let a shard give others what they lack, or, without any, look for what is lost of some
-        epochs. Timeout: it is still at it; asking again waits for the same work."""
+        """Let a shard give the suspects the records that they lack or, without suspects, search
+        some epochs for lost entries. After a Timeout the work continues, and another request waits
+        for it."""
         order = pb.CheckCopyset(
             loglet_id=loglet, shard=shard, suspects=sorted(suspects), epochs=epochs
         )
@@ -312,7 +315,7 @@ class CopysetNodes:
         return answer.copyset_checked.reported
 
     async def finish(self, node: NodeId, loglet: LogId) -> None:
-        """Let the sequencer there end, if any, and report its end to the epoch store."""
+        """Let the sequencer on a node end, if any, and report its end to the epoch store."""
         question = pb.FindCopysetTail(loglet_id=loglet, finish=True)
         await self._ask(node, pb.Frame(find_copyset_tail=question))
 
@@ -324,7 +327,7 @@ class CopysetNodes:
 
 
 def size_of(settings: Settings) -> int:
-    """Return how many shards the nodeset is to have."""
+    """Return the wanted number of shards in the nodeset."""
     return settings.nodeset or max(NODESET_DEFAULT, settings.replicas)
 
 

@@ -3,14 +3,15 @@
     rebuild/snapshot           the state after some number of events
     rebuild/event/<number>     one event each, numbered from 1 on
 
-Only the leader appends, since all its writes are fenced. An event says with itself up to which
-epochs of which loglets a shard is rebuilt, so that both are durable at once.
+Only the leader appends, since all its writes are fenced. The record of an event also states up to
+which epoch of each loglet a shard is rebuilt, and which loglets donors leave out, so that all of it
+becomes durable at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -39,12 +40,13 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event as it is stored."""
+    """A stored event."""
 
     kind: str
     fields: dict[str, Any]
     through: tuple[tuple[LogId, Epoch], ...] | None = None
     loss: int | None = None
+    held: tuple[LogId, ...] = ()  # if it begins a version
 
     @property
     def event(self) -> Event:
@@ -58,6 +60,7 @@ class SnapshotRecord:
 
     state: tuple[Any, ...]
     extents: tuple[tuple[ShardId, tuple[tuple[LogId, Epoch], ...], int | None], ...] = ()
+    held: tuple[LogId, ...] = ()
 
 
 class RebuildLog:
@@ -70,6 +73,7 @@ class RebuildLog:
         self._is_certain = True  # False: the last event may or may not have been written
         self.state = RebuildState()
         self.extents: dict[ShardId, Extent] = {}  # of the last rebuilding of each shard
+        self.held: frozenset[LogId] = frozenset()  # donors of this version leave them out
 
     @classmethod
     async def load(cls, store: MetaStore) -> RebuildLog:
@@ -82,12 +86,15 @@ class RebuildLog:
                 log._apply(decode(EventRecord, key, item.value))
         return log
 
-    async def append(self, event: Event, extent: Extent | None = None) -> None:
-        """Make an event durable and apply it. `extent`: what is rebuilt from now on, if the event
-        fits the state."""
+    async def append(
+        self, event: Event, extent: Extent | None = None, held: Collection[LogId] = ()
+    ) -> None:
+        """Make an event durable and apply it. If the event fits the state, `extent` is rebuilt from
+        now on; if it begins a version, its donors leave `held` out."""
         through = None if extent is None else tuple(sorted(extent.through.items()))
         loss = None if extent is None else extent.loss
-        record = EventRecord(type(event).__name__, asdict(event), through, loss)
+        left_out = tuple(sorted(held))
+        record = EventRecord(type(event).__name__, asdict(event), through, loss, left_out)
         async with self._appending:
             if not self._is_certain:
                 await self._look_again()
@@ -97,21 +104,25 @@ class RebuildLog:
                 await self._take_snapshot()
 
     def drop(self, shard: ShardId) -> None:
-        """Forget the extent of a shard that is intact and knows it: from the next snapshot on."""
+        """Forget the extent of a shard that is intact and knows it; the next snapshot omits it."""
         self.extents.pop(shard, None)
 
     def _apply(self, record: EventRecord) -> None:
         before, event = self.state, record.event
         self.state = events.apply(before, event)
-        if record.through is not None and self.state.version != before.version:
+        if self.state.version == before.version:
+            return
+        self.held = frozenset(record.held)
+        if record.through is not None:
             self.extents[event.shard] = Extent(dict(record.through), record.loss)
 
     def _adopt(self, record: SnapshotRecord) -> None:
         self.state = events.from_snapshot(record.state)
         self.extents = {shard: Extent(dict(pairs), loss) for shard, pairs, loss in record.extents}
+        self.held = frozenset(record.held)
 
     async def _look_again(self) -> None:
-        """Read the event whose write was not answered, if it is there."""
+        """Read the event whose write was not answered, if it was stored."""
         key = _key(self.state.events + 1)
         if (item := await self._store.get(key)) is not None:
             self._versions[key] = item.version
@@ -137,11 +148,12 @@ class RebuildLog:
         )
         covered = [key for key in self._versions if key != SNAPSHOT]
         try:
-            await self._write(SNAPSHOT, SnapshotRecord(events.snapshot(self.state), extents))
+            held, state = tuple(sorted(self.held)), events.snapshot(self.state)
+            await self._write(SNAPSHOT, SnapshotRecord(state, extents, held))
             for key in covered:
                 await self._write(key, None)
         except (SwapUnknown, Conflict):
-            # Events that are left are skipped when they are read.
+            # Remaining events are skipped when they are read.
             await self._read_versions()
 
     async def _read_versions(self) -> None:
@@ -155,7 +167,7 @@ def _key(number: int) -> str:
 
 
 def newest_event(keys: Iterable[str]) -> int:
-    """Return the number of the newest of some keys; that of a snapshot is not known by its key."""
+    """Return the highest number in some keys of events; keys of snapshots have none."""
     return max((int(key.removeprefix(EVENTS)) for key in keys if key != SNAPSHOT), default=0)
 
 

@@ -1,17 +1,17 @@
 """Rebuild the copies of shards that are lost, away for long, or drained.
 
-core/copyset/rebuild/ decides. This appends the events that are due, sends nodes the news, widens
-and narrows nodesets, and counts what donors report. Reports of progress stay in memory; only the
-scans that a donor has finished are events.
+core/copyset/rebuild/ decides. This appends the events that are due, notifies nodes, widens and
+narrows nodesets, and adds up the progress of donors. Progress is kept in memory; only the finished
+scans of donors are events.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from loomlog.core.copyset import log_state
 from loomlog.core.copyset.messages import LogState
@@ -40,6 +40,7 @@ from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.rebuild_log import Extent, RebuildLog
 from loomlog.metadata.copyset.rebuild_progress import Progress
+from loomlog.metadata.copyset.rebuild_view import Copies, RebuildView
 from loomlog.metadata.copyset.records import CopysetRecord, loss_of, losses_name
 from loomlog.metadata.protocol import KeeperContext
 from loomlog.types import LogId, NodeId, ShardId
@@ -48,8 +49,8 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5  # while something is rebuilt
+_AWAY: Final = frozenset({Status.RESTORING, Status.LOST})
 _ONLY: Final = 0  # there is one event log
-_MAY_RETURN: Final = frozenset({Status.INTACT, Status.RESTORING})
 
 
 class Rebuilder:
@@ -60,15 +61,17 @@ class Rebuilder:
         self._catalog, self._connected = context.catalog, context.nodes
         self._epochs, self._records, self._nodes = epochs, epochs.records, epochs.nodes
         self._log = log
-        # Called when other shards are rebuilt or given up; set by the keeper.
-        self.changed: Callable[[], None] = lambda: None
+        self.view = RebuildView(epochs, log)
+        # Called when other shards are rebuilt or given up, or nodesets of a loglet change: any
+        # (None) or this one may need another epoch. Set by the keeper.
+        self.changed: Callable[[LogId | None], None] = lambda loglet: None
         self._loop = asyncio.get_running_loop()
         settings = context.settings
         self._after_s = max(settings.rebuild_after_s, settings.replace_after_s or 0.0)
         self._work = RetryLoop("rebuilding", self._step, context.background)
         self._reports: dict[ShardId, pb.DonorReport] = {}
         self._sent = self.news()  # nodes get it when they register
-        self._version_at = 0, 0.0  # which version began when
+        self._version_at = 0, 0.0  # a version and the time when it began
         self._closed_since: dict[ShardId, float] = {}  # its copies are not there, or do not open
         self._why: dict[ShardId, str] = {}  # what each waits for
 
@@ -81,20 +84,10 @@ class Rebuilder:
     def state(self) -> events.RebuildState:
         return self._log.state
 
-    def through(self, loglet: LogId) -> dict[ShardId, Epoch]:
-        """Return the shards that are rebuilt, and up to which epoch of a loglet."""
-        extents = ((shard, self._log.extents[shard]) for shard in events.rebuilt(self.state))
-        return {s: extent.through[loglet] for s, extent in extents if loglet in extent.through}
-
-    def is_given_up(self, shard: ShardId) -> bool:
-        """Return whether a shard is away, and will never have again what it had."""
-        is_lost = self.state.status(shard) is Status.LOST
-        return is_lost and not self._connected.alive(node_of(shard))
-
     def to_wire(self, loglet: LogId) -> list[pb.CopysetThrough]:
         return [
             pb.CopysetThrough(shard=s, epoch=epoch, lost=self.state.status(s) is Status.LOST)
-            for s, epoch in self.through(loglet).items()
+            for s, epoch in self.view.through(loglet).items()
         ]
 
     def news(self) -> pb.CopysetRebuild:
@@ -108,11 +101,12 @@ class Rebuilder:
                 for shard, each in state.shards.items()
             ],
             scans=min((_scans(state, shard, donors) for shard in rebuilt), default=0),
+            held=sorted(self._log.held),
             bytes_per_s=self._context.settings.rebuild_bytes_per_s,
         )
 
     def progress(self) -> dict[ShardId, Progress]:
-        """Return how far each shard is that is rebuilt."""
+        """Return the progress of each shard that is being rebuilt."""
         state, donors = self.state, self._donors()
         reports = [r for r in map(self._reports.get, donors) if r and r.version == state.version]
         parts = [min(1.0, (report.scans + report.part_done) / 2) for report in reports]
@@ -147,7 +141,7 @@ class Rebuilder:
     # ---- work
 
     async def _step(self, _: int) -> StepResult | Later:
-        copies = self._copies()
+        copies = self.view.copies()
         due_s: list[float] = []
         for shard in sorted({*self._shards(), *self.state.shards}):
             while (event := self._due(shard, copies, due_s)) is not None:
@@ -162,8 +156,8 @@ class Rebuilder:
             return Later(LOOK_S)
         return Later(min(due_s)) if due_s else StepResult.IDLE
 
-    def _due(self, shard: ShardId, copies: _Copies, due_s: list[float]) -> Event | None:
-        """Return the event that is due; note when to look again for one."""
+    def _due(self, shard: ShardId, copies: Copies, due_s: list[float]) -> Event | None:
+        """Return the event that is due, if any; schedule the next check."""
         status = self.state.status(shard)
         record = self._catalog.nodes.get(node_of(shard))
         if record is None:
@@ -176,7 +170,7 @@ class Rebuilder:
             due_s.append(LOOK_S)  # it is drained as soon as no log uses it
         return event
 
-    def _facts(self, shard: ShardId, record: NodeRecord, copies: _Copies) -> ShardFacts:
+    def _facts(self, shard: ShardId, record: NodeRecord, copies: Copies) -> ShardFacts:
         here = self._is_here(shard)
         return ShardFacts(
             here,
@@ -190,14 +184,14 @@ class Rebuilder:
         )
 
     def _are_rebuilt(self, shard: ShardId) -> bool:
-        """Return whether all copies that a shard may have are elsewhere, too."""
+        """Return whether all copies that a shard may have also exist elsewhere."""
         if self.state.status(shard) not in (Status.EMPTY, Status.DRAINED):
             return False
         through = self._log.extents.get(shard, Extent({})).through
         return all(
             log_state.newest_with(each.state, shard, log_state.last_written(each.state))
             <= through.get(each.loglet, 0)
-            for each in self._loglets()
+            for each in self.view.loglets()
         )
 
     def _is_here(self, shard: ShardId) -> bool:
@@ -221,13 +215,13 @@ class Rebuilder:
         extent = self._extent(event.shard) if is_beginning else None
         if extent is not None and isinstance(event, Unrecoverable):
             await self._note_loss(event.shard, extent)
-        await self._log.append(event, extent)
+        await self._log.append(event, extent, self.view.held(event, extent))
         logger.info("rebuilding, event %d: %s", self.state.events, event)
         if is_beginning:
-            self.changed()
+            self.changed(None)
 
     async def _note_loss(self, shard: ShardId, extent: Extent) -> None:
-        """Note which entries may be lost with a shard: its nodesets may soon not tell any more."""
+        """Record which entries may be lost with a shard, before it leaves its nodesets."""
         extents = {each: self._log.extents[each] for each in events.absent(self.state)}
         lost = {
             each: known.through
@@ -235,7 +229,7 @@ class Rebuilder:
             if self.state.status(each) is not Status.RESTORING or known.loss is not None
         }
         lost[shard] = extent.through
-        for each in [*self._loglets()]:
+        for each in [*self.view.loglets()]:
             through = {other: epochs.get(each.loglet, 0) for other, epochs in lost.items()}
             lossy = log_state.lossy_epochs(each.state, through)
 
@@ -247,14 +241,14 @@ class Rebuilder:
                 await self._records.change(each.loglet, noted)
 
     def _extent(self, shard: ShardId) -> Extent:
-        """Return what the shard may have, or may have lost."""
+        """Return the range of copies that the shard may have, or may have lost."""
         record = self._catalog.nodes.get(node_of(shard))
         losses = record.losses_of(losses_name(shard)) if record else ()
         before = self._log.extents.get(shard)
         is_rebuilt = shard in events.rebuilt(self.state)
         through = dict(before.through) if before is not None and is_rebuilt else {}
         lost = {loss[0]: loss[1] for loss in losses}
-        for each in self._loglets():
+        for each in self.view.loglets():
             newest = log_state.last_written(each.state)
             epoch = newest if shard in log_state.holders(each.state) else 0
             epoch = max(epoch, min(newest, lost.get(each.loglet, 0)), through.get(each.loglet, 0))
@@ -268,11 +262,11 @@ class Rebuilder:
         return events.donors(self.state, sorted(self._shards()))
 
     def _shards(self) -> set[ShardId]:
-        """Return the shards of all nodes, and those that may have copies though their volumes are
-        not there."""
+        """Return the shards of all nodes, and those that may have copies although their volumes are
+        missing."""
         nodes = self._catalog.nodes
         shards = {shard_of(n, index) for n, record in nodes.items() for index in record.shards}
-        return shards | {shard for shard in self._copies().holders if node_of(shard) in nodes}
+        return shards | {shard for shard in self.view.copies().holders if node_of(shard) in nodes}
 
     async def _count_scans(self) -> None:
         for donor in self._donors():
@@ -296,76 +290,42 @@ class Rebuilder:
         donors = self._donors()
         self._why = {}
         for shard in events.rebuilt(state):
-            if delayed := self._delay(shard):
+            is_scanned = events.has_scanned(state, shard, donors, 2)
+            if delayed := self.view.delay(shard):
                 self._why[shard] = delayed
-            elif not events.has_scanned(state, shard, donors, 2):
+                if is_scanned and state.status(shard) in _AWAY:
+                    await self._narrow(shard)
+            elif not is_scanned:
                 self._why[shard] = self._stuck()
-            elif self.is_given_up(shard) and (stuck := self._stuck_without(shard)):
-                self._why[shard] = (
-                    f"{self._catalog.name_of(stuck)} gets its next epoch without it first"
-                )
+            elif self.view.is_given_up(shard) and (stuck := self.view.stuck_without(shard)):
+                self._why[shard] = f"{stuck} gets its next epoch without it first"
             elif (extent := self._with_later_epochs(shard)) is not None:
-                await self._log.append(Unrecoverable(shard), extent)
+                event = Unrecoverable(shard)
+                await self._log.append(event, extent, self.view.held(event, extent))
                 return
             else:
                 await self._append(IsRebuilt(shard, state.version))
+        await self._take_in()
+
+    async def _take_in(self) -> None:
+        """Begin another version for loglets that donors left out, once they are done."""
+        state, donors = self.state, self._donors()
+        is_over = all(events.has_scanned(state, s, donors, 2) for s in events.rebuilt(state))
+        if is_over and (event := self.view.due_rescan()) is not None:
+            await self._append(event)
 
     def _with_later_epochs(self, shard: ShardId) -> Extent | None:
-        """Return what has to be rebuilt besides of a shard that is lost: of epochs after its event
-        that were recovered without it, with fewer copies than they should have. None: nothing."""
+        """Return the extended range to rebuild of a lost shard, if epochs after its event were
+        recovered without it and have fewer copies than wanted; otherwise None."""
         extent = self._log.extents.get(shard)
         if extent is None or self.state.status(shard) is not Status.LOST:
             return None
         through = dict(extent.through)
-        for each in self._loglets():
+        for each in self.view.loglets():
             epoch = log_state.newest_with(each.state, shard, each.state.last_clean)
             if epoch > through.get(each.loglet, 0):
                 through[each.loglet] = epoch
         return None if through == extent.through else extent._replace(through=through)
-
-    def _delay(self, shard: ShardId) -> str:
-        """Return which log keeps a shard from counting as rebuilt, and why; "" if none does."""
-        absent, may_return = events.absent(self.state), events.may_return(self.state)
-        for each in self._loglets():
-            through = self.through(each.loglet)
-            unchecked = self._unchecked(shard, each.state)
-            delay = plan.delay(shard, each.state, through, absent, may_return, unchecked)
-            if delay is not None:
-                return self._why_delayed(each, delay)
-        return ""
-
-    def _unchecked(self, shard: ShardId, state: LogState) -> list[ShardId]:
-        """Return the shards that may have forgotten what this one has, or had, and whose check
-        (verification.py) does not wait for this one to be refilled."""
-        if self.state.status(shard) is not Status.RESTORING and not self.is_given_up(shard):
-            return []
-        nodes = log_state.unchecked(state, self._nodes.lives())
-        return [each for each in state.all_shards if node_of(each) in nodes]
-
-    def _why_delayed(self, record: CopysetRecord, delay: plan.Delay) -> str:
-        name, there = self._catalog.name_of(record), set(self._nodes.alive_of(record.state))
-        away = [shard for shard in record.state.all_shards if shard not in there]
-        named = ", ".join(shard_name(s) for s in away if self.state.status(s) in _MAY_RETURN)
-        helps = (
-            f"({named}): start them, or, if they will not come back, run "
-            "`loom node mark-unrecoverable NODE`"
-        )
-        if delay is plan.Delay.UNCERTAIN:
-            return f"entries of {name} may have all their copies on nodes that are away {helps}"
-        if delay is plan.Delay.UNCHECKED:
-            return f"copies of {name} on nodes that crashed are checked first"
-        if named and log_state.awaited(record.state, there, record.state.epoch):
-            return f"{name} cannot be recovered without nodes that are away {helps}"
-        return f"{name} is not recovered yet"
-
-    def _stuck_without(self, shard: ShardId) -> CopysetRecord | None:
-        """Return a loglet that could not be recovered if the shard were expected back again."""
-        for each in self._loglets():
-            if log_state.waits_for(each.state, shard):
-                there = self._nodes.alive_of(each.state)
-                if not log_state.can_be_recovered(each.state, there):
-                    return each
-        return None
 
     def _stuck(self) -> str:
         silent = [shard_name(donor) for donor in self._donors() if not self._nodes.can_ask(donor)]
@@ -383,14 +343,15 @@ class Rebuilder:
 
     async def _widen(self) -> None:
         usable = self._usable()
-        for each in self._loglets():
-            through = self.through(each.loglet)
+        for each in self.view.loglets():
+            through = self.view.through(each.loglet)
             if through and plan.widened(each.state, through, usable) != each.state:
 
                 def widened(state: LogState, through: dict[ShardId, Epoch] = through) -> LogState:
                     return plan.widened(state, through, usable)
 
                 await self._epochs.change(each.loglet, widened)
+                self.changed(each.loglet)
 
     def _usable(self) -> set[Member]:
         return {
@@ -400,7 +361,7 @@ class Rebuilder:
         }
 
     async def _settle(self) -> None:
-        """Do what follows when a shard is rebuilt."""
+        """Finish the rebuilding of a shard."""
         for shard, each in [*self.state.shards.items()]:
             if each.status in (Status.EMPTY, Status.DRAINED):
                 await self._narrow(shard)
@@ -410,21 +371,21 @@ class Rebuilder:
                 losses = record.losses_of(losses_name(shard))
                 if not losses:
                     continue
-                facts = self._facts(shard, record, self._copies())
+                facts = self._facts(shard, record, self.view.copies())
                 is_over = facts.here and is_restored(self.state.status(shard), facts)
                 if is_over and not self._may_have_been_all(shard):
                     await self._clear(shard, losses)
 
     def _may_have_been_all(self, shard: ShardId) -> bool:
-        """Return whether some record may have had all its copies on shards that lost theirs, this
-        one among them: that loss stays known until the record is trimmed."""
-        for each in self._loglets():
+        """Return whether some record may have had all its copies on lost shards, including this
+        one. Such a loss stays recorded until the record is trimmed."""
+        for each in self.view.loglets():
             if shard in log_state.lost_together(each.state, self._nodes.losses(each)):
                 return True
         return False
 
     async def _clear(self, shard: ShardId, losses: tuple[tuple[int, ...], ...]) -> None:
-        """Tell a shard that its copies are not missing any more, then forget that they were."""
+        """Tell a shard that its copies are complete again, then delete the record of its loss."""
         node, index = node_of(shard), index_of(shard)
         restored = [
             pb.LostCopies(loglet_id=log, epoch=epoch, shard=index) for log, epoch in losses if log
@@ -440,16 +401,21 @@ class Rebuilder:
             self._log.drop(shard)
 
     async def _narrow(self, shard: ShardId) -> None:
-        """Drop a shard from the nodesets that it was rebuilt for: it may have later copies."""
+        """Drop a shard from the nodesets for which it was rebuilt; it may have later copies. It
+        stays in those that it may not leave yet."""
         extent = self._log.extents.get(shard, Extent({}))
-        for each in self._loglets():
+        for each in self.view.loglets():
             through = extent.through.get(each.loglet, 0)
 
-            def narrowed(state: LogState, through: Epoch = through) -> LogState:
-                return plan.narrowed(state, shard, through)
+            def narrowed(
+                state: LogState, loglet: LogId = each.loglet, through: Epoch = through
+            ) -> LogState:
+                kept = self.view.kept(shard, loglet, state)
+                return plan.narrowed(state, shard, through, kept)
 
             if narrowed(each.state) != each.state:
                 await self._epochs.change(each.loglet, narrowed)
+                self.changed(each.loglet)
 
     # ---- parts
 
@@ -461,27 +427,7 @@ class Rebuilder:
         for node in self._connected.all_reachable():
             self._connected.send(node, pb.Frame(copyset_rebuild=news))
 
-    def _loglets(self) -> Iterator[CopysetRecord]:
-        return (r for r in self._records if r.begun and self._catalog.segment_of(r) is not None)
-
-    def _copies(self) -> _Copies:
-        holders: set[ShardId] = set()
-        in_use: set[ShardId] = set()
-        for each in self._loglets():
-            state = each.state
-            holders |= log_state.holders(state)
-            if not state.closed and state.history[0].since <= state.epoch:
-                in_use.update(state.metadata_of(state.epoch).shards)
-        return _Copies(holders, in_use)
-
-
-class _Copies(NamedTuple):
-    """The shards that may have copies, and those that logs store new ones on."""
-
-    holders: set[ShardId]
-    in_use: set[ShardId]
-
 
 def _scans(state: events.RebuildState, shard: ShardId, donors: list[ShardId]) -> int:
-    """Return how many scans all donors have finished for a shard."""
+    """Return the number of scans that all donors have finished for a shard."""
     return sum(events.has_scanned(state, shard, donors, scans) for scans in (1, 2))

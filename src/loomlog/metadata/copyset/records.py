@@ -26,14 +26,14 @@ EVENTS_ABOVE: Final = 1_000_000  # events of rebuilding after the copy of the me
 
 @dataclass(frozen=True, slots=True)
 class CopysetRecord:
-    """A loglet of protocol `copyset`. It outlives its segment until no node has anything of it."""
+    """A loglet of protocol `copyset`. It outlives its segment until no node has data of it."""
 
     loglet: LogId
     log_id: LogId
     stream_id: StreamId  # of the one stream that its segment shows
     state: LogState  # without an epoch until the segment begins
     begun: bool = False
-    holders: tuple[ShardId, ...] = ()  # were in a nodeset once: they may have something of it
+    holders: tuple[ShardId, ...] = ()  # were once in a nodeset, and may have data of it
     lossy: tuple[Epoch, ...] = ()  # those with entries that may be lost with all their copies
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class CopysetRecord:
         object.__setattr__(self, "state", _log_state(self.state))
 
     def is_on(self, node: NodeId) -> bool:
-        """Return whether a shard of a node may have something of it."""
+        """Return whether a shard of a node may have data of it."""
         return any(node_of(shard) == node for shard in self.holders)
 
 
@@ -108,7 +108,7 @@ class CopysetCatalog(LogletRecords[CopysetRecord]):
         return [] if record.state.closed else [nodes_of(record.state)]
 
     def newest_on(self, node: NodeId) -> dict[ShardId, dict[LogId, Epoch]]:
-        """Return up to which epoch of each loglet the shards of a node may have copies."""
+        """Return the last epoch of each loglet for which shards of a node may have copies."""
         found: dict[ShardId, dict[LogId, Epoch]] = {}
         for record in self:
             for shard in record.holders:
@@ -161,8 +161,8 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
                 draft.changes[key] = replace(record, state=state, holders=holders)
 
     def _forget_rebuilding(self, draft: Draft) -> None:
-        """Count all shards as intact that are not known to have lost something: what was rebuilt
-        since the copy was made is not known. Versions keep growing: late messages are refused."""
+        """Treat all shards as intact unless a loss is known, because it is unknown what was rebuilt
+        since the copy was made. Versions keep growing, so that late messages are refused."""
         keys = draft.keys(rebuild_log.PREFIX)
         if keys:
             draft.changes.update(dict.fromkeys(keys))
@@ -170,7 +170,7 @@ class CopysetDraft(LogletDraft[CopysetRecord]):
             draft.changes[rebuild_log.SNAPSHOT] = rebuild_log.SnapshotRecord((number, number, ()))
 
     def note_losses(self, draft: Draft, node: NodeRecord) -> NodeRecord:
-        """Count as lost all copies that the node may have had, up to the newest epoch."""
+        """Treat all copies that the node may have had as lost, up to the newest epoch."""
         lost: dict[ShardId, list[tuple[LogId, Epoch]]] = {}
         for record in self.records(draft):
             epoch = max(record.state.epoch, self.epochs.get(record.loglet, 0))

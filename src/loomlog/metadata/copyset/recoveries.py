@@ -1,4 +1,4 @@
-"""Give copyset loglets a new epoch without an append, when core.copyset.upkeep says so.
+"""Begin new epochs of copyset loglets without an append, as core.copyset.upkeep decides.
 
 The epoch is taken for a node, which is ordered to recover all epochs before it and sequences from
 then on, unless the loglet is closed. A node that registers again is asked to resume as sequencer:
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -36,7 +36,7 @@ from loomlog.types import LogId, NodeId, ShardId
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE: Final = 64  # each asks a few nodes for a few records
+AT_ONCE: Final = 64  # recoveries; each asks a few nodes for a few records
 SEQUENCER_LOST_S: Final = 1.0  # within this time clients that append replace a sequencer
 
 
@@ -49,7 +49,7 @@ class Recoveries:
         rebuilt: Callable[[LogId], Mapping[ShardId, Epoch]],
         background: Background,
     ) -> None:
-        """`rebuilt` returns the shards that are rebuilt, and up to which epoch of a loglet."""
+        """`rebuilt` returns the shards that are rebuilt, with the last affected epoch."""
         self._rebuilt = rebuilt
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
@@ -88,7 +88,7 @@ class Recoveries:
                 self._sequencers.wake(record.loglet)
 
     def _look_at_copies(self) -> None:
-        """Look at loglets whose records are to have fewer copies, or more: appends may wait."""
+        """Check loglets whose wanted number of copies changes, since appends may be waiting."""
         for record in self._records:
             segment = self._catalog.segment_of(record)
             if segment is None or not record.begun:
@@ -97,7 +97,7 @@ class Recoveries:
                 self.look(record)
 
     def _look_later(self, node: NodeId, delay_s: float) -> None:
-        """Look after a delay, and again when other nodes are to take the place of this one."""
+        """Check after a delay, and again when other nodes should replace this one."""
 
         def due() -> None:
             self.look_at_all()
@@ -129,23 +129,24 @@ class Recoveries:
 
     def _nodes_of(self, record: CopysetRecord, segment: Segment) -> _LogletNodes:
         rebuilt = self._rebuilt(record.loglet)
-        return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt)
+        avoided = self._avoided(record.loglet)
+        return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt, avoided)
 
     def _ends(self, record: CopysetRecord) -> bool:
-        """Return whether its segment takes no more appends: a later one is active."""
+        """Return whether its segment takes no more appends, because a later one is active."""
         log = self._catalog.log_of(record)
         return log is not None and not log.layout.takes_appends(record.loglet)
 
     # ---- actions
 
     async def _sequence_step(self, loglet: LogId) -> StepResult:
-        """Ask a node where the log ends: then it sequences the log, or names the node that does. A
-        leader may have ended between taking the newest epoch and having it used: an older
-        sequencer ends, so that another epoch is taken and recovers both."""
+        """Ask a node for the tail, so that it sequences the log or names the node that does. If a
+        leader ended after it had taken the newest epoch but before the epoch was used, an older
+        sequencer ends now, and another epoch is taken, which recovers both."""
         record = self._records.get(loglet)
         if record is None or record.state.closed or self._catalog.segment_of(record) is None:
             return StepResult.IDLE
-        chosen = self._nodes.sequencer(loglet)
+        chosen = self._nodes.sequencer(loglet, record.state)
         asked = dict.fromkeys(node for node in (record.state.sequencer, chosen) if node)
         there = [node for node in asked if self._nodes.reachable(node)]
         async with self._room:
@@ -167,7 +168,7 @@ class Recoveries:
             segment = self._catalog.segment_of(record)
             if segment and self._may_miss(record, segment):
                 await self._finish(record)
-            node = self._choose(loglet)
+            node = self._choose(record)
             closed = self._ends(record)
             taken = await self._epochs.take_epoch(loglet, node, record.state.epoch, closed=closed)
         if taken is None:
@@ -186,14 +187,14 @@ class Recoveries:
         return bool(lossy_shards(state, nodes) or crashed_nodes(state, nodes))
 
     async def _finish(self, record: CopysetRecord) -> None:
-        """Let the sequencer finish, if it is there: only it may know what it acknowledged."""
+        """Let a reachable sequencer finish, since only it may know what it acknowledged."""
         node = record.state.sequencer
         if self._nodes.reachable(node):
             with suppress(LoomError):
                 await self._nodes.finish(node, record.loglet)
 
     async def _recovered(self, node: NodeId, record: CopysetRecord) -> None:
-        """Wait until it is recovered or another epoch begins. Unavailable: the node is lost."""
+        """Wait for the recovery or another epoch; raise Unavailable if the node is lost."""
         while self._nodes.reachable(node):
             with suppress(Timeout):
                 await self._nodes.recover(node, self._epochs.for_a_sequencer(record))
@@ -203,12 +204,14 @@ class Recoveries:
                 return
         raise Unavailable(f"node {node} did not recover it: it is silent")
 
-    def _choose(self, loglet: LogId) -> NodeId:
-        failed = self._failed.get(loglet)
-        node = self._nodes.sequencer(loglet, () if failed is None else (failed,))
+    def _choose(self, record: CopysetRecord) -> NodeId:
+        node = self._nodes.sequencer(record.loglet, record.state, self._avoided(record.loglet))
         if node is None:
             raise Unavailable("no storage node is there that could recover it")
         return node
+
+    def _avoided(self, loglet: LogId) -> list[NodeId]:
+        return [self._failed[loglet]] if loglet in self._failed else []
 
 
 class _LogletNodes:
@@ -221,8 +224,11 @@ class _LogletNodes:
         record: CopysetRecord,
         segment: Segment,
         rebuilt: Mapping[ShardId, Epoch],
+        avoided: Collection[NodeId],
     ) -> None:
+        """`avoided` failed to recover it last time."""
         self._rebuilt = rebuilt
+        self._avoided = avoided
         self._nodes = nodes
         self._epochs = epochs
         self._record = record
@@ -240,7 +246,7 @@ class _LogletNodes:
         return max(lost_through, self._rebuilt.get(shard, 0))
 
     def next_sequencer(self) -> NodeId | None:
-        return self._nodes.sequencer(self._record.loglet)
+        return self._nodes.sequencer(self._record.loglet, self._record.state, self._avoided)
 
     def next_nodeset(self) -> tuple[Member, ...]:
         return self._epochs.next_nodeset(self._segment, self._record.state)

@@ -1,6 +1,6 @@
-"""Remove copyset loglets that belong to no log, and trim the others as far as their logs.
+"""Remove copyset loglets that belong to no log, and trim the others with their logs.
 
-An absent node gets the orders when it is back, because the record of a loglet stays until no node
+An absent node gets the orders when it is back, because the record of a loglet is kept until no node
 has copies of it.
 """
 
@@ -90,8 +90,7 @@ class CopysetTrimmer:
                 self.look(record)
 
     async def done(self, log_id: LogId) -> None:
-        """Wait until all segments of a log are trimmed as far as the log, on nodes that are
-        alive."""
+        """Wait until all live nodes have trimmed the segments of a log as far as the log."""
         while not all(map(self._is_done, self._records.of_log(log_id))):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
 

@@ -1,4 +1,4 @@
-"""The status of copyset loglets: their streams, replicas and conditions, and what is rebuilt."""
+"""The status of copyset loglets: streams, replicas, conditions, and progress of rebuilding."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class CopysetStatus:
-    """Describes loglets by the epoch store, and by what is recovered and rebuilt. Changes
-    nothing."""
+    """Describes loglets, with the progress of recovery and rebuilding. Changes nothing."""
 
     def __init__(self, epochs: EpochStore, recoveries: Recoveries, rebuilder: Rebuilder) -> None:
         self._epochs, self._nodes = epochs, epochs.nodes
@@ -159,11 +158,11 @@ def metrics(status: pb.Status) -> list[Metric]:
 
 
 def _unrecovered(state: pb.CopysetState) -> int:
-    """Return how many epochs are over and not clean."""
+    """Return the number of epochs that have ended but are not clean."""
     return max(0, state.epoch - 1 - state.last_clean)
 
 
 def _missed(state: pb.CopysetState) -> int:
-    """Return how many nodes of the newest nodeset are not alive; 0 once nothing is written."""
+    """Return the number of nodes in the newest nodeset that are not alive; 0 once closed."""
     alive = {node.storage_node_id for node in state.nodes if node.alive}
     return 0 if state.closed else len(set(map(node_of, state.history[-1].nodeset)) - alive)

@@ -1,9 +1,9 @@
-"""Check the copies of nodes that crashed: their disks may have forgotten some.
+"""Check the copies of nodes that crashed, since their disks may have forgotten some.
 
-Every other shard that may have their records lets the nodes have what they lack. Then it is known
-whether entries are on no shard any more. A shard that is away is waited for only if it may have
-what no other shard has (core/copyset/coverage.py). Until nothing is left to do, a condition says
-so, and names the nodes that are waited for.
+Every other shard that may have the same records restores those that these nodes lack. Then it is
+known whether some entries are on no shard. An absent shard is awaited only if it may have records
+that no other shard has (core/copyset/coverage.py). Until the check is finished, a condition reports
+it, and names the nodes that it is waiting for.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE: Final = 4  # loglets: appends matter more
-AGAIN_S: Final = 1.0  # until what was left is looked at again
+AT_ONCE: Final = 4  # loglets; appends matter more
+AGAIN_S: Final = 1.0  # until the remaining records are checked again
 REBUILT_S: Final = 5.0  # the same, while copies are rebuilt
 
 
 class Verification:
-    """Has nodes check what others may have forgotten, and notes which have everything."""
+    """Has nodes check what others may have forgotten, and records which are complete."""
 
     def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
@@ -57,7 +57,7 @@ class Verification:
             self.look(record)
 
     def conditions(self, node: NodeId) -> list[Condition]:
-        """Return whether copies of a node are not checked yet."""
+        """Return conditions about nodes whose copies are not checked yet."""
         loglets = [loglet for loglet, nodes in self._unchecked.items() if node in nodes]
         if not loglets:
             return []
@@ -91,9 +91,9 @@ class Verification:
             check = check_of(record.state, suspects, self._there(record), given_up)
             self._awaited[loglet] = frozenset(map(node_of, filter(self._is_away, check.awaited)))
             if any(self._nodes.lost_through(shard, loglet) for shard in check.awaited):
-                del self._unchecked[loglet]  # other conditions say what is lost and rebuilt
+                del self._unchecked[loglet]  # other conditions report losses and rebuilding
                 return Later(REBUILT_S)
-            if check.awaited:  # woken when a node is back; rebuilding may do without it before
+            if check.awaited:  # woken when a node is back; rebuilding may make it unnecessary
                 return Later(REBUILT_S) if self._rebuilt(loglet) else StepResult.IDLE
             if not await self._is_checked(record, check, suspects):
                 return Later(AGAIN_S)
@@ -106,7 +106,7 @@ class Verification:
         return StepResult.DONE
 
     def _there(self, record: CopysetRecord) -> list[ShardId]:
-        """Return the shards that can be asked, and lost nothing that they know of."""
+        """Return the shards that can be asked and do not know of any loss."""
         return [
             shard
             for shard in record.state.all_shards
@@ -128,8 +128,8 @@ class Verification:
             for shard in check.shards:
                 if (await self._ask(shard, record.loglet, suspected)).left:
                     return False
-            lost: list[Epoch] = []
-            if check.epochs:
+            lost = [*check.epochs]  # if no shard is left that could have some of it
+            if check.epochs and check.shards:
                 found = await self._ask(check.shards[0], record.loglet, (), check.epochs)
                 if found.left:
                     return False
@@ -147,7 +147,7 @@ class Verification:
         suspects: Collection[ShardId],
         epochs: Collection[Epoch] = (),
     ) -> pb.CopysetChecked:
-        """Wait for a shard as long as it is there."""
+        """Ask a shard until it answers or is gone."""
         while True:
             try:
                 return await self._nodes.check(shard, loglet, suspects, epochs)

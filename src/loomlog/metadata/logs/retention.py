@@ -47,7 +47,7 @@ _LOOKS: Final = 3
 
 
 class _Trouble(NamedTuple):
-    """Why a log cannot be trimmed."""
+    """The reason why a log cannot be trimmed."""
 
     since_s: float  # on the loop's clock
     why: str

@@ -80,6 +80,13 @@ class OrderedDraft(ProtocolDraft):
                 continue
             has_run = stream is not None and (stream.epoch > 1 or not stream.sealed)
             if has_run and not held and log_id in logs:
+                assert stream is not None
+                if stream.ends_when_trimmed and draft.same.issuperset(stream.replicas):
+                    # If it was not, the rebuild of the rounds misses untrimmed positions.
+                    draft.changes[_key(stream_id)] = None
+                    name = logs[log_id].name
+                    draft.notes.append(f"log {name}: stream {stream_id} was removed since")
+                    continue
                 draft.reasons.append(
                     f"stream {stream_id} of log {logs[log_id].name}: no node that came has "
                     "anything of it; start those that have it; if it was removed or trimmed after "

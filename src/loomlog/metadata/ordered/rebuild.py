@@ -6,11 +6,17 @@ core.ordered.rebuild decides what is certain; this module asks the nodes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from loomlog.core.ordered.evidence import StreamEvidence, Witness
-from loomlog.core.ordered.rebuild import Elsewhere, commits_after, rebuild
+from loomlog.core.ordered.rebuild import (
+    Elsewhere,
+    Rebuilt,
+    commits_after,
+    rebuild,
+    trimmed_and_gone,
+)
 from loomlog.core.ordered.stream_record import StreamRecord
 from loomlog.errors import LoomError
 from loomlog.limits import POSITION_MAX
@@ -90,10 +96,23 @@ class OrderedRebuild(RoundRebuild):
         after = commits_after(await self._evidence(streams, after), elsewhere, gone)
         evidence = await self._evidence(streams, after)
         found = rebuild(log.log_id, log.trimmed, evidence, elsewhere, gone)
+        if found.doubts and log.trimmed:
+            found = await self._without_removed(log, streams, after) or found
         ends_elsewhere = any(place.last == POSITION_MAX for place in elsewhere)
         tail = None if ends_elsewhere else found.high_watermark
         rounds = tuple(round_.encode() for round_ in found.rounds)
         return LogFinding(log.name, tail, found.doubts, rounds)
+
+    async def _without_removed(
+        self, log: LogRecord, streams: Iterable[StreamRecord], after: Mapping[StreamId, Glsn]
+    ) -> Rebuilt | None:
+        """Rebuild a log of which streams may have been removed that the metadata does not know;
+        None if doubts remain."""
+        further = {stream: min(glsn, log.trimmed) for stream, glsn in after.items()}
+        evidence, elsewhere = await self._evidence(streams, further), _elsewhere(log)
+        gone = trimmed_and_gone(log.trimmed, evidence, elsewhere)
+        found = rebuild(log.log_id, log.trimmed, evidence, elsewhere, gone)
+        return None if found.doubts else found
 
     async def _evidence(
         self, streams: Iterable[StreamRecord], after: dict[StreamId, Glsn]

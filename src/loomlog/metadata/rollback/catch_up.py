@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from loomlog.core.leases import EPOCHS_SKIPPED
 from loomlog.errors import NotFound
 from loomlog.metadata.catalog.records import (
     HISTORY,
@@ -34,7 +35,6 @@ from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import LogId, NodeId
 
 VERSIONS_ABOVE: Final = 1_000_000  # for changes that no node knows of
-LEASE_EPOCHS_ABOVE: Final = 1_000_000  # for holders since the copy was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class MetadataCatchUp:
         history = history_of(self._history).adopt(seen)
         gone = tuple(dict.fromkeys((*self._history.without, *without)))
         changes[HISTORY] = HistoryRecord(
-            fields_of(history), gone, "", self._history.lease_epochs + LEASE_EPOCHS_ABOVE
+            fields_of(history), gone, "", self._history.lease_epochs + EPOCHS_SKIPPED
         )
         rounds = await self._rebuild_rounds(changes, without)
         draft.seal_changed()

@@ -27,6 +27,7 @@ from loomlog.metadata.catalog.records import (
 from loomlog.metadata.logs import decisions
 from loomlog.metadata.logs.decisions import DecisionNote
 from loomlog.metadata.offline.collector import Caller
+from loomlog.metadata.rollback.register_notes import register_notes
 from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import Glsn, LogId, NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
@@ -52,6 +53,7 @@ class Draft:
         self.changes: dict[str, MetadataRecord | None] = {}
         self.notes: list[str] = []
         self.reasons: list[str] = []
+        self.same: frozenset[NodeId] = frozenset()  # nodes of the copy that came with their data
         self.dropped: set[LogId] = set()  # loglets of completely trimmed segments
         self.has_unknown = False  # nodes have data of unknown logs
 
@@ -90,6 +92,7 @@ class Draft:
                 "registers, checkpoints and leases are as in the copy: what was changed since is "
                 "lost, every version is new, and no lease has a holder"
             )
+        self.notes += register_notes(self._items, [self.log(log.name) for log in logs.values()])
 
     def seal_changed(self) -> None:
         """Called after the rounds were rebuilt from these records."""
@@ -108,9 +111,14 @@ class Draft:
 
     def _adopt_nodes(self, came: Mapping[NodeId, NodeRecord]) -> None:
         known = {node.node_id: node for node in self.decoded("node/", NodeRecord)}
+        self.same = frozenset(
+            node
+            for node, record in came.items()
+            if node in known and known[node].node_secret == record.node_secret
+        )
         for node, record in came.items():
             before = known.get(node)
-            if before is not None and before.node_secret == record.node_secret:
+            if before is not None and node in self.same:
                 # It may have crashed since.
                 self.changes[node_key(node)] = replace(before, life=before.life + 1)
                 continue

@@ -110,7 +110,7 @@ class Gate:
 
     @property
     def was_caught_up(self) -> bool:
-        """Whether this metadata was restored from a copy and brought up to date with the nodes."""
+        """True if this metadata was restored from a copy and brought up to date with the nodes."""
         return self._record.lease_epochs > 0
 
     @property

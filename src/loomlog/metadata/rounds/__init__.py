@@ -26,7 +26,7 @@ class RoundLog(Protocol):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the last record may not be the last durable one, because it is followed by
+        """True if the last record may not be the last durable one, because it is followed by
         remains of a torn or a damaged record."""
 
     @property

@@ -108,7 +108,7 @@ class ChainVolumes:
 
     @property
     def are_unserved(self) -> bool:
-        """Whether there may be replicas here that cannot be served now."""
+        """True if there may be replicas here that cannot be served now."""
         return bool(self.missing) or any(volume.is_unserved for volume in self._volumes)
 
     @property
@@ -200,12 +200,12 @@ class ChainVolume:
 
     @property
     def works(self) -> bool:
-        """Whether its replicas can be served."""
+        """True if its replicas can be served."""
         return self.volume.works and self.store is not None and self.store.failed is None
 
     @property
     def is_unserved(self) -> bool:
-        """Whether the volume has failed, or its table cannot be opened."""
+        """True if the volume has failed, or its table cannot be opened."""
         is_opened = self.store is not None
         return not self.volume.works or bool(self.problem) or (is_opened and not self.works)
 
@@ -250,7 +250,7 @@ class ChainVolume:
 
     @property
     def needs_care(self) -> bool:
-        """Whether some replicas may lack acknowledged blocks."""
+        """True if some replicas may lack acknowledged blocks."""
         return self.is_unreported or bool(self._forgetful)
 
     def has_forgotten(self, replica: Replica) -> bool:

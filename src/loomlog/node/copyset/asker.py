@@ -1,7 +1,7 @@
-"""Requests to shards, of this node and of others, and procedures of core/copyset made of them.
+"""Sends requests to shards of this node and of others, and runs procedures of core/copyset on them.
 
-There is one connection to each other node. A node that was ever sent something stays connected: a
-lost connection is made again, unless the metadata repository says that the node is away. Releases
+There is one connection to each other node. Once a node was sent a request, its connection is
+restored whenever it is lost, unless the metadata repository says that the node is away: releases
 are sent once, and a node that restarted needs them again.
 """
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 OnAnswer: TypeAlias = Callable[[NodeAnswer | None], None]
 
 ANSWER_S: Final = 3.0  # nodes that are silent for longer count as dead elsewhere, too
-GRACE_S: Final = 0.05  # for the rest, when there are enough answers
+GRACE_S: Final = 0.05  # for further answers, once there are enough
 CONNECT_AGAIN: Final = Backoff(0.05, 1.0)
 
 
@@ -66,7 +66,7 @@ class Asker:
         self._loop = asyncio.get_running_loop()
 
     def ask(self, shard: ShardId, request: NodeRequest, done: OnAnswer) -> None:
-        """Call `done` with the answer, never before this returns; None: there is none."""
+        """Call `done` with the answer, or None without one, always after this has returned."""
         node = node_of(shard)
         if node == self._me:
             self._shards.ask(shard, request, partial(self._later, done))
@@ -81,7 +81,7 @@ class Asker:
             self._peer(node).release(shard, release, self._shards.stamp_of(release.log))
 
     def authorities(self, log: LogId) -> dict[ShardId, Authority]:
-        """Return which shards recovery does not wait for: they are gone for good."""
+        """Return the authority of the shards for which recovery does not wait: they are gone."""
         return dict.fromkeys(self._epochs.gone.get(log, ()), Authority.UNAVAILABLE)
 
     async def run(self, steps: Steps[Outcome]) -> Outcome:
@@ -123,8 +123,8 @@ class Asker:
     # ---- the other nodes
 
     def learn(self, nodes: Iterable[KnownNode]) -> None:
-        """Note the addresses of the other nodes, and which are alive. Nodes that are not named have
-        left."""
+        """Update the addresses of the other nodes, and which of them are alive. Nodes that are not
+        named have left."""
         known = {node.node_id: node for node in nodes}
         for node_id in {**self._peers, **known}:
             node = known.get(node_id)
@@ -149,7 +149,7 @@ def _came(future: asyncio.Future[Answer], answer: NodeAnswer | None) -> None:
 
 
 async def _until_enough(asked: Exchange, answers: Sequence[asyncio.Future[Answer]]) -> None:
-    """Wait for enough answers, and then briefly for the rest."""
+    """Wait for enough answers, and then briefly for the others."""
     shards = [ask.target for ask in asked.asks if isinstance(ask.target, int)]
     by_shard = list(zip(shards, answers, strict=True))
     missing = list(answers)
@@ -175,8 +175,8 @@ class _PeerNode:
         self.connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[tuple[ShardId, NodeRequest, int, OnAnswer]] = []
-        self._wanted = False  # it was sent something
-        self._unreachable = False  # the last attempt failed; there will be others
+        self._wanted = False  # it was sent a request
+        self._unreachable = False  # the last attempt failed; it will be repeated
 
     def learn(self, address: str, alive: bool) -> None:
         if address != self._address:
@@ -188,7 +188,7 @@ class _PeerNode:
             self._connect_soon()
 
     def ask(self, shard: ShardId, request: NodeRequest, stamp: int, done: OnAnswer) -> None:
-        """Answer None at once while the node could not be connected to: other nodes can do it."""
+        """Answer None at once while the node cannot be reached, so that another one is asked."""
         self._wanted = True
         if self.connection is not None:
             _ask(self.connection, shard, request, stamp, done)
@@ -199,7 +199,7 @@ class _PeerNode:
             self._connect_soon()
 
     def release(self, shard: ShardId, release: Release, stamp: int) -> None:
-        """Send a release; lost without a connection, since it is sent again when there is one."""
+        """Send a release if there is a connection; a new connection gets all releases again."""
         self._wanted = True
         if self.connection is not None:
             frame = pb.Frame()
@@ -245,7 +245,7 @@ class _PeerNode:
                 logger.debug("node %d: %s", self._node, error)
             except LoomError as error:
                 logger.warning("node %d refuses this one: %s", self._node, error)
-            except Exception:  # or it would never be tried again
+            except Exception:  # otherwise there would be no further attempt
                 logger.exception("node %d: no connection can be made", self._node)
             self._unreachable = True
             self._give_up()
@@ -268,7 +268,7 @@ class _PeerNode:
     # ---- Handler
 
     def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        """Ignore requests: nodes do not send any to those that connected to them."""
+        """Ignore the frame: nodes send no requests over accepted connections."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
         if connection is self.connection:

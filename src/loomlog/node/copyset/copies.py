@@ -1,20 +1,20 @@
-"""The copies of `copyset` logs in a shard: which requests they take, what is said with answers, and
-how they catch up with logs that continued without this shard.
+"""The copies of `copyset` logs in a shard: decides which requests are accepted, marks answers that
+may lack records, and catches up with logs that continued without this shard.
 
 Every request names the creation stamp of its log. Numbers of logs may collide when metadata is
-older than the nodes; stamps never do. The first request that brings something says which stamp the
-log has here.
+older than the nodes; stamps never do. The first request that stores something determines the stamp
+of the log here.
 
-A shard that lost its disk must not say "it never was here": others would believe it. The metadata
-repository recognises a shard that came back empty or with an older copy of its data, and remembers
-the newest epoch that each loglet had by then. For epochs up to that one the shard says with every
-answer that it may miss records: what it has counts, what it lacks does not. That ends when the
-metadata repository says that its copies are restored (donor.py).
-Since it also forgot what it was sealed at, it seals itself below the log's newest epoch before it
-takes anything of such a log.
+A shard that lost its disk must not answer that a record was never there, because this would be
+taken as proof. The metadata repository recognises a shard that came back empty or with an older
+copy of its data, and remembers the newest epoch that each loglet had by then. For epochs up to that
+one, every answer of the shard says that it may miss records: its records count, their absence does
+not. This ends when the metadata repository reports that its copies are restored (donor.py).
+Since the shard also forgot its seals, it seals itself below the log's newest epoch before it
+accepts anything for such a log.
 
-A node that has not registered since it was started does not know what it lost. It shows what it
-has, and takes nothing.
+A node that has not registered since it was started does not know what it lost. It returns stored
+records, and accepts no new ones.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ logger = logging.getLogger(__name__)
 
 RETRY: Final = Backoff(0.05, 2.0)
 WAITING_READS_MAX: Final = 4096  # of one connection
-SHARED_BYTES_MAX: Final = MIB  # of one answer, if others are looked up for the same connection
+SHARED_BYTES_MAX: Final = MIB  # of one answer, while its connection has other look-ups
 RELEASE_S: Final = 20.0  # as often as sequencers send releases to nodes that get no records
 
 Found = TypeVar("Found")
@@ -89,7 +89,7 @@ _NOT_JOINED: Final = Refused(
 
 
 class Copies:
-    """Opens what is on the disks when it is made; that blocks."""
+    """The copies in one shard. The constructor opens the store, which blocks."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class Copies:
         spawn: Spawn,
         register_again: Callable[[], None],
     ) -> None:
-        """`directory`: of the node, on the shard's volume. `register_again` is called when the
-        metadata repository must learn that copies are missing."""
+        """`directory` is the node's directory on the shard's volume. `register_again` is called
+        when the metadata repository must learn that copies are missing."""
         self._epochs = epochs
         self._spawn = spawn
         self._waiting: LongPolls[LogId, NodeAnswer] = LongPolls(WAITING_READS_MAX)
@@ -122,8 +122,8 @@ class Copies:
         self._life = life
 
     def _miss_copies(self) -> None:
-        """Called when any copy may be missing: show what is there, and take nothing before it is
-        known up to which epochs that matters."""
+        """Called when any copy may be missing: return stored records, but accept none until it is
+        known which epochs are affected."""
         self._lost = None
         self._sealed.clear()
         self._register_again()
@@ -143,7 +143,7 @@ class Copies:
         return lng if end is None else max(lng, end.lng)
 
     def stamp_of(self, log: LogId) -> int:
-        """Return the creation stamp of the log: what was learned, or else what is stored."""
+        """Return the creation stamp of the log, as reported to this node or else as stored."""
         return self._epochs.stamps.get(log) or self.standing(log).stamp
 
     def is_of(self, log: LogId, stamp: int) -> bool:
@@ -192,8 +192,8 @@ class Copies:
     def wait(
         self, connection: Connection, read: Read, stamp: int, wait_s: float, done: Answered
     ) -> None:
-        """Like `ask`, but wait that long for something to show. When the time is over it looks once
-        more: the answer reports even then how far the log is released and trimmed."""
+        """Like `ask`, but wait up to the given time until there is something to return. After that
+        time, the answer still reports how far the log is released and trimmed."""
         if (refusal := self._refusal(read, stamp)) is not None:
             done(refusal)
             return
@@ -225,7 +225,7 @@ class Copies:
     # ---- creation stamps
 
     def _refusal(self, request: NodeRequest, stamp: int) -> NodeAnswer | None:
-        """Return the answer to a request that must not reach the store, else None."""
+        """Return the answer to a request that must not reach the store, or None."""
         if self._lost is None:
             shows = isinstance(request, Read) and self.volume.store is not None
             if not shows:
@@ -236,14 +236,14 @@ class Copies:
         if stored:
             return _other_log(request, stored, stamp)
         if not isinstance(request, (Read, Digest, Forget)):
-            # Durable with what is asked next.
+            # It becomes durable with the next request.
             self.ask_store(Begin(request.log, stamp), lambda answer: None)
         return None
 
     # ---- losses
 
     def may_miss(self, log: LogId) -> bool:
-        """Return whether records may be missing that this node was given."""
+        """Return whether records that this node was given may be missing."""
         return self._lost_through(log) > epoch_of(self.standing(log).trimmed)
 
     def _lost_through(self, log: LogId) -> Epoch:
@@ -278,8 +278,8 @@ class Copies:
         self.ask_store(Seal(log, known.state.epoch - 1, wave=0), sealed)
 
     async def restored(self, restored: Mapping[LogId, Epoch]) -> list[LogId]:
-        """Learn up to which epochs nothing is missing here any more. Return the loglets of which
-        nothing is. Seals are not restored, so they are made first."""
+        """Note the epochs up to which copies are complete again. Return the loglets that are
+        completely restored. Seals are not restored, so they are written first."""
 
         def are_here() -> list[LogId]:
             return [log for log, e in (self._lost or {}).items() if e <= restored.get(log, 0)]
@@ -301,8 +301,8 @@ class Copies:
     # ---- repeated batches
 
     def _find_batch(self, request: FindBatch, done: Answered) -> None:
-        """Call `done` with where the batch was to be stored; look on the disk first if the marks
-        may not reach back far enough."""
+        """Call `done` with the places where the batch was to be stored. If the marks may not reach
+        back far enough, search the disk first."""
         log, marks = request.log, self.marks
 
         def answer(_: NodeAnswer | None = None) -> None:
@@ -326,8 +326,8 @@ class Copies:
 
 
 class LogCatchUp:
-    """Catches up with logs that continued without this node: how epochs ended, and how far logs are
-    released."""
+    """Catches up with logs that continued without this node: learns how epochs ended, and how far
+    logs are released."""
 
     def __init__(self, me: ShardId, copies: Copies, epochs: EpochStoreClient, spawn: Spawn) -> None:
         self._me = me
@@ -341,22 +341,22 @@ class LogCatchUp:
     # ---- epochs that were recovered without this node
 
     def release(self, release: Release, stamp: int) -> None:
-        """Take a release, which has no answer."""
+        """Apply a release, which has no answer."""
         self._copies.ask(release, stamp, partial(self.released, release, stamp))
 
     def released(self, release: Release, stamp: int, answer: NodeAnswer) -> None:
-        """Called with the answer to a release. One that is refused is taken later."""
+        """Called with the answer to a release; a refused one is applied later."""
         if isinstance(answer, Refused):
             self.release_later(release, stamp, _at_once)
         elif isinstance(answer, Done):
             self._note_older(release)
 
     def release_later(self, release: Release, stamp: int, check: Check) -> None:
-        """Take a release as soon as that can be done, if `check` agrees then."""
+        """Apply a release as soon as this is possible, provided that `check` returns True."""
         self._late.add(release, stamp, check)
 
     async def _take(self, release: Release, stamp: int) -> bool:
-        """Return False if the release is refused, but not because another log is kept here."""
+        """Return False if the release is refused, except if another log is stored here."""
         if not self._copies.is_of(release.log, stamp):
             return True
         answer = await called_back(partial(self._copies.ask, release, stamp))
@@ -366,13 +366,13 @@ class LogCatchUp:
         return True
 
     def _note_older(self, release: Release) -> None:
-        """If an older epoch was recovered without this node, it must learn how that ended, and
-        repeat the release."""
+        """Purge an older epoch that was recovered without this node, and then repeat the
+        release."""
         if epoch_to_purge(release.lsn, self._copies.standing(release.log)) is not None:
             self.missed(release.log, release.lsn)
 
     def missed(self, log: LogId, lsn: Lsn) -> None:
-        """Catch up: the log is released up to this LSN, but not here."""
+        """Catch up with a log that is released up to this LSN elsewhere, but not here."""
         is_under_way = log in self._missed
         self._missed[log] = max(lsn, self._missed.get(log, 0))
         if not is_under_way:
@@ -408,7 +408,7 @@ class LogCatchUp:
                     raise Unavailable(problem)
 
     async def _answer(self, asked: Exchange) -> list[Answer]:
-        """Answer a question of `purge`: it asks only the epoch store and this node."""
+        """Answer a request of `purge`, which involves only the epoch store and this node."""
         [(_, request)] = asked.asks
         if isinstance(request, EpochStoreRequest):
             return [await self._epochs.ask(request) or Lost()]
@@ -420,7 +420,7 @@ class LogCatchUp:
         self._copies.ask_store(release, partial(self.released, release, stamp))
 
     def _epoch_to_purge(self, log: LogId) -> Epoch | None:
-        """Return the next epoch to learn about; None: nothing is left to do, or the log is gone."""
+        """Return the next epoch to purge, or None if there is none or the log is gone."""
         lsn = self._missed.get(log)
         return None if lsn is None else epoch_to_purge(lsn, self._copies.standing(log))
 
@@ -433,8 +433,8 @@ class LogCatchUp:
             self._release_here(log, lsn)
 
     def note_reader(self, log: LogId) -> None:
-        """Ask now and then how far the log is recovered: it may have been released while this node
-        was away, and all that is recovered may be shown."""
+        """Ask from time to time how far the log is recovered. It may have been released while this
+        node was away, and everything that is recovered may be returned to readers."""
         now = asyncio.get_running_loop().time()
         if now >= self._look_at.get(log, now):
             self._look_at[log] = now + RELEASE_S
@@ -460,14 +460,14 @@ async def _at_once() -> bool:
 
 
 def bounded(connection: Connection, request: Content) -> Content:
-    """Return a request in its turn, for less if others of its connection run, too: all answers are
-    in memory until they are sent."""
+    """Return a request whose turn it is, with a lower limit while other requests of its connection
+    run, because all answers are in memory until they are sent."""
     most = SHARED_BYTES_MAX if connection.turns.is_shared else request.bytes_max
     return request if request.bytes_max <= most else replace(request, bytes_max=most)
 
 
 async def looked_up(look: Callable[[Callable[[Found | Refused], None]], None]) -> Found:
-    """Start a look-up in the store and wait for its result; raises Unavailable if it is refused."""
+    """Look up something in the store and return the result; raise Unavailable if refused."""
     found = await called_back(look)
     if isinstance(found, Refused):
         raise Unavailable(found.reason)
@@ -486,5 +486,5 @@ def _other_log(request: NodeRequest, stored: int, stamp: int) -> NodeAnswer:
 
 
 def _is_nothing(read: Read, answer: NodeAnswer) -> bool:
-    """Return whether the node neither sends anything nor has looked any further."""
+    """Return whether an answer has neither records nor a later end of the searched range."""
     return isinstance(answer, Delivered) and not answer.records and answer.next_lsn <= read.first

@@ -1,10 +1,10 @@
-"""Makes the copies of shards again that are lost or drained, from the copies of a shard here.
+"""Restores copies of shards that are lost or drained, from the copies in a shard of this node.
 
 core/copyset/rebuild/ decides; this runs its scans over all logs of the shard, in the background and
-at a bounded rate, and starts again whenever other shards are rebuilt. If the rate is bounded, it
-also sends little at once, of one log at a time, and pauses three times as long as that took:
-appends wait behind little, and the less a busy cluster can spare, the less it has to do. What
-could not be restored is left for another scan, after a pause.
+at a limited rate, and starts again whenever other shards are rebuilt. With a limited rate, it sends
+small portions of one log at a time and pauses three times as long as each took, so that appends
+hardly wait, and a busy cluster does less of this work. Records that could not be restored are left
+to another scan, after a pause.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S: Final = 10.0  # for what has to reach a disk that others use, too
-PAUSE: Final = Backoff(0.1, 30.0)  # before another scan for what was left
+ANSWER_S: Final = 10.0  # restored copies have to reach a disk that is in use
+PAUSE: Final = Backoff(0.1, 30.0)  # before another scan for the remaining records
 LOGS_AT_ONCE: Final = 4
-PORTION_BYTES: Final = 128 * KIB  # restored at once, if the rate is bounded
+PORTION_BYTES: Final = 128 * KIB  # restored at once, if the rate is limited
 PORTION_ASKS: Final = 16  # and this many requests, however small
 SCANS: Final = 2
 
@@ -84,21 +84,23 @@ class Donor:
         self._spawn = spawn
         self._state = RebuildState()
         self._all_scanned = 0  # scans that all donors have finished
+        self._held: frozenset[LogId] = frozenset()  # left out
         self._progress = _Progress()
         self._throttle = Throttle(0)
-        self._one_by_one = asyncio.Lock()  # portions, if the rate is bounded
+        self._one_by_one = asyncio.Lock()  # portions, if the rate is limited
         self._woken = asyncio.Event()
         self._is_running = False
         self._filling: dict[LogId, asyncio.Task[int]] = {}
 
     def learn(self, news: pb.CopysetRebuild, *, registered: bool = False) -> None:
-        """Take in which shards are rebuilt. Only the answer to a registration may know less than
-        what came before: the metadata may have been restored."""
+        """Update which shards are rebuilt. Only the answer to a registration may be older than the
+        previous state, because the metadata may have been restored."""
         if news.events < self._state.events and not registered:
             return
         shards = {each.shard: Shard(Status(each.status)) for each in news.shards}
         self._state = RebuildState(news.events, news.version, shards)
         self._all_scanned = news.scans
+        self._held = frozenset(news.held)
         self._throttle.bytes_per_s = news.bytes_per_s
         self._copies.volume.rebuilding(news.version, registered=registered)
         if news.version != self._progress.version:
@@ -109,7 +111,7 @@ class Donor:
             self._spawn(self._run())
 
     def report(self) -> pb.DonorReport | None:
-        """Return what was done; None if nothing is rebuilt."""
+        """Return the progress; None if nothing is rebuilt."""
         if not events.rebuilt(self._state):
             return None
         done = self._progress
@@ -141,7 +143,7 @@ class Donor:
                 elif await self._scan_all(progress):
                     progress.scans, failures = progress.scans + 1, 0
                 elif progress is not self._progress:
-                    failures = 0  # others are rebuilt by now
+                    failures = 0  # by now, other shards are rebuilt
                 else:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(PAUSE.delay_s(failures)):
@@ -151,12 +153,12 @@ class Donor:
             self._is_running = False
 
     async def _scan_all(self, progress: _Progress) -> bool:
-        """Scan all logs once; return whether nothing is left."""
+        """Scan all logs once; return whether everything is restored."""
         volume, state = self._copies.volume, self._state
         store = volume.store
         if store is None:
             return not volume.is_closed
-        # What was decided before this node knew the version must be visible.
+        # Commits that were decided before this node knew the version must be visible.
         await finish(store.flushed)
         logs = store.logs()
         progress.bytes_all, progress.bytes_done = sum(map(store.stored_bytes, logs)), 0
@@ -175,7 +177,9 @@ class Donor:
         return not progress.left and progress is self._progress
 
     async def _scan(self, log: LogId, state: RebuildState, progress: _Progress) -> int:
-        """Scan one log; return how much is left."""
+        """Scan one log; return the number of records that are left."""
+        if log in self._held:
+            return 0
         try:
             known = await self._epochs.request(GetState(log))
         except NotFound:
@@ -205,8 +209,8 @@ class Donor:
     # ---- records on short copysets
 
     async def fill(self, log: LogId) -> int:
-        """Complete the records of a log that are here on short copysets; return how much is left.
-        Callers that ask again wait for the same work."""
+        """Complete the stored records of a log that are on short copysets; return the number that
+        is left. Concurrent calls share the work."""
         if log not in self._filling:
             self._filling[log] = asyncio.create_task(self._fill(log))
         filling = self._filling[log]
@@ -251,7 +255,7 @@ class Donor:
 
 
 def _portions(asks: Sequence[DonorAsk]) -> Iterator[Sequence[DonorAsk]]:
-    """Divide questions into portions that send little each."""
+    """Divide requests into small portions."""
     first, size = 0, 0
     for index, ask in enumerate(asks):
         is_full = size + _size(ask) > PORTION_BYTES or index - first == PORTION_ASKS

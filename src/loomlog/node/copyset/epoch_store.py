@@ -1,5 +1,5 @@
-"""The epoch store, as a node sees it: requests to the metadata repository, over the connection that
-this node made to it, and what is remembered of the answers."""
+"""A node's client of the epoch store. It sends requests to the metadata repository over the node's
+own connection, and caches the answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EpochStoreClient:
         self._asking: dict[tuple[LogId, Request], asyncio.Task[Known]] = {}
 
     async def ask(self, request: EpochStoreRequest) -> LogState | None:
-        """Return the state afterwards; None: it is not known whether anything happened."""
+        """Return the state afterwards; None if the outcome is unknown."""
         try:
             return (await self.request(request)).state
         except InvalidArgument:
@@ -70,7 +70,7 @@ class EpochStoreClient:
             return None
 
     async def request(self, request: EpochStoreRequest) -> Known:
-        """Return the answer; raises what the metadata repository answers, or Unavailable."""
+        """Return the answer; raise an error of the metadata repository, or Unavailable."""
         known = await self._request(request)
         before = self._known.get(known.log)
         if before is None or before.asked_at <= known.asked_at:
@@ -99,15 +99,15 @@ class EpochStoreClient:
         )
 
     async def get(self, log: LogId, max_age_s: float) -> Known:
-        """Return the state, at most this old. Raises what `request` raises."""
+        """Return the state, at most this old. The errors are those of `request`."""
         known = self._known.get(log)
         if known is not None and known.asked_at + max_age_s > asyncio.get_running_loop().time():
             return known
         return await self._get(log, self.request)
 
     async def ask_granted(self, log: LogId) -> None:
-        """Learn which epoch of the log was granted last, and nothing else: any peer can make this
-        node ask. Raises what `request` raises."""
+        """Ask only which epoch of the log was granted last, since any peer can cause this request.
+        The errors are those of `request`."""
         self._note_granted(await self._get(log, self._request))
 
     async def _get(self, log: LogId, request: Request) -> Known:
@@ -136,7 +136,7 @@ class EpochStoreClient:
         return state is not None and node in map(node_of, state.all_shards)
 
     def note(self, known: Known) -> None:
-        """Take in a state that the metadata repository sent."""
+        """Update the cache with a state that the metadata repository sent."""
         self._note_granted(known)
         self.stamps[known.log] = known.state.stamp
         self.gone.pop(known.log, None)
@@ -145,7 +145,7 @@ class EpochStoreClient:
         self._learned(known)
 
     def expire(self, log: LogId) -> None:
-        """Ask again when the state is needed next."""
+        """Expire the cached state, so that the next use asks again."""
         self._known.pop(log, None)
 
     def forget(self, log: LogId) -> None:

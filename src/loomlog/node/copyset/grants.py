@@ -1,7 +1,7 @@
-"""Decide which peers may send requests of an epoch: the one that took it, if anybody did.
+"""Decide which peers may send requests of an epoch: the node to which the epoch was granted.
 
-Any peer can send a request of any epoch, so the metadata repository is asked about one that is not
-known here: once for each epoch of a log, and for each forged one.
+Any peer can send a request of any epoch, so the metadata repository is asked about an unknown one:
+once for each epoch of a log, and for each forged one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Grants:
         self._epochs = epochs
 
     def may(self, connection: Connection, request: NodeRequest, epoch: Epoch) -> bool:
-        """Return whether the peer is known to be one that may send this; anybody is, without TLS.
+        """Return whether the peer is known to be allowed to send this; without TLS, every peer is.
         A node that has a copy may store it where it is missing."""
         if not connection.is_encrypted:
             return True
@@ -37,7 +37,7 @@ class Grants:
     async def check(
         self, connection: Connection, copies: Copies, request: NodeRequest, epoch: Epoch
     ) -> bool:
-        """Ask the metadata repository; raises LoomError if it does not answer."""
+        """Ask the metadata repository; raise LoomError if it does not answer."""
         for _ in range(2):  # an answer that was on its way before may be too old
             await self._epochs.ask_granted(request.log)
             if copies.is_granted(request.log, epoch) and self.may(connection, request, epoch):
@@ -47,8 +47,8 @@ class Grants:
     async def verify(
         self, connection: Connection, copies: Copies, request: NodeRequest, epoch: Epoch
     ) -> None:
-        """Return if the epoch was granted, to this peer; raise Unavailable if not, or if that is
-        not known, and Unauthorized if the peer is another node."""
+        """Raise Unavailable unless the epoch is known to be granted, and Unauthorized if it was
+        granted to another node than this peer."""
         if await self.check(connection, copies, request, epoch):
             return
         log = request.log

@@ -1,9 +1,9 @@
-"""Releases that a shard cannot take when they come.
+"""Keeps releases that a shard cannot apply when they arrive.
 
-A release is sent once on each connection, and has no answer. A node that was just started, and has
-not registered yet, refuses it like everything else, and so does one that cannot ask whether its
-epoch was granted. If nothing more is appended to the log, no other release follows, and readers
-would wait for this node. So it takes the release itself, as soon as it can.
+A release is sent once on each connection, and has no answer. A node refuses it, like any other
+request, while it has not registered after its start, or cannot ask whether the epoch was granted.
+If nothing more is appended to the log, no other release follows, and readers would wait for this
+node. So the node keeps the release and applies it as soon as possible.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from loomlog.types import LogId
 RETRY: Final = Backoff(0.05, 2.0)
 LATE_MAX: Final = 10_000  # epochs of logs; any peer may send releases while nobody can be asked
 
-# Returns whether it counts; raises NotFound if there is no such log, and another LoomError while
-# that is not known.
+# Returns whether the release is valid; raises NotFound if there is no such log, and another
+# LoomError while this is unknown.
 Check: TypeAlias = Callable[[], Awaitable[bool]]
 
 
@@ -33,14 +33,14 @@ class _Late(NamedTuple):
 
 
 class LateReleases:
-    """Keeps the newest release of each epoch of each log until it is taken."""
+    """Keeps the newest release of each epoch of each log until it is applied."""
 
     def __init__(
         self,
         take: Callable[[Release, int], Awaitable[bool]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """`take` returns False if it has to be tried again."""
+        """`take` applies a release, or returns False if it has to be tried again."""
         self._take = take
         self._spawn = spawn
         self._late: dict[tuple[LogId, Epoch], _Late] = {}
@@ -68,7 +68,7 @@ class LateReleases:
             self._is_running = False
 
     async def _take_next(self) -> bool | None:
-        """Try to take one; None: it comes last the next time."""
+        """Try to apply one release; if this returns None, it is tried again after all others."""
         if not self._late:
             return True
         key, late = next(iter(self._late.items()))

@@ -2,14 +2,14 @@
 
     <volume>/cid=<cluster id>/snid=<node id>/logs/…
 
-A shard without copies has no LogsDB and no threads for one. It is opened at the start of the node
-if it is there, otherwise with the first request; requests wait for that. If it cannot be opened, or
-a commit failed, everything is refused until the volume works again (volume.py); then it is opened
-again. A LogsDB whose directory vanished is not made again before what it had is reported as lost:
-when the node is restarted, or when a scrub meets it and others can make the copies again. If two
-volumes have copies of one LogsDB, neither is opened until an operator has moved one away. What can
-be read of a damaged LogsDB is salvaged (storage/salvage.py); then copies may be missing, as if an
-older LogsDB were back.
+A shard without copies has no LogsDB and no threads for one. An existing LogsDB is opened at the
+start of the node, otherwise one is created with the first request; requests wait for this. If it
+cannot be opened, or a commit failed, everything is refused until the volume works again
+(volume.py); then it is opened again. If the directory of a LogsDB vanished, its copies are reported
+as lost before a new one is created: after a restart of the node, or when a scrub finds that other
+shards can restore the copies. If two volumes have copies of one LogsDB, neither is opened until an
+operator has moved one away. The readable part of a damaged LogsDB is salvaged (storage/salvage.py);
+then copies may be missing, as in an older copy of the data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-COUNT_S: Final = 5.0  # between counts of what is stored
+COUNT_S: Final = 5.0  # between measurements of the stored bytes
 DAMAGED_NAMED_MAX: Final = 5  # copies in a condition
 TEND_S: Final = 5.0  # a partition may last this much longer
 
@@ -61,7 +61,7 @@ class _Workers(NamedTuple):
 
 
 class LogsVolume:
-    """Opens the LogsDB when it is made, if it is there; that blocks."""
+    """A LogsDB and its threads. The constructor opens an existing one, which blocks."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class LogsVolume:
         store_failed: Callable[[], None],
         salvaged: Callable[[], None],
     ) -> None:
-        """`directory`: of the node, on the shard's volume. `store_failed` is called before another
-        store takes the place of a failed one, `salvaged` when one lacks copies, or all are gone."""
+        """`directory` is the node's directory on the shard's volume. `store_failed` is called
+        before a failed store is replaced, `salvaged` when some or all copies are missing."""
         self.path = f"{directory}/logs"
         self._shard = shard
         self._made = f"{_MADE}{index_of(shard)}"
@@ -91,8 +91,8 @@ class LogsVolume:
         self._closings = 0
         self._problem = ""  # why it cannot be opened
         self._lost: set[tuple[LogId, Lsn]] = set()  # damaged copies that no other shard has
-        self._damage: Corrupt | None = None  # that was met by a reader
-        self._is_given_up = False  # and that is not reported yet
+        self._damage: Corrupt | None = None  # found by a reader
+        self._is_given_up = False  # its copies are lost, which is not reported yet
         self._opening: asyncio.Task[None] | None = None
         self._open_again: asyncio.TimerHandle | None = None
         self._tending: asyncio.TimerHandle | None = None
@@ -104,7 +104,7 @@ class LogsVolume:
             disks.files.exists(self.path),
             self._made in disks.opened.identity.marks,
         )
-        # It was made once, and is gone; or this volume took the place of another one.
+        # It existed and is gone, or this volume replaced another one.
         self.is_lost = not is_there and (was_there or disks.opened.has_replaced(directory))
         # Copies are missing, and the metadata repository may not know.
         self.is_unreported = self.is_lost or set_aside.is_unreported(disks.files, self.path)
@@ -118,21 +118,21 @@ class LogsVolume:
 
     @property
     def is_gone(self) -> bool:
-        """Whether its directory vanished under this process."""
+        """True if its directory vanished under this process."""
         return self._volume.lacks(self.path)
 
     async def look(self) -> None:
-        """Look at once whether it is gone."""
+        """Check now whether it is gone."""
         await self._volume.look()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it cannot be opened: what is in it is not known."""
+        """True if it cannot be opened, so that its content is unknown."""
         return self._refusal is not None
 
     @property
     def fails(self) -> bool:
-        """Whether nothing can be stored now, not even a seal."""
+        """True if nothing can be stored now, not even a seal."""
         return bool(self._problem) or not self._volume.works
 
     @property
@@ -141,7 +141,7 @@ class LogsVolume:
 
     @property
     def conditions(self) -> list[Condition]:
-        """Return what operators should know: a LogsDB cannot be opened, or copies are damaged."""
+        """The problems for operators: the LogsDB cannot be opened, or copies are damaged."""
         if self._problem:
             return [Condition(Kind.STORE_CLOSED, self._problem)]
         damaged = list(self._table.damaged_copies) if self._table is not None else []
@@ -165,7 +165,7 @@ class LogsVolume:
         return Condition(kind, text, "check the disk", records=count)
 
     def note_mending(self, log: LogId, lsn: Lsn, result: Mending) -> None:
-        """Remember whether other shards have a damaged copy. Once lost, it is so until mended."""
+        """Record whether other shards have a damaged copy. A lost one stays lost until mended."""
         if result is Mending.LOST and self._table is not None:
             self._lost = {*self._lost.intersection(self._table.damaged_copies), (log, lsn)}
         elif result is Mending.MENDED:
@@ -176,12 +176,12 @@ class LogsVolume:
         return self.store.logs() if self.store is not None else []
 
     def size_of(self, log: LogId) -> int:
-        """Return about how many bytes are stored of a log."""
+        """Return the approximate number of bytes stored of a log."""
         return self.store.stored_bytes(log) if self.store is not None else 0
 
     @property
     def stored_bytes(self) -> int:
-        """The stored bytes, counted a moment ago because there may be many logs."""
+        """The stored bytes, measured at most COUNT_S ago because there may be many logs."""
         now, store = asyncio.get_running_loop().time(), self.store
         if store is not None and now >= self._count_again_at:
             self._count_again_at = now + COUNT_S
@@ -218,7 +218,7 @@ class LogsVolume:
             self._open_soon()
 
     def when_open(self, work: Callable[[LogsStore], None], refused: Answered) -> None:
-        """Call `work` with the store, now or when it is open, or else `refused`."""
+        """Call `work` with the store once it is open, or `refused` if it cannot be opened."""
         if self.store is not None:
             work(self.store)
         elif self._refusal is not None:
@@ -230,7 +230,7 @@ class LogsVolume:
             self._open_soon()
 
     async def opened(self) -> LogsStore | None:
-        """Return the store, made if it is missing; None: it cannot be opened."""
+        """Return the store, created if it is missing, or None if it cannot be opened."""
         if self.store is None and self._refusal is None:
             self._open_soon()
         if self._opening is not None:
@@ -238,8 +238,8 @@ class LogsVolume:
         return self.store
 
     async def start_over(self) -> None:
-        """Give up what was in a LogsDB that is gone. Nothing is stored before that is reported, or
-        a crash would hide the loss."""
+        """Give up the content of a LogsDB that is gone. Nothing is stored until the loss is
+        reported; otherwise a crash would hide it."""
         self._is_given_up = True
         workers, store, self.store = self._make_workers(), self.store, None
         self._refusal = Refused(Trouble.DISABLED, "its copies are lost, which is not reported yet")
@@ -308,7 +308,7 @@ class LogsVolume:
             self.when_open(work, refused)
 
     def _open_or_salvage(self) -> bool:
-        """Open it, and return whether it had to be salvaged."""
+        """Open the LogsDB, and return whether it had to be salvaged."""
         damage, self._damage = self._damage, None
         if damage is None:
             try:
@@ -322,7 +322,7 @@ class LogsVolume:
         return damage is not None
 
     def _met_damage(self, error: DamagedRowsError) -> None:
-        """Called when rows cannot be read: what can be is salvaged."""
+        """Called when rows cannot be read; the readable ones are salvaged."""
         if self._damage is None and self._disks.may_salvage(self.path):
             self._damage = Corrupt(str(error))
             self._problem = f"the copies at {self.path} are damaged: what can be read is salvaged"
@@ -350,13 +350,13 @@ class LogsVolume:
             "copyset", self.path, self._rocks_logs, _is_empty, shard
         )
         self._disks.files.sync_directory(self._volume.path)
-        # Before anything is put into it: a process that ends in between has lost nothing.
+        # Before anything is stored: a process that ends in between has lost nothing.
         self._disks.opened.note({self._made: 1})
         self._volume.watch(self.path)
 
     def _rocks_logs(self, path: str) -> LogsTable:
-        """Open the real LogsDB. One that was missing at the start was reported, and is made again;
-        one that is missing later is not."""
+        """Open the real LogsDB. Create it if it was missing at the start, which was reported, but
+        not if it vanished later."""
         from loomlog.storage.logsdb.rocks_logs import RocksLogs
 
         table = RocksLogs(path, self._now_us(), was_used=self._was_used)
@@ -390,7 +390,7 @@ class LogsVolume:
         try:
             if self.store is not None:
                 self.store.tend(self._now_us())
-        finally:  # whatever fails, it must not be the last time
+        finally:  # continue after any failure
             self._tending = asyncio.get_running_loop().call_later(TEND_S, self._tend)
 
     def _cannot_open(self, error: Exception) -> None:
@@ -413,8 +413,8 @@ def _salvage(files: Files, path: str) -> str:
 
 
 def note_lost(node: Volumes, lost: Iterable[pb.LostCopies]) -> defaultdict[int, dict[LogId, Epoch]]:
-    """Note up to which epochs copies may be lost, and return that of all loglets, by the index of
-    the shard: the metadata may be a restored copy that knows less than the node. Blocking."""
+    """Record up to which epochs copies may be lost, and return the recorded epochs of all loglets
+    by the index of the shard: restored metadata may know less than the node. Blocking."""
     node.note({f"{_LOST}{loss.shard}/{loss.loglet_id}": loss.epoch for loss in lost})
     found: defaultdict[int, dict[LogId, Epoch]] = defaultdict(dict)
     for name, epoch in node.identity.marks.items():

@@ -1,9 +1,9 @@
 """Marks of the batches that a node was asked to store or to restore, by producer. They identify a
-repeated append when the sequencer that took it first is gone.
+repeated append if the sequencer that first accepted it is gone.
 
-Marks are in memory only, and bounded in number and age. So a node also knows whether "not seen"
-means anything: it does not shortly after a start with copies of the log that were not searched, nor
-for a producer that was silent until others took its place.
+Marks are in memory only, and limited in number and age. So a node also knows when the absence of a
+mark proves nothing: shortly after a start, while the stored copies of the log are not searched, and
+for a producer whose marks were dropped in favour of others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Marks:
     def __init__(
         self, now: Callable[[], float], now_us: int, older: Collection[LogId] | None
     ) -> None:
-        """`older`: the logs that had copies here before; None: not known, it may be any log."""
+        """`older` are the logs that had copies here before; None if they are unknown."""
         self._now = now
         self._began = now()
         self.began_us = now_us
@@ -43,7 +43,7 @@ class Marks:
         self._logs: dict[LogId, _LogMarks] = {}
 
     def note(self, log: LogId, record: Record) -> None:
-        """Note a record whose batch was checked before."""
+        """Add the mark of a record whose batch was already verified."""
         producer_id, sequence = producer_in(record.batch)
         if producer_id:
             marks = self._of(log)
@@ -52,9 +52,9 @@ class Marks:
             marks.note(producer_id, sequence, record.first)
 
     def note_restored(self, log: LogId, record: Record) -> None:
-        """Note a restored copy: it stands for others, which may be gone with their marks. If it is
-        too old to matter it would only take the place of others. This node's clock may be ahead of
-        those that stamp records, so it is too old only if the log got a much newer one, too."""
+        """Add the mark of a restored copy, because the other copies may be gone with their marks,
+        unless it is too old to matter. Since this node's clock may be ahead of the clocks that
+        stamp records, it is too old only if the log also has a much newer record."""
         now_us = self.began_us + int((self._now() - self._began) * 1_000_000)
         if record.timestamp_us >= min(now_us, self._of(log).newest_us) - MATTERS_US:
             self.note(log, record)
@@ -71,7 +71,7 @@ class Marks:
         return is_older and log not in self._searched and is_early
 
     def note_older(self, log: LogId, found: RecentBatches) -> None:
-        """Note the copies that matter, as they are on disk."""
+        """Add the marks of all stored copies that still matter."""
         for batch in found.batches:
             self._of(log).note_older(*batch)
         if found.complete:
@@ -109,21 +109,21 @@ class _LogMarks:
             self._producers_forgotten = True
 
     def note_older(self, producer_id: int, sequence: int, lsn: Lsn) -> None:
-        """Note a batch, which no producer has to be forgotten for."""
+        """Add a mark, but do not drop another producer for it."""
         marks = self._by_producer.get(producer_id)
         if marks is None:
             marks = self._by_producer[producer_id] = _ProducerMarks()
         marks.note(sequence, lsn)
 
     def find(self, producer_id: int, sequence: int) -> tuple[tuple[Lsn, ...], bool]:
-        """Return where the batch was to be stored, and whether these are all places."""
+        """Return the places where the batch was to be stored, and whether these are all."""
         marks = self._by_producer.get(producer_id)
         return marks.find(sequence) if marks else ((), not self._producers_forgotten)
 
 
 class _ProducerMarks:
-    """The marks with the highest sequence numbers. They are noted in any order: recoveries and
-    donors bring older ones later."""
+    """The marks of a producer's highest sequence numbers. They may be added in any order, because
+    recoveries and donors send older records later."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[int, Lsn]] = []  # a heap
@@ -132,7 +132,7 @@ class _ProducerMarks:
 
     def note(self, sequence: int, lsn: Lsn) -> None:
         mark = sequence, lsn
-        if sequence > self._highest:  # mostly; else every mark is looked at
+        if sequence > self._highest:  # usually; otherwise compare with every mark
             self._highest = sequence
         elif mark in self._marks:
             return

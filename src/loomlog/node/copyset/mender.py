@@ -1,7 +1,7 @@
-"""Mends damaged copies of a shard, with the batches of other shards of their copysets: those that
-reads meet, and those that a scrub finds.
+"""Mends damaged copies of a shard, found by reads or by a scrub, with the batches of other shards
+of their copysets.
 
-Readers do not wait for that: they get another copy.
+Readers do not wait for this; they get another copy.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 KNOWN_S: Final = 20.0  # addresses do not change often
 AGAIN_S: Final = 60.0  # until a copy that could not be mended is tried again
-WAITING_MAX: Final = 1000  # copies; a scrub finds the others
-COMPARE_AGAIN_S: Final = 0.5  # until shards show what others show already
+WAITING_MAX: Final = 1000  # copies; a scrub finds further ones
+COMPARE_AGAIN_S: Final = 0.5  # until all shards have applied a release
 COMPARE_AGAIN_MAX: Final = 5
 
 
@@ -86,8 +86,8 @@ class Mender:
                 lsn = checked.next_lsn
 
     async def _restore_all(self, notes: ScrubNotes) -> None:
-        """Have other nodes make all copies again, if these were not the last ones of something:
-        those may be brought back."""
+        """Have other nodes restore all copies, unless these may be the only ones of a record: then
+        wait for the directory to be brought back."""
         logs = self._copies.volume.logs
         if not any(map(notes.want_loglet, logs)):
             return
@@ -101,7 +101,7 @@ class Mender:
         notes.found(f"all of {self._copies.volume.path}", repaired=repaired, missing=True)
 
     async def _may_be_last(self, log: LogId) -> bool:
-        """Return whether a record may have all its copies here, and where they cannot be read."""
+        """Return whether all copies of some record may be here or on absent or lost shards."""
         known = await self._epochs.get(log, 0.0)
         there = {n for n, node in known.nodes.items() if node.alive}
         away = {s for s in known.state.all_shards if node_of(s) not in there}
@@ -109,7 +109,7 @@ class Mender:
         return any(metadata.can_hold_a_copyset(gone) for metadata in known.state.history)
 
     async def _compare(self, log: LogId, first: Lsn, last: Lsn, notes: ScrubNotes) -> None:
-        """Let other shards have what they lack of the records in [first, last]."""
+        """Give other shards the records in [first, last] that they lack."""
         for attempt in range(COMPARE_AGAIN_MAX):
             try:
                 known = await self._epochs.get(log, KNOWN_S if not attempt else 0.0)
@@ -138,8 +138,8 @@ class Mender:
     async def check(
         self, log: LogId, suspects: frozenset[ShardId], epochs: frozenset[Epoch]
     ) -> pb.CopysetChecked:
-        """Let shards whose nodes crashed have what they lack of the records here, or, without any,
-        find epochs with entries that no shard has. Who asks again waits for the same work."""
+        """Give shards whose nodes crashed the stored records that they lack; if no shards are
+        named, find epochs with entries that no shard has. Concurrent calls share the work."""
         key = log, suspects, epochs
         if key not in self._checking:
             self._checking[key] = asyncio.get_running_loop().create_future()
@@ -177,7 +177,7 @@ class Mender:
         return pb.CopysetChecked(left=compared.left)
 
     def met(self, log: LogId, ranges: Sequence[tuple[Lsn, Lsn]]) -> None:
-        """Mend copies that a read has met, soon."""
+        """Schedule mending of damaged copies that a read has found."""
         now_s = asyncio.get_running_loop().time()
         is_idle = not self._waiting
         for first, _ in ranges:

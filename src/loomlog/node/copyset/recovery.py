@@ -1,4 +1,4 @@
-"""Recovers the epochs of a log before the newest one, trying as often as it takes."""
+"""Recovers the epochs of a log before the newest one, and retries until it succeeds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def recover(
     is_over: Callable[[], bool],
     down: Callable[[], Collection[NodeId]],
 ) -> Recovered | Preempted | None:
-    """Recover all epochs before `epoch`, on the node that took it, without the nodes that are
-    `down` if it must be. Return None when `is_over`."""
+    """Recover all epochs before `epoch`, on the node that took it, if necessary without the nodes
+    that are `down`. Return None once `is_over` returns True."""
     recovery, reported = Recovery(log, epoch), ""
 
     async def attempt() -> Recovered | Preempted | NotRecovered | None:
@@ -43,7 +43,7 @@ async def recover(
         ending = await asker.run(steps)
         if not isinstance(ending, NotRecovered):
             return ending
-        if ending.reason != reported:  # once, however often it is tried
+        if ending.reason != reported:  # once per reason, despite retries
             reported = ending.reason
             logger.warning("loglet %d: not recovered yet: %s", log, reported)
         return None
@@ -57,7 +57,7 @@ async def recover(
 
 
 class ClosedLogs:
-    """The recoveries of closed logs, which have no sequencer that would do it."""
+    """The recoveries of closed logs, which have no sequencer to recover them."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class ClosedLogs:
         self._exclusions = exclusions
         self._now_us = now_us
         self._spawn = spawn
-        # One that is not here any more ends: its log was deleted.
+        # A recovery that is no longer listed ends, because its log was deleted.
         self._running: dict[tuple[LogId, Epoch], asyncio.Task[bool]] = {}
 
     async def recover(self, known: Known) -> bool:
-        """Recover the epochs before the last one; return False if that has become impossible.
-        Callers that ask again wait for the same recovery of an epoch."""
+        """Recover the epochs before the last one; return False if this has become impossible.
+        Concurrent calls share the recovery."""
         key = (known.log, known.state.epoch)
         if key not in self._running:
             self._running[key] = self._spawn(self._recover(known, key))

@@ -1,4 +1,4 @@
-"""Finds out what became of appends whose sequencer ended, or that are repeated."""
+"""Determines the outcome of appends that are repeated, or whose sequencer ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_BACK_S: Final = ANSWER_S + 0.5  # for nodes that tell which batches they we
 
 
 class Resolver:
-    """Finds out whether appends are in one log."""
+    """Determines whether appends are in one log."""
 
     def __init__(self, log: LogId, context: SequencerContext) -> None:
         self._log = log
@@ -72,12 +72,12 @@ class Resolver:
         )
 
     async def closed_at(self) -> Epoch:
-        """Wait until the closed log is recovered; return its last epoch, which takes no appends."""
+        """Wait until the closed log is recovered; return its last epoch, which has no appends."""
         return (await self._state_when(is_recovered)).epoch
 
     async def is_in_none(self, append: OpenAppend, before: Epoch) -> bool:
-        """Look for an append in the epochs before one. Return whether it is in none of them;
-        otherwise it was answered."""
+        """Search for an append in the epochs before a given one. If it is in one of them, answer it
+        and return False."""
         header = append.header
 
         async def attempt() -> FoundBatch | None:
@@ -100,7 +100,7 @@ class Resolver:
         return certain
 
     async def _state_when(self, holds: Callable[[LogState], bool]) -> LogState:
-        """Ask the epoch store until this holds."""
+        """Ask the epoch store until the condition holds."""
 
         async def attempt() -> LogState | None:
             state = await self._context.epochs.ask(GetState(self._log))

@@ -1,7 +1,7 @@
 """A running sequencer: carries out what core/copyset/sequencer.py decides, in one epoch.
 
-It takes appends at once. At the same time it fences the sequencers before it and recovers their
-epochs. If that fails unexpectedly, this epoch ends as well, and another one begins.
+It accepts appends at once, while it fences earlier sequencers and recovers their epochs. If this
+fails unexpectedly, its own epoch ends as well, and another one begins.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ GIVE_UP_S: Final = 1.0  # between epochs that fail unexpectedly
 
 @dataclass(eq=False, slots=True)
 class OpenAppend:
-    """An append of a client, until it is answered. The sequencer gets it as the opaque token of the
-    batch."""
+    """An append of a client, until it is answered. The core sequencer treats it as the opaque token
+    of the batch."""
 
     connection: Connection
     request_id: int
@@ -65,36 +65,36 @@ class OpenAppend:
     batch: bytearray | memoryview
     repeated: bool = False  # an earlier attempt may have been taken
     epoch: Epoch = 0  # that it may be placed in; if repeated, the first one; 0: any
-    expected: Lsn | None = None  # nothing may stand behind it; None: anything may
+    expected: Lsn | None = None  # the last position before it; None: any
 
     @classmethod
     def of(cls, connection: Connection, frame: Frame, payload: memoryview) -> OpenAppend:
-        """Return the append in a frame; raises Corrupt."""
+        """Return the append in a frame; raise Corrupt if its batch is damaged."""
         header, order = batch.check(payload), frame.copyset_append
         expected = order.expected_tail if order.HasField("expected_tail") else None
         return cls(connection, frame.id, header, payload, order.repeated, order.epoch, expected)
 
     def fits(self, epoch: Epoch) -> bool:
-        """Return whether the append may be taken in this epoch. The client may have repeated it:
-        then a sequencer that knows all earlier epochs takes it, and an earlier one must not."""
+        """Return whether the append may be accepted in this epoch. If the client may have repeated
+        it, only a sequencer that knows all earlier epochs may accept it."""
         later = self.repeated and self.epoch < epoch
         return later or self.epoch in (0, epoch)
 
     def place(self, stream: StreamId, epoch: int, lsn: Lsn) -> None:
-        """Give the batch its place in the log."""
+        """Write the batch's position into its header."""
         batch.assign_llsn(self.batch, stream, epoch, lsn)
         batch.assign_position(self.batch, lsn)
 
     def for_epoch(self, epoch: Epoch) -> OpenAppend:
-        """Return the append for this epoch, if it is in none before. It gets a copy of the batch:
-        parts of the old one may still be on their way."""
+        """Return the append for this epoch, given that it is in no earlier one. Its batch is
+        copied, because the old buffer may still be in use by requests."""
         return replace(self, batch=bytearray(self.batch), repeated=False, epoch=epoch)
 
     def succeeded(self, lsn: Lsn) -> None:
         self.connection.send(appended(self.request_id, lsn, lsn))
 
     def not_taken(self, epoch: Epoch) -> None:
-        """Answer that it is nowhere: the client may send it again for this epoch."""
+        """Answer that it was not appended, so that the client sends it again for this epoch."""
         answer = pb.CopysetTail(epoch=epoch)
         self.connection.send(pb.Frame(id=self.request_id, reply=True, copyset_tail=answer))
 
@@ -119,8 +119,8 @@ class SequencerContext:
 
 
 class RunningSequencer:
-    """`again` gets appends that are nowhere and need another sequencer. `over` is called once, with
-    the appends whose outcome recovery decides."""
+    """Runs one sequencer until its epoch ends. `again` is called with appends that were not
+    appended and need another sequencer; `over` once, with those whose outcome recovery decides."""
 
     def __init__(
         self,
@@ -146,16 +146,16 @@ class RunningSequencer:
         )
         self._stamps = Stamps(known.now_us, known.asked_at)
         self._shards = state.metadata_of(state.epoch).shards
-        # There never was an epoch before it.
+        # There is no earlier epoch.
         self._is_first = state.history[0].since == state.epoch and not state.trimmed
         self._producers = ProducerTable()
         self._underway: dict[Lsn, OpenAppend] = {}
         self._open_ends: list[OpenEnd] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._ticks_at = 0.0  # uvloop's timers do not know it when it is now
+        self._ticks_at = 0.0  # uvloop's timers do not report their time once it is due
         self._recovered: asyncio.Future[bool] = self._loop.create_future()
         self._end_reported: asyncio.Future[None] = self._loop.create_future()
-        self.gave_up = False  # earlier epochs could not be settled, and no other node does it
+        self.gave_up = False  # earlier epochs could not be settled, here or on another node
         self.contradicted: Contradicted | None = None  # another node had this epoch before
         self.replaced_by: Epoch = 0  # the lowest that the epoch after this one can have
         self._settling = self._loop.create_task(self._settle(state))
@@ -172,11 +172,11 @@ class RunningSequencer:
 
     @property
     def is_recovered(self) -> bool:
-        """Whether all earlier epochs are recovered, or this one ended before that."""
+        """True if all earlier epochs are recovered, or this one ended before that."""
         return self._recovered.done()
 
     async def recovered(self) -> bool:
-        """Wait until all earlier epochs are recovered; False: this one ended before that."""
+        """Wait until all earlier epochs are recovered; return False if this one ended first."""
         return await asyncio.shield(self._recovered)
 
     def tail(self) -> pb.CopysetTail:
@@ -188,7 +188,7 @@ class RunningSequencer:
         )
 
     def knows(self, append: OpenAppend) -> bool:
-        """Return whether no older epoch can have the append, or it is too old to tell."""
+        """Return False if an earlier epoch may have the append and is still to be searched."""
         if self._is_first:
             return True
         try:
@@ -200,7 +200,7 @@ class RunningSequencer:
     # ---- events
 
     def append(self, append: OpenAppend) -> None:
-        """Take an append; raises AppendUnknown if it may repeat one that is too old to tell."""
+        """Accept an append; raise AppendUnknown if it may repeat one that is already forgotten."""
         producer_id, sequence = append.header.producer_id, append.header.sequence
         if repeated := self._producers.find(producer_id, sequence):
             self._repeat(append, repeated)
@@ -217,7 +217,7 @@ class RunningSequencer:
         self._do(effects)
 
     def returned(self, node: NodeId) -> None:
-        """Called when a node restarted, or is connected again."""
+        """Called when a node has restarted or reconnected."""
         self._do(self._core.returned(node))
 
     def retry(self) -> None:
@@ -230,13 +230,13 @@ class RunningSequencer:
             self._do(self._core.preempted(state.epoch - 1))
 
     async def finish(self) -> None:
-        """End, and wait until the epoch store knows where."""
+        """End, and wait until the epoch store has recorded the end."""
         self._do(self._core.end())
         await asyncio.shield(self._end_reported)
 
     async def _report_end(self) -> None:
-        """Report to the epoch store how far this epoch was acknowledged: then its end is known,
-        whatever happens to the nodes."""
+        """Report to the epoch store how far this epoch was acknowledged, so that its end stays
+        known even if nodes are lost."""
         last = offset_of(self._core.last_acknowledged)
         await self._context.epochs.ask(Finish(self._log, self.epoch, last))
         self._end_reported.set_result(None)
@@ -249,7 +249,7 @@ class RunningSequencer:
             self._timer.cancel()
 
     def _repeat(self, append: OpenAppend, lsn: Lsn) -> None:
-        """Answer a repeated append, or when it is in progress answer only this request later."""
+        """Answer a repeated append, later if it is still in progress, and only this request."""
         underway = self._underway.get(lsn)
         if underway is None:
             append.succeeded(lsn)

@@ -1,9 +1,9 @@
-"""The sequencers on a node: a slot for each log, which activates one, and deals with appends while
-there is none.
+"""The sequencers on a node: a slot for each log, which activates a sequencer when necessary and
+queues appends meanwhile.
 
-Any node may be asked. The live node with the highest weighted rendezvous hash for the log takes an
-epoch and sequences; the others name it. A running sequencer continues until it is preempted, also
-while the metadata repository is out of reach.
+Clients may ask any node. The live node with the highest weighted rendezvous hash for the log takes
+an epoch and sequences; the others redirect to it. A running sequencer continues until it is
+preempted, even while the metadata repository cannot be reached.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-REFRESH_S: Final = 1.0  # between questions which nodes are alive
+REFRESH_S: Final = 1.0  # between requests for the live nodes
 QUEUED_APPENDS_MAX: Final = 10_000  # while a sequencer is activated
 QUEUED_BYTES_MAX: Final = 128 * MIB  # of these appends
-SWAPS_MAX: Final = 3  # attempts to take an epoch, while others do, too
+SWAPS_MAX: Final = 3  # attempts to take an epoch in competition with other nodes
 
 
 class LocalSequencers:
@@ -54,7 +54,7 @@ class LocalSequencers:
         self._refreshing = False
 
     async def finish(self) -> None:
-        """Let all end, and report where."""
+        """End all sequencers, and report where their epochs end."""
         await asyncio.gather(*(slot.finish() for slot in self._slots.values()))
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class LocalSequencers:
             slot.stop()
 
     def tails(self) -> dict[LogId, Lsn]:
-        """Return how far each log is given away here."""
+        """Return the last LSN of each log that a sequencer here has acknowledged."""
         slots = self._slots.items()
         return {log: s.sequencer.tail().tail for log, s in slots if s.sequencer is not None}
 
@@ -123,7 +123,7 @@ class LocalSequencers:
                 sequencer.retry()
 
     async def _refresh(self) -> None:
-        """Learn which nodes are alive, once for all logs: the logs are asked for in turn."""
+        """Update the live nodes, with a request about one of the logs in turn."""
         turn = 0
         while self._slots:
             turn += 1
@@ -135,12 +135,12 @@ class LocalSequencers:
                     await self._context.epochs.get(active[turn % len(active)], REFRESH_S / 2)
             except LoomError as error:
                 logger.debug("which nodes are alive is not known: %s", error)
-            except Exception:  # or this node would never learn it again
+            except Exception:  # otherwise the updates would stop
                 logger.exception("which nodes are alive could not be learned")
         self._refreshing = False
 
     def _drop_needless(self) -> None:
-        """Drop slots without use: any client may ask any node about any log."""
+        """Drop unneeded slots, since any client may ask any node about any log."""
         for log in [log for log, slot in self._slots.items() if not slot.is_needed]:
             del self._slots[log]
             self._context.epochs.expire(log)
@@ -165,14 +165,14 @@ class SequencerSlot:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it has state: it sequences or did, or an append waits."""
+        """True if the slot has state: a present or past sequencer, or waiting appends."""
         waiting = self._queue or self._activating is not None or self._looking_back
         return bool(self._begun or waiting)
 
     # ---- requests
 
     def append(self, append: OpenAppend) -> None:
-        """Take an append; it is answered when its outcome is clear."""
+        """Accept an append, which is answered when its outcome is known."""
         sequencer = self.sequencer
         if sequencer is None:
             self._enqueue(append)
@@ -189,7 +189,7 @@ class SequencerSlot:
                 append.failed(error)
 
     async def tail(self) -> pb.CopysetTail:
-        """Return the tail of the sequencer here; activate it if it should be here."""
+        """Return the tail of the sequencer here, which is activated if it belongs here."""
         if self.sequencer is None:
             await asyncio.shield(self._activate_soon())
         if self.sequencer is None:
@@ -197,7 +197,7 @@ class SequencerSlot:
         return self.sequencer.tail()
 
     def begin(self, known: Known) -> RunningSequencer | None:
-        """Begin the epoch that was taken for this node. Return the sequencer; None: it is over."""
+        """Begin the epoch that was taken for this node. Return None if it is already over."""
         sequencer = self.sequencer
         if sequencer is not None and sequencer.epoch < known.state.epoch:
             sequencer.learned(known.state)
@@ -278,14 +278,14 @@ class SequencerSlot:
             self._refuse(append, error)
 
     def _refuse(self, append: OpenAppend, error: LoomError) -> None:
-        """Refuse an append, unless it is repeated and the closed log may have it already."""
+        """Refuse an append, except for a repeated one that the closed log may already have."""
         if isinstance(error, Sealed) and append.repeated:
             self._context.spawn(self._look_back(append, self._resolver.closed_at))
         else:
             append.failed(error)
 
     async def _take_epoch(self) -> Known | None:
-        """Take the next epoch; None: one was taken for this node in the meantime."""
+        """Take the next epoch; return None if one was taken for this node meanwhile."""
         known, me = await self._current(), self._context.me
         for _ in range(SWAPS_MAX):
             if self.sequencer is not None:
@@ -302,7 +302,7 @@ class SequencerSlot:
         raise Unavailable(f"loglet {self._log}: others take epochs, too: try again in a moment")
 
     async def _current(self) -> Known:
-        """Return the state of the log; raises RolledBack if nodes know a newer one."""
+        """Return the state of the log; raise RolledBack if nodes know a newer one."""
         epochs = self._context.epochs
         known = await epochs.get(self._log, STATE_S)
         if known.state.epoch < self._newest:  # it may have been read before that one was taken
@@ -332,7 +332,7 @@ class SequencerSlot:
             raise Sealed(f"loglet {self._log} takes no more appends: refresh the metadata")
 
     def _check_mine(self, known: Known) -> None:
-        chosen = sequencer_of(self._log, _weights(known))
+        chosen = sequencer_of(self._log, _weights(known), known.state.chosen)
         if chosen is None:
             raise Unavailable(f"loglet {self._log}: no node is there that could sequence it")
         if chosen != self._context.me:
@@ -369,13 +369,13 @@ class SequencerSlot:
     async def _look_back(
         self, append: OpenAppend, recovered: Callable[[], Awaitable[Epoch | None]]
     ) -> None:
-        """Look for the append in epochs before the one that `recovered` waits for."""
+        """Search for the append in the epochs before the one that `recovered` waits for."""
         self._looking_back += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 epoch = await recovered()
                 if epoch is None:
-                    self.append(append)  # the current sequencer has to look
+                    self.append(append)  # the current sequencer has to search
                     return
                 if await self._resolver.is_in_none(append, epoch):
                     self.append(append.for_epoch(epoch))
@@ -392,7 +392,7 @@ class SequencerSlot:
             self._looking_back -= 1
 
     async def _append_recovered(self, append: OpenAppend, sequencer: RunningSequencer) -> None:
-        """Append a conditional batch once it is known how the epochs before ended."""
+        """Append a conditional batch once the ends of earlier epochs are known."""
         self._looking_back += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -410,13 +410,13 @@ class SequencerSlot:
 
 
 def _weights(known: Known) -> dict[NodeId, float]:
-    """Return the weights of the nodes that may sequence: if all are being drained, of those."""
+    """Return the weights of the nodes that may sequence; draining ones only if all are."""
     alive = [node for node in known.nodes.values() if node.alive]
     staying = [node for node in alive if not node.draining]
     return {node.node_id: 1.0 for node in staying or alive}
 
 
 def _retrieve(activating: asyncio.Task[None]) -> None:
-    """Mark a failure as retrieved: the callers that wait got it."""
+    """Mark a failure as retrieved, because the waiting callers got it."""
     if not activating.cancelled():
         activating.exception()

@@ -1,8 +1,8 @@
 """`copyset` on a storage node: its shards with copies of logs, and the sequencers that run there.
 
 Any peer may send requests to the copies. core/copyset/storage.py decides what a request may do,
-once it is certain that its epoch was granted, and with TLS that the peer is the node that took it.
-Only the metadata repository may trim and forget, over the connection that this node made to it.
+once it is certain that its epoch was granted and, with TLS, that the peer is the node that took it.
+Only the metadata repository may trim and forget, over the connection from this node to it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-TIDY_S: Final = 600.0  # between looks for what is too old to be remembered
+TIDY_S: Final = 600.0  # between removals of old marks
 FINISH_S: Final = 2.0  # for the metadata repository to note where epochs end, when a node stops
 WAIT_S_MAX: Final = 30.0  # the longest that a read waits for more records
 _ORDERS: Final = (pb.CopysetRequest.TRIM, pb.CopysetRequest.FORGET)
@@ -143,7 +143,7 @@ class CopysetService(NodeProtocol):
         self._shards.volume_changed(volume)
 
     async def finish(self) -> None:
-        """Report to the epoch store how far the logs that are sequenced here were acknowledged."""
+        """Report to the epoch store how far the logs sequenced here were acknowledged."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_S):
                 await self._sequencers.finish()
@@ -187,8 +187,8 @@ class CopysetService(NodeProtocol):
         )
 
     def tails(self) -> dict[LogId, Lsn]:
-        """Return how far each log is known to reach: as far as it is released here, or given away
-        by a sequencer here."""
+        """Return the known end of each log: the last LSN that is released here, or acknowledged by
+        a sequencer here."""
         tails = self._shards.released()
         for log, tail in self._sequencers.tails().items():
             tails[log] = max(tails.get(log, 0), tail)
@@ -277,7 +277,7 @@ class CopysetService(NodeProtocol):
         shard, epoch = self._shards.get(message.shard), claimed_epoch(request)
         if epoch and not (
             shard.copies.is_granted(request.log, epoch)
-            # Without TLS anybody may, and most requests need no further look.
+            # Without TLS any peer may, and most requests need no further check.
             and (not connection.is_encrypted or self._grants.may(connection, request, epoch))
         ):
             return self._when_granted(connection, shard, request, message.stamp, epoch)
@@ -330,7 +330,7 @@ class CopysetService(NodeProtocol):
         if store is None:
             raise _not_open(shard)
         log = order.loglet_id
-        released = store.standing(log).released  # first: all that it covers is looked at then
+        released = store.standing(log).released  # first, so that everything below it is examined
         older, young = await looked_up(partial(store.ages, log, order.timestamp_us))
         found = pb.CopysetLandmarks(
             older=older,
@@ -357,8 +357,8 @@ class CopysetService(NodeProtocol):
     async def _order_recovery(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
-        """Recover all epochs below one that was taken for this node. Unless the log is closed, its
-        sequencer is here from now on."""
+        """Recover all epochs below one that was taken for this node. Unless the log is closed, this
+        node is its sequencer from now on."""
         message = frame.recover_copyset.state
         state, nodes = state_from_wire(message)
         known = Known(
@@ -409,7 +409,7 @@ class CopysetService(NodeProtocol):
     async def _order_restored(
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
-        """Note that lost copies are here again, once: an order that is repeated waits for it."""
+        """Note that lost copies are restored; a repeated order waits for the first one."""
         if self._restoring is None:
             restored = self._shards.restored(frame.copyset_restored.restored)
             self._restoring = self._spawn(restored)
@@ -445,7 +445,7 @@ class CopysetService(NodeProtocol):
 def _ask(
     connection: Connection, shard: Shard, request: NodeRequest, stamp: int, done: Answered
 ) -> None:
-    """Ask at once, or in its turn if the answer may be large."""
+    """Ask at once, or when a turn is free if the answer may be large."""
     if not isinstance(request, (Read, Digest)):
         shard.copies.ask(request, stamp, done)
         return

@@ -1,7 +1,7 @@
 """The shards of a node: the copies on each of its volumes.
 
-A volume that fails affects its own shard only. A shard whose volume is not here refuses everything:
-it may come back with that volume, or empty with another one in its place.
+A volume that fails affects only its own shard. A shard whose volume is missing refuses everything:
+it may come back with that volume, or empty on another one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shard:
         self.copies = Copies(shard, path, disks, epochs, now_us, spawn, register_again)
         self.catch_up = LogCatchUp(shard, self.copies, epochs, spawn)
         self.volume = self.copies.volume
-        self.reports_loss = False  # the last registration says that copies are missing
+        self.reports_loss = False  # the last registration said that copies are missing
 
     def condition(self) -> pb.ShardCondition:
         return pb.ShardCondition(
@@ -52,7 +52,7 @@ class Shard:
 
 
 class LocalShards:
-    """Opens what is on the disks when it is made; that blocks."""
+    """All shards of the node. The constructor opens their stores, which blocks."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class LocalShards:
             here.catch_up.release(release, self.stamp_of(release.log))
 
     def stamp_of(self, log: LogId) -> int:
-        """Return the creation stamp of the log: what was learned, or else what is stored."""
+        """Return the creation stamp of the log, as reported to this node or else as stored."""
         if stamp := self._epochs.stamps.get(log):
             return stamp
         return next(filter(None, (shard.copies.standing(log).stamp for shard in self)), 0)
@@ -124,7 +124,7 @@ class LocalShards:
                 shard.copies.joined(known.get(shard.index, {}), life)
 
     async def restored(self, restored: Iterable[pb.LostCopies]) -> None:
-        """Note that lost copies are here again. Blocks now and then."""
+        """Note that lost copies are restored. Blocks from time to time."""
         by_index: dict[int, dict[LogId, Epoch]] = {}
         for each in restored:
             by_index.setdefault(each.shard, {})[each.loglet_id] = each.epoch
@@ -136,7 +136,7 @@ class LocalShards:
         return {log for shard in self for log in shard.volume.logs}
 
     def released(self) -> dict[LogId, Lsn]:
-        """Return how far each log is released here."""
+        """Return the last released LSN of each log."""
         released: dict[LogId, Lsn] = {}
         for shard in self:
             for log in shard.volume.logs:

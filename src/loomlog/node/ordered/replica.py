@@ -280,17 +280,17 @@ class ReplicaDriver:
 
     @property
     def has_failed(self) -> bool:
-        """Whether its disk failed and it has not recovered since."""
+        """True if its disk failed and it has not recovered since."""
         return self.store.error is not None and not self.closed
 
     @property
     def is_gone(self) -> bool:
-        """Whether its directory has vanished, and was not created again since."""
+        """True if its directory has vanished, and was not created again since."""
         return self.space.volume.lacks(self.store.path)
 
     @property
     def should_be_filled(self) -> bool:
-        """Whether a sync failed, so that a copy from a peer is better than the stored data."""
+        """True if a sync failed, so that a copy from a peer is better than the stored data."""
         return isinstance(self.store.error, UnsyncedError) and bool(self.peers())
 
     def damage(self, reason: str) -> None:

@@ -33,6 +33,12 @@ class DeltaOutput:
         if staged["files"]:
             commit_files(Path(unit.place(self.path)), unit, staged["files"])
 
+    def last_unit(self, unit: UnitId) -> int:
+        deltalake, place = _deltalake(), str(Path(unit.place(self.path)).absolute())
+        if not deltalake.DeltaTable.is_deltatable(place):
+            return 0
+        return deltalake.DeltaTable(place).transaction_version(unit.owner) or 0
+
     def describe(self) -> str:
         return f"delta {self.path}"
 

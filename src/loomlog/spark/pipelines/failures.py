@@ -39,6 +39,16 @@ class PipelineError(LoomError):
     """A pipeline cannot continue; the message says why and what to do."""
 
 
+def output_ahead(pipeline: str, what: str) -> PipelineError:
+    """Return the error of a pipeline whose progress is older than its output."""
+    return PipelineError(
+        f"{what} units that pipeline {pipeline!r} does not know of, because the metadata was "
+        f"restored from an older copy: `loom pipeline reset {pipeline}` writes all into a new "
+        "version of the output; if you know up to where the output reaches, add `--same-output "
+        "--to POSITION`"
+    )
+
+
 _STOP: Final = (
     errors.DataLoss,
     errors.Trimmed,

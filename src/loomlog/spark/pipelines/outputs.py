@@ -9,7 +9,7 @@ that are never published stay invisible. If they are gone, `publish` raises Stag
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from loomlog.errors import LoomError
 
@@ -54,6 +54,14 @@ class Output(Protocol):
 
     def describe(self) -> str:
         """Return a short, stable description."""
+
+
+@runtime_checkable
+class CountedOutput(Protocol):
+    """An output that knows which units it has."""
+
+    def last_unit(self, unit: UnitId) -> int:
+        """Return the number of the last published unit of the owner of `unit`; 0 if it has none."""
 
 
 def versioned(name: str, version: int) -> str:

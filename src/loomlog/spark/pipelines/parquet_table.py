@@ -15,6 +15,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import pyarrow.parquet as pq
 
 from loomlog.archive.location import make_durable
-from loomlog.errors import Corrupt, InvalidArgument, NotFound
+from loomlog.errors import Busy, Corrupt, InvalidArgument, NotFound
 from loomlog.spark.pipelines.outputs import UnitId, versioned
 
 if TYPE_CHECKING:
@@ -48,6 +49,13 @@ class ParquetOutput:
 
     def publish(self, unit: UnitId, staged: Any) -> None:
         publish_files(Path(unit.place(self.path)), unit.owner, unit.number, staged["files"])
+
+    def last_unit(self, unit: UnitId) -> int:
+        directory = Path(unit.place(self.path)) / MANIFESTS
+        for _ in range(_LOOKS):
+            with suppress(FileNotFoundError):  # it was folded while we looked
+                return look(directory).units.get(unit.owner, 0)
+        raise Busy(f"the manifests in {directory} change all the time: try again")
 
     def describe(self) -> str:
         return f"parquet {self.path}"

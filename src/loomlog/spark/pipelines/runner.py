@@ -23,8 +23,10 @@ from loomlog.spark.pipelines.failures import (
     PipelineError,
     fault_of,
     in_our_words,
+    output_ahead,
     reason_of,
 )
+from loomlog.spark.pipelines.outputs import CountedOutput
 from loomlog.spark.pipelines.site import Site
 from loomlog.spark.pipelines.stateful import StatefulWork
 from loomlog.spark.pipelines.stateless import StatelessWork
@@ -123,11 +125,23 @@ class Runner:
         lease = site.try_activate()
         if lease is None:
             return None
+        if known is not None:
+            self._check_current(cluster, known, lease.epoch)
         store.fence(lease)
         self._begin(cluster, store)
         site.keep(lease, self._on_fenced)
         self._listener.said(f"active as site {site.name} (epoch {lease.epoch})")
         return store
+
+    def _check_current(self, cluster: BlockingCluster, known: Progress, epoch: int) -> None:
+        """Stop for an operator if the output may have units that were forgotten, unless the output
+        says itself which units it has."""
+        if isinstance(self._pipeline.output, CountedOutput) or not units.is_restored(known, epoch):
+            return
+        output = self._pipeline.output.describe()
+        error = output_ahead(self._pipeline.name, f"{output} may have")
+        self._note(ProgressStore(cluster, self._pipeline.name), error)
+        raise error
 
     def _begin(self, cluster: BlockingCluster, store: ProgressStore) -> None:
         """Create the progress, or continue from what is stored."""

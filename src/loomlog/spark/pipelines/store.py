@@ -61,7 +61,7 @@ class ProgressStore:
 
     def create(self, progress: Progress) -> Progress:
         """Create the progress, or return what is there."""
-        progress = replace(progress, life=secrets.token_hex(4))
+        progress = replace(progress, life=_new_life())
         try:
             self._swap(progress, 0)
         except Conflict:
@@ -134,7 +134,15 @@ def reset(cluster: BlockingCluster, name: str, to: Glsn | str, *, same_output: b
     """Restart at a position of its sources, "earliest" or "latest"."""
     store = ProgressStore(cluster, name)
     behind = positions_before(cluster, store.load().positions, to)
-    return store.change(lambda now: units.reset(now, behind, same_output=same_output))
+    lease = cluster.lease(register_name(name))
+    epoch, life = 0 if lease is None else lease.epoch, _new_life()
+    return store.change(
+        lambda now: units.reset(now, behind, same_output=same_output, life=life, epoch=epoch)
+    )
+
+
+def _new_life() -> str:
+    return secrets.token_hex(4)
 
 
 def positions_before(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from loomlog.core.leases import was_restored_between
 from loomlog.errors import Conflict, Fenced, InvalidArgument
 from loomlog.types import Glsn
 
@@ -96,7 +97,7 @@ class Progress:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing is left to do, for good."""
+        """True if nothing is left to do, for good."""
         reached = (self.positions[log] >= end for log, end in self.ends.items())
         return self.unit is None and bool(self.ends) and all(reached)
 
@@ -109,6 +110,12 @@ def taken_over(progress: Progress, epoch: int) -> Progress:
     if epoch < progress.epoch:
         raise Fenced(f"another runner (epoch {progress.epoch}) took over from this one ({epoch})")
     return replace(progress, epoch=epoch)
+
+
+def is_restored(progress: Progress, epoch: int) -> bool:
+    """Return whether the metadata was restored from a copy since a runner changed this, so that
+    units may have been committed that are not known any more. `epoch` is of the next runner."""
+    return progress.epoch > 0 and was_restored_between(progress.epoch, epoch)
 
 
 def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:
@@ -239,10 +246,21 @@ def new_version(progress: Progress) -> Progress:
     return replace(progress, versions=progress.versions + 1)
 
 
-def reset(progress: Progress, positions: Mapping[str, Glsn], *, same_output: bool) -> Progress:
-    """Continue after other positions, into a new version of the output unless `same_output`."""
+def reset(
+    progress: Progress,
+    positions: Mapping[str, Glsn],
+    *,
+    same_output: bool,
+    life: str,
+    epoch: int = 0,
+) -> Progress:
+    """Continue after other positions, into a new version of the output unless `same_output`. A new
+    life begins: an output that has more units than are known here takes the next ones. `epoch` is
+    of the last runner."""
     unit = progress.unit
-    if same_output and unit is not None and unit.state is UnitState.COMMITTING:
+    is_committing = unit is not None and unit.state is UnitState.COMMITTING
+    if same_output and is_committing and not is_restored(progress, epoch):
+        assert unit is not None
         raise Conflict(f"unit {unit.number} is just being published: try again when it is done")
     unknown = sorted(set(positions) - set(progress.positions))
     if unknown:
@@ -257,6 +275,8 @@ def reset(progress: Progress, positions: Mapping[str, Glsn], *, same_output: boo
         version=progress.version if same_output else versions,
         versions=versions,
         generation=progress.generation + 1,
+        life=life,
+        epoch=0,
         query="",
         batch=-1,
         error="",

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from loomlog.errors import Busy, LoomError
 from loomlog.spark.pipelines import dead_letters, decoder, units
 from loomlog.spark.pipelines.definition import ROWS, Pipeline
-from loomlog.spark.pipelines.failures import FunctionError, reason_of
+from loomlog.spark.pipelines.failures import FunctionError, output_ahead, reason_of
 from loomlog.spark.pipelines.log_output import LogOutput
-from loomlog.spark.pipelines.outputs import StagedLostError, UnitId
+from loomlog.spark.pipelines.outputs import CountedOutput, StagedLostError, UnitId
 from loomlog.spark.pipelines.store import ProgressStore
 from loomlog.spark.pipelines.units import Progress, Unit, UnitRange
 from loomlog.types import Glsn
@@ -162,10 +162,17 @@ class Publication:
         """Stage the rows and return, as JSON, what `publish` needs."""
         staged: dict[str, Any] = {}
         if rows is not None:
+            self._check_unknown(unit)
             staged["output"] = self._output.stage(rows, unit)
         if lost is not None:
             staged["dead_letters"] = self._dead_letters.stage(lost, _unversioned(unit))
         return staged
+
+    def _check_unknown(self, unit: UnitId) -> None:
+        """Raise PipelineError if the output has a unit of this number, which was not this one."""
+        output = self._output
+        if isinstance(output, CountedOutput) and output.last_unit(unit) >= unit.number:
+            raise output_ahead(unit.pipeline, f"{output.describe()} has")
 
     def publish(self, unit: UnitId, staged: Mapping[str, Any]) -> None:
         """Make it visible; may be called again."""

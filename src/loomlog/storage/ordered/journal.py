@@ -125,7 +125,7 @@ class _Job:
 
     @property
     def is_short(self) -> bool:
-        """Whether it writes little and syncs at most one file."""
+        """True if it writes little and syncs at most one file."""
         return self.size <= SHORT_BYTES_MAX and len(self.sync) <= 1 and not self.everything
 
     def steps(self) -> list[Step]:

@@ -404,7 +404,7 @@ class StreamStore(StreamReader):
 
     @property
     def lacks_commits(self) -> bool:
-        """Whether lost commits, which sound ones followed, have not been received again."""
+        """True if lost commits, which sound ones followed, have not been received again."""
         return bool(self._commits.hole_end)
 
     def abandon(self) -> None:

@@ -216,7 +216,7 @@ class SimDisk:
             raise _os_error(self.settings.error, path)
 
     def lets_through(self) -> bool:
-        """Whether a commit of a table that failed is there all the same."""
+        """Return whether a commit of a table that failed is there all the same."""
         return self._world.chance(0.5)
 
     def misses_cache(self) -> bool:

@@ -228,7 +228,7 @@ class SimTransport(asyncio.Transport):
 
     @property
     def wants_data(self) -> bool:
-        """Whether the incoming pipe may deliver. An end that is lost takes data, to bounce it."""
+        """True if the incoming pipe may deliver. An end that is lost takes data, to bounce it."""
         if self.lost:
             return True
         return self._protocol is not None and self._reading and not self._closing

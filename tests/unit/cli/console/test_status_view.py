@@ -11,6 +11,8 @@ from loomlog.cli.console.status_view import STREAMS_SHOWN, Rates, log_view, stat
 from loomlog.wire.info import (
     ClusterStatus,
     ConditionInfo,
+    CopysetInfo,
+    EpochsInfo,
     LogInfo,
     NodeInfo,
     ReplicaInfo,
@@ -56,6 +58,19 @@ def lines(view: RenderableType) -> list[str]:
     with console.capture() as shown:
         console.print(view)
     return shown.get().splitlines()
+
+
+def test_names_of_usual_length_and_numbers_are_not_broken() -> None:
+    copies = replace(log("sensor-readings"), protocol="copyset", tail=(7 << 32) + 1_234_567)
+    epochs = (EpochsInfo(7, (1, 2, 3), 3, ("1", "2", "3")),)
+    copyset = CopysetInfo(1, 6, closed=False, history=epochs)
+    copies = replace(copies, streams=(replace(copies.streams[0], copyset=copyset),))
+    kept = replace(log("page-views"), retention_s=7 * 86_400, retention_bytes=10 << 30)
+    shown = lines(status_view(replace(STATUS, logs=(copies, kept), conditions=())))
+    rows = [line.split() for line in shown]
+    assert ["sensor-readings", "copyset", "1/1", "3", "1", "e7n1234567", "forever"] in rows
+    kept_for = ["7d,", "10", "GiB"]
+    assert ["page-views", "ordered", "1/1", "3", "1", "1,000,000,000", *kept_for] in rows
 
 
 def test_problems_come_first_with_what_to_do_and_nothing_is_wider_than_the_screen() -> None:

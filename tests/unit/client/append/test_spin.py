@@ -24,7 +24,7 @@ class Turns:
         self.ready.append(callback)
 
     def turn(self) -> bool:
-        """Whether there was anything to do."""
+        """Return whether there was anything to do."""
         ready, self.ready = self.ready, []
         assert len(ready) < 2, "it spins twice"
         for callback in ready:
@@ -43,7 +43,7 @@ def spinning(turns: Turns, spin_s: float = SPIN_S) -> Spinner:
 
 
 def one_batch(spins: Spinner, turns: Turns, took_s: float) -> bool:
-    """Whether the loop was awake all the time."""
+    """Return whether the loop was awake all the time."""
     spins.began()
     end_s = turns.now_s + took_s
     awake = True

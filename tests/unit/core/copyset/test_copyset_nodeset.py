@@ -58,6 +58,8 @@ def test_only_the_logs_of_a_lost_node_move() -> None:
 
 def test_nobody_can_host_when_nobody_is_up() -> None:
     assert sequencer_of(1, {}) is None
+    assert {sequencer_of(log, {1: 1.0, 2: 1.0}, chosen=2) for log in range(20)} == {2}
+    assert {sequencer_of(log, {1: 1.0, 2: 1.0}, chosen=3) for log in range(20)} == {1, 2}, "away"
 
 
 # ---- nodesets

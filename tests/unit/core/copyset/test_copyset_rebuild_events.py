@@ -18,6 +18,7 @@ from loomlog.core.copyset.rebuild.events import (
     NeedsRebuild,
     RebuildState,
     Refill,
+    Rescan,
     Status,
     Undrain,
     Unrecoverable,
@@ -66,6 +67,10 @@ REACHED: list[tuple[Status, Event, Status]] = [
     (Status.REFILLING, RESTORE, Status.RESTORING),
     (Status.REFILLING, Unrecoverable(1), Status.LOST),
     (Status.RESTORING, Refill(1), Status.REFILLING),
+    (Status.RESTORING, Rescan(1), Status.RESTORING),
+    (Status.LOST, Rescan(1), Status.LOST),
+    (Status.REFILLING, Rescan(1), Status.REFILLING),
+    (Status.RELOCATING, Rescan(1), Status.RELOCATING),
     (Status.INTACT, Unrecoverable(1), Status.LOST),
     (Status.RELOCATING, Unrecoverable(1), Status.LOST),
     (Status.RELOCATING, IsRebuilt(1, 1), Status.DRAINED),
@@ -114,6 +119,14 @@ def test_the_authority_of_a_shard_follows_from_its_state(
     status: Status, expected: Authority
 ) -> None:
     assert authority(replay(*PATHS[status]), 1) is expected
+
+
+def test_donors_start_again_with_logs_that_they_left_out() -> None:
+    before = replay(RESTORE, DonorProgress(1, 2, 1, records=3, size_bytes=30, scans=2))
+    after = apply(before, Rescan(1))
+    assert has_scanned(before, 1, [2], 2)
+    assert not has_scanned(after, 1, [2], 1)
+    assert after.version == after.events > before.version
 
 
 def test_a_drained_shard_gives_but_takes_nothing() -> None:

@@ -13,10 +13,11 @@ from loomlog.core.copyset.rebuild.plan import (
     choose_targets,
     delay,
     donor_of,
-    is_certain,
+    doubts,
     is_ready,
     narrowed,
     parts,
+    uncertain,
     widened,
 )
 from loomlog.core.copyset.record import make
@@ -51,10 +52,39 @@ def test_rebuilding_waits_until_the_epochs_are_recovered() -> None:
 
 
 def test_a_record_may_have_been_only_on_shards_that_may_return() -> None:
-    assert is_certain(STATE, {1: 6}, absent=[1], may_return=[1])
-    assert not is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[1])
-    assert is_certain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[])
-    assert is_certain(STATE, {1: 6, 2: 5}, absent=[1], may_return=[1]), "2 is drained, and gives"
+    assert uncertain(STATE, {1: 6}, absent=[1], may_return=[1]) == []
+    assert uncertain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[1]) == [OLD]
+    assert uncertain(STATE, {1: 6, 2: 5}, absent=[1, 2], may_return=[]) == []
+    assert uncertain(STATE, {1: 6, 2: 5}, absent=[1], may_return=[1]) == [], "2 is drained"
+    lost = {2: 6, 3: 6, 4: 6}
+    assert uncertain(STATE, lost, absent=[2, 3, 4], may_return=[4]) == [NEW], "nobody else returns"
+
+
+def test_an_epoch_in_doubt_holds_up_only_the_shards_of_its_nodeset() -> None:
+    """Only shards 1 and 2 may have had a record of epochs 1 to 3; shard 4 joined later."""
+    through = {1: 6, 2: 6, 4: 6}
+    state = replace(STATE, history=(OLD, NEW._replace(replication=3)), last_clean=6)
+    assert delay(1, state, through, [1, 2, 4], [1]) is Delay.UNCERTAIN
+    assert delay(2, state, through, [1, 2, 4], [1]) is Delay.UNCERTAIN, "it is lost"
+    assert delay(4, state, through, [1, 2, 4], [1, 4]) is None
+
+
+def test_an_epoch_that_is_not_recovered_holds_up_only_the_shards_of_its_nodeset() -> None:
+    through = {1: 6, 2: 6}
+    assert delay(1, STATE, through, [1, 2], []) is None
+    assert delay(2, STATE, through, [1, 2], []) is Delay.UNRECOVERED
+
+
+def test_a_shard_leaves_the_nodesets_that_are_certain_though_it_waits_for_others() -> None:
+    state = replace(STATE, last_clean=6)
+    through = {1: 6, 2: 6}
+    kept = doubts(2, state, through, [1, 2], [1])
+    assert kept == [OLD]
+    after = narrowed(state, 2, 6, kept)
+    assert [metadata.shards for metadata in after.history] == [(1, 2, 3), (3, 4)]
+    assert doubts(4, state, through, [1, 2], [1]) == [], "it is there"
+    crashed = doubts(2, state, through, [1, 2], [1], [3])
+    assert crashed == [OLD, NEW], "shard 3 may have forgotten what 2 has"
 
 
 def test_others_that_crashed_may_have_forgotten_what_a_shard_had() -> None:

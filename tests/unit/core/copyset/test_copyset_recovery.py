@@ -36,6 +36,7 @@ from loomlog.core.copyset.recovery import (
     Recovered,
     Recovery,
 )
+from loomlog.core.copyset.upkeep import losses
 from loomlog.core.requests import Lost
 from loomlog.types import NodeId
 
@@ -152,6 +153,43 @@ def test_when_nobody_else_will_come_loss_stays_visible() -> None:
     [end] = rig.state.ends
     assert (end.last, end.exact) == (6, False)
     assert rig.state.tail == make(1, OFFSET_MAX)
+
+
+@pytest.mark.parametrize("told", [0, 4])
+def test_an_epoch_whose_nodes_are_all_given_up_is_lost_as_a_whole(told: int) -> None:
+    """Recovery asks nobody, and the log continues."""
+    rig = RecoveryRig(count=3)
+    rig.write(1, 1, 2, 3)
+    rig.state = note_tail(rig.state, make(1, told))
+    rig.down = {1, 2, 3}
+    gone = dict.fromkeys(rig.nodes, Authority.UNAVAILABLE)
+    ending = rig.drive(Recovery(LOG, 2).attempt(gone, NOW_US))
+    assert isinstance(ending, Recovered)
+    [end] = rig.state.ends
+    assert (end.lng, end.last, end.exact) == (0, told, False)
+    assert rig.state.tail == make(1, OFFSET_MAX)
+    assert losses(rig.state, {}) == [
+        "how far epoch 1 was acknowledged is not known: its end is lost"
+        if told
+        else "nothing is left of epoch 1, and whether it had entries is not known"
+    ]
+
+
+def test_an_epoch_whose_nodes_are_all_given_up_may_be_known_to_be_empty() -> None:
+    rig = RecoveryRig(count=3)
+    rig.state = finish(rig.state, Finish(LOG, 1, 0))
+    rig.down = {1, 2, 3}
+    gone = dict.fromkeys(rig.nodes, Authority.UNAVAILABLE)
+    assert isinstance(rig.drive(Recovery(LOG, 2).attempt(gone, NOW_US)), Recovered)
+    assert rig.state.tail == 0
+    assert losses(rig.state, {}) == []
+
+
+def test_one_node_that_may_return_is_waited_for() -> None:
+    rig = RecoveryRig(count=3)
+    rig.down = {1, 2, 3}
+    gone = dict.fromkeys((1, 2), Authority.UNAVAILABLE)
+    assert isinstance(rig.drive(Recovery(LOG, 2).attempt(gone, NOW_US)), NotRecovered)
 
 
 def lost_two_of_three() -> RecoveryRig:
@@ -407,7 +445,7 @@ def test_what_a_mark_made_void_is_overwritten_when_it_comes_up_again(holder: int
 
 
 def agree(rig: RecoveryRig, nodes: set[int]) -> bool:
-    """Whether all that these nodes have is the same, wherever two of them have something."""
+    """Return whether all that these nodes have is the same, wherever two of them have something."""
     found = {piece for node in nodes for piece in rig.pieces(node)}
     pairs = combinations(sorted(found), 2)
     return all(one[1] < other[0] for one, other in pairs)

@@ -8,9 +8,9 @@ from itertools import product
 
 import pytest
 
-from loomlog.core.copyset.log_state import can_be_recovered, first_state, take_epoch
+from loomlog.core.copyset.log_state import can_be_recovered, choose, first_state, take_epoch
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, choose_short, node_of
-from loomlog.core.copyset.recovery import Basis, EpochRecovery, Failed
+from loomlog.core.copyset.recovery import Basis, EpochRecovery
 from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_shards, reason_for_epoch
 from loomlog.types import NodeId, ShardId
 
@@ -113,13 +113,22 @@ def test_nothing_is_begun_that_cannot_be_recovered() -> None:
     assert reason_for_epoch(LOG, FakeNodes(dead={1, 2})) == ""
 
 
+def test_the_node_that_an_operator_chose_sequences_if_it_is_there() -> None:
+    log = LOG._replace(state=choose(LOG.state, 3))
+    assert "node 3 is to sequence it" in reason_for_epoch(log, FakeNodes(sequencer=3))
+    assert reason_for_epoch(log, FakeNodes(sequencer=2)) == "", "node 3 is away"
+    own = LOG._replace(state=choose(LOG.state, LOG.state.sequencer))
+    assert reason_for_epoch(own, FakeNodes(sequencer=LOG.state.sequencer)) == ""
+
+
 def test_nodes_that_are_given_up_are_not_waited_for() -> None:
     """Recovery then takes what the others have, and all else counts as lost."""
     dead = {1, 2}
     assert "is gone" in reason_for_epoch(LOG, FakeNodes(dead=dead, given_up=dead))
     assert reason_for_epoch(LOG, FakeNodes(dead=dead, given_up={1})) == "", "2 may return"
     everybody = {1, 2, 3}
-    assert reason_for_epoch(LOG, FakeNodes(dead=everybody, given_up=everybody)) == ""
+    assert "is gone" in reason_for_epoch(LOG, FakeNodes(dead=everybody, given_up=everybody))
+    assert reason_for_epoch(LOG, FakeNodes(dead=everybody, given_up={1, 2})) == ""
 
 
 def test_a_drained_sequencer_is_replaced_if_another_node_can_sequence() -> None:
@@ -205,7 +214,7 @@ def test_an_epoch_is_taken_just_when_recovery_does_not_wait_for_others(
         )
         basis, can_be = recovery._basis(there), can_be_recovered(state, there, given_up)
         is_known = can_be_recovered(state, there)
-        assert can_be or isinstance(basis, Failed), (there, given_up)
+        assert can_be == isinstance(basis, Basis), (there, given_up)
         assert is_known or not can_be or basis == Basis(frozenset(there), authoritative=False)
         unblocked += can_be and not is_known
     assert unblocked

@@ -10,7 +10,13 @@ from dataclasses import replace
 import pytest
 
 from loomlog.core.ordered.evidence import StreamEvidence, Witness
-from loomlog.core.ordered.rebuild import Elsewhere, Rebuilt, commits_after, rebuild
+from loomlog.core.ordered.rebuild import (
+    Elsewhere,
+    Rebuilt,
+    commits_after,
+    rebuild,
+    trimmed_and_gone,
+)
 from loomlog.core.ordered.replica import CommitOutcome, Replica, ReplicaContext
 from loomlog.core.ordered.rounds import LogRounds
 from loomlog.types import CommitContext, Glsn, NodeId, ReplicaState, StreamId
@@ -127,6 +133,22 @@ class Log:
     def rebuild(self, away: Iterable[NodeId] = ()) -> Rebuilt:
         return rebuild(LOG, 0, self.evidence(away), self.elsewhere)
 
+    def remove(self, stream: StreamId) -> Glsn:
+        """Remove a stream that everybody has heard of; return its last position."""
+        last = max((at for (which, _), at in self.seen.items() if which == stream), default=0)
+        del self.rounds.streams[stream]
+        self.replicas = {at: r for at, r in self.replicas.items() if at[0] != stream}
+        self.seen = {entry: at for entry, at in self.seen.items() if entry[0] != stream}
+        return last
+
+    def rebuild_without_removed(self, trimmed: Glsn, away: Iterable[NodeId] = ()) -> Rebuilt:
+        """Rebuild the rounds if streams may have been removed that the metadata does not know."""
+        streams = self.evidence(away)
+        after = commits_after(streams, self.elsewhere)
+        evidence = [self._with_commits(s, min(trimmed, after[s.stream_id])) for s in streams]
+        gone = trimmed_and_gone(trimmed, evidence, self.elsewhere)
+        return rebuild(LOG, trimmed, evidence, self.elsewhere, gone)
+
     def give_up(self, away: Iterable[NodeId]) -> None:
         for stream in self.rounds.streams.values():
             stream.replicas = tuple(node for node in stream.replicas if node not in set(away))
@@ -188,6 +210,21 @@ def test_positions_of_removed_streams_are_nobodys() -> None:
     assert (rebuilt.high_watermark, ends(rebuilt)) == (9, {1: 6, 3: 2})
     assert rebuild(LOG, 7, evidence).doubts
     assert rebuild(LOG, 7, evidence, gone=2).doubts
+
+
+def test_streams_that_were_removed_need_not_be_known_once_their_entries_are_trimmed() -> None:
+    log = Log({1: (1,), 2: (2,), 3: (3,)})
+    for stream in (1, 2, 3, 2):
+        log.append(stream, 3)
+    log.append(1, 2)
+    assert log.remove(2) == 12
+    for trimmed in (12, 13, 14):  # 13 and 14 are of one commit
+        rebuilt = log.rebuild_without_removed(trimmed)
+        assert (rebuilt.doubts, rebuilt.high_watermark) == ((), 14)
+        assert ends(rebuilt) == {1: 6, 3: 4}
+    for trimmed in (0, 11):
+        (doubt,) = log.rebuild_without_removed(trimmed).doubts
+        assert "no stream has entries for them" in doubt.text
 
 
 def test_a_part_that_was_not_told_is_found_behind_positions_of_others() -> None:
@@ -401,19 +438,34 @@ def test_what_is_rebuilt_never_moves_what_somebody_may_know(block: int) -> None:
     assert 20 < certain < 100, "both outcomes must be met, or this tests little"
 
 
-def _random_history(rng: random.Random) -> bool:
+@pytest.mark.parametrize("block", range(10))
+def test_streams_of_any_history_may_be_removed_and_forgotten(block: int) -> None:
+    rngs = (random.Random(100 * block + number) for number in range(100))
+    certain = sum(_random_history(rng, removing=True) for rng in rngs)
+    assert 20 < certain < 100, "both outcomes must be met, or this tests little"
+
+
+def _random_history(rng: random.Random, *, removing: bool = False) -> bool:
     """Random placement, writes, rounds, lost messages, restarts; then some nodes are away. True if
-    it was rebuilt."""
+    it was rebuilt. With `removing`, a stream is removed, trimmed and forgotten on the way."""
     nodes = range(1, 5)
-    placement = {s: tuple(rng.sample(nodes, 2)) for s in range(1, rng.randint(2, 4))}
+    placement = {s: tuple(rng.sample(nodes, 2)) for s in range(1, rng.randint(2, 4) + removing)}
     log = Log(placement)
+    trimmed = 0
     for _ in range(rng.randint(1, 12)):
         _random_step(rng, log)
+    if removing:
+        log.decide()
+        log.tell(empty=True)
+        trimmed = log.remove(rng.choice(sorted(log.rounds.streams)))
+        for _ in range(rng.randint(1, 4)):
+            _random_step(rng, log)
+        trimmed = rng.randint(trimmed, max([trimmed, *log.seen.values()]))
     if rng.random() < 0.3:  # the power fails
         for node in nodes:
             log.restart(node, keeping=rng.randint(0, 6))
     away = [node for node in nodes if rng.random() < 0.1]
-    rebuilt = log.rebuild(away)
+    rebuilt = log.rebuild_without_removed(trimmed, away) if removing else log.rebuild(away)
     seen = dict(log.seen)
     if rebuilt.doubts:
         assert not rebuilt.rounds
@@ -431,7 +483,9 @@ def _random_history(rng: random.Random) -> bool:
         assert replica.last_committed_llsn == log.rounds.streams[stream].committed_llsn_end - 1
     others = [p for place in log.elsewhere for p in range(place.first, place.last + 1)]
     positions = sorted([*log.seen.values(), *others])
-    assert positions == list(range(1, log.rounds.high_watermark + 1)), "dense, each once"
+    assert len(positions) == len({*positions}), "each once"
+    kept = [position for position in positions if position > trimmed]
+    assert kept == list(range(trimmed + 1, log.rounds.high_watermark + 1)), "dense"
     return True
 
 

@@ -211,6 +211,27 @@ async def test_it_goes_on_without_nodes_that_are_given_up(tmp_path: Path) -> Non
         assert "data-lost" in found
 
 
+async def test_it_goes_on_when_its_whole_nodeset_is_given_up(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, scripted=5, **QUICK) as cluster:
+        loglet = (await cluster.create_copyset(replicas=2, nodeset=2)).log_id
+        before = nodeset(copyset(await cluster.describe()))
+        await cluster.vsn(before[0]).activate(loglet, 0)
+        cluster.tails[loglet] = make(1, 9)
+        for scripted in cluster.nodes:
+            scripted.ignore.add("copyset_rebuild")
+        for node in before:
+            await cluster.vsn(node).crash()
+            await cluster.node_is(node, lambda node: not node.alive)
+        for node in before:
+            assert copyset(await cluster.describe()).copyset.epoch == 1
+            await cluster.change_node(pb.ChangeNode.MARK_UNRECOVERABLE, node)
+        log = await cluster.log_is(lambda log: copyset(log).copyset.last_clean == 1)
+        assert set(before).isdisjoint(nodeset(copyset(log)))
+        found = {c.kind for c in (await cluster.status()).conditions if c.log == log.name}
+        assert "data-lost" in found
+        assert "appends-wait" not in found
+
+
 async def test_new_nodes_are_used_from_the_next_epoch_on(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path, scripted=2) as cluster:
         loglet = (await cluster.create_copyset()).log_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from loomlog.archive.record import ArchiveInfo
 from loomlog.core.chained.chain import Replica, ReplicaEpochs, first_projection
 from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.copyset.log_state import first_state, take_epoch
@@ -23,7 +24,9 @@ from loomlog.metadata.catalog.records import (
 from loomlog.metadata.chained.records import ChainedDraft
 from loomlog.metadata.copyset.records import CopysetDraft, CopysetRecord
 from loomlog.metadata.ordered.draft import OrderedDraft
+from loomlog.metadata.registers import RegisterRecord
 from loomlog.metadata.rollback.draft import NUMBERS_ABOVE, Draft, ProtocolDraft
+from loomlog.metadata.rollback.register_notes import register_notes
 from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import ReplicaState, Report
 
@@ -120,6 +123,17 @@ def test_a_stream_that_was_removed_since_needs_a_newer_copy() -> None:
     (reason,) = made.reasons
     assert "stream 6 of log a" in reason
     assert "only a newer copy" in reason
+
+
+def test_a_stream_that_ends_when_it_is_trimmed_may_have_been_removed_since() -> None:
+    relief = StreamRecord(6, 1, 1, (1, 2), 3, sealed=False, stamp=79, relief=True)
+    for stream in (relief, replace(relief, relief=False, removing=True)):
+        made = draft(held(), {"stream/6": stream})
+        assert not made.reasons
+        assert made.changes["stream/6"] is None
+        assert "log a: stream 6 was removed since" in made.notes
+    (reason,) = draft(held(), {"stream/6": replace(relief, replicas=(1, 4))}).reasons
+    assert "stream 6 of log a" in reason  # node 4 did not come
 
 
 def test_numbers_are_above_all_that_nodes_know() -> None:
@@ -271,3 +285,21 @@ def test_a_node_that_was_added_or_replaced_is_taken_in() -> None:
     replaced = made.changes["node/1"]
     assert isinstance(replaced, NodeRecord)
     assert replaced.losses_of("copyset") == ((3, STATE.epoch),)
+
+
+def test_notes_name_pipelines_and_archives_that_may_be_ahead_of_the_copy() -> None:
+    info = ArchiveInfo(3, "file:///a", 1, 50, 2, 100, "manifest-50.ab.json", 1, "run")
+    registers = {
+        "register/pipeline/sums": RegisterRecord(b"{}", 1),
+        "register/pipeline/gone": RegisterRecord(None, 1),
+        "register/archive/c": RegisterRecord(info.encode(), 1),
+        "register/other": RegisterRecord(b"x", 1),
+    }
+    items = {key: StoredItem(record.encode(), 1) for key, record in registers.items()}
+    log = LogRecord(3, "c", (Segment(3, Settings("copyset", 1, 2), 1),), trimmed=80)
+    pipelines, archive = register_notes(items, [log])
+    assert pipelines.startswith("pipeline sums: as in the copy")
+    assert archive.startswith("log c: positions 51 to 80 are trimmed")
+    assert "`loom archive run c`" in archive
+    assert len([*register_notes(items, [replace(log, trimmed=50)])]) == 1
+    assert len([*register_notes(items, [replace(log, log_id=4)])]) == 1

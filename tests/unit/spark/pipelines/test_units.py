@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loomlog.core.leases import EPOCHS_SKIPPED
 from loomlog.errors import Conflict, Corrupt, Fenced, InvalidArgument, VersionMismatch
 from loomlog.spark.pipelines import store, units
 from loomlog.spark.pipelines.units import Progress, UnitRange, UnitState
@@ -103,6 +104,20 @@ def test_a_runner_that_was_replaced_changes_nothing() -> None:
         units.taken_over(progress, 6)
 
 
+def test_a_restored_unit_may_be_dropped_although_it_was_decided() -> None:
+    progress = units.running(begun(units.taken_over(fresh(), 7)), 1)
+    progress = units.decided(progress, 1, {})
+    assert not units.is_restored(progress, 8)
+    assert units.is_restored(progress, EPOCHS_SKIPPED + 1)
+    assert not units.is_restored(fresh(), EPOCHS_SKIPPED + 1)  # no runner has changed it
+    for epoch in (7, 8):
+        with pytest.raises(Conflict, match="just being published"):
+            units.reset(progress, {LOG: 4}, same_output=True, life="new", epoch=epoch)
+    after = units.reset(progress, {LOG: 4}, same_output=True, life="new", epoch=EPOCHS_SKIPPED + 1)
+    assert after.unit is None
+    assert not units.is_restored(after, EPOCHS_SKIPPED + 2)
+
+
 def test_micro_batches_are_committed_once_also_those_without_records() -> None:
     progress = units.created(fresh(), {LOG: UnitRange(1, 3)}, batch=0)
     progress = units.decided(units.running(progress, 1), 1, {})
@@ -117,15 +132,16 @@ def test_micro_batches_are_committed_once_also_those_without_records() -> None:
 
 def test_a_reset_forgets_the_unit_and_writes_a_new_version() -> None:
     progress = units.running(begun(fresh()), 1)
-    after = units.reset(progress, {LOG: 0}, same_output=False)
+    after = units.reset(progress, {LOG: 0}, same_output=False, life="new")
+    assert after.life == "new"  # an output that is ahead ignores the numbers of the old one
     assert (after.unit, after.version, after.generation, after.next_unit) == (None, 2, 2, 2)
     with pytest.raises(Conflict, match="reset"):
         units.decided(after, 1, {})
     committing = units.decided(progress, 1, {})
     with pytest.raises(Conflict, match="just being published"):
-        units.reset(committing, {LOG: 0}, same_output=True)
+        units.reset(committing, {LOG: 0}, same_output=True, life="new")
     with pytest.raises(InvalidArgument, match="does not read other"):
-        units.reset(progress, {"other": 0}, same_output=True)
+        units.reset(progress, {"other": 0}, same_output=True, life="new")
 
 
 def test_after_a_reset_it_may_be_defined_anew_and_is_known_as_it_was_until_then() -> None:
@@ -133,7 +149,7 @@ def test_after_a_reset_it_may_be_defined_anew_and_is_known_as_it_was_until_then(
     progress = units.defined(fresh(), was)
     with pytest.raises(InvalidArgument, match="output was 'a' and is now 'b'"):
         units.defined(progress, becomes)
-    progress = units.reset(progress, {LOG: 0}, same_output=False)
+    progress = units.reset(progress, {LOG: 0}, same_output=False, life="new")
     assert progress.definition == was
     progress = units.defined(progress, becomes)
     with pytest.raises(InvalidArgument, match="output was 'b' and is now 'a'"):

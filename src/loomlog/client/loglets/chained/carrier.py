@@ -84,6 +84,8 @@ class ChainedAppend(Attempt):
             view = carrier.chains.view(self.target.id)
             if view.projection.closed:
                 raise Sealed(f"the segment of stream {view.stream} has ended")
+            if not self.batch.is_checked:  # one that is refused must not take positions
+                self._block = carrier.encode(self.batch, self.target.compression)
         except LoomError as error:
             carrier.loop.call_soon(self._failed, error)
             return
@@ -101,8 +103,8 @@ class ChainedAppend(Attempt):
         self._spins = True
         carrier.spinning.began()
         drive.start()
-        # The rest is done while the ticket is on its way.
-        self._encoding = carrier.loop.call_soon(self._encode)
+        if self._block is None:  # this is done while the ticket is on its way
+            self._encoding = carrier.loop.call_soon(self._encode)
 
     def cancel(self) -> None:
         if self._encoding is not None:

@@ -73,7 +73,7 @@ class RunningReader:
 
     @property
     def finished(self) -> bool:
-        """Whether all items were taken, up to `until` or to the segment's end."""
+        """True if all items were taken, up to `until` or to the segment's end."""
         return self._reader.finished and not self._ready
 
     def take(self) -> Deliver | ReadGap | None:

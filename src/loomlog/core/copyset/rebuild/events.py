@@ -16,7 +16,9 @@ is EMPTY may be RESTORING. One that is away while it is refilled may return, too
 only copy of something.
 
 The version is the number of the last event that changed which shards are rebuilt, other than by
-their being done. Donors of an older version stop and start again.
+their being done. Donors of an older version stop and start again. When a version begins, it is
+decided which logs its donors leave out, because they cannot be recovered for now: the others do not
+wait for these. A rescan begins another version that takes them in.
 """
 
 from __future__ import annotations
@@ -100,6 +102,13 @@ class Refill:
 
 
 @dataclass(frozen=True, slots=True)
+class Rescan:
+    """Logs of a shard that donors left out are recovered now."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
 class Undrain:
     """A shard is no longer drained."""
 
@@ -120,6 +129,7 @@ Event: TypeAlias = (
     | Abort
     | Unrecoverable
     | Refill
+    | Rescan
     | Undrain
     | Acknowledged
 )
@@ -139,20 +149,24 @@ TRANSITIONS: Final[Mapping[Status, Mapping[type[Event] | Mode, Status]]] = {
         IsRebuilt: Status.EMPTY,
         Abort: Status.INTACT,
         Refill: Status.REFILLING,
+        Rescan: Status.RESTORING,
         Unrecoverable: Status.LOST,
     },
     Status.LOST: {
         IsRebuilt: Status.EMPTY,
         Refill: Status.REFILLING,
+        Rescan: Status.LOST,
         Unrecoverable: Status.LOST,  # later epochs were recovered without it
     },
     Status.REFILLING: {
         IsRebuilt: Status.INTACT,
         Mode.RESTORE: Status.RESTORING,
+        Rescan: Status.REFILLING,
         Unrecoverable: Status.LOST,
     },
     Status.RELOCATING: {
         IsRebuilt: Status.DRAINED,
+        Rescan: Status.RELOCATING,
         Undrain: Status.INTACT,
         Mode.RESTORE: Status.RESTORING,
         Unrecoverable: Status.LOST,

@@ -3,7 +3,8 @@
 Only recovered epochs are rebuilt: their content never changes. `through` names, for each shard that
 is rebuilt, the newest epoch that the log had at its event; a shard may have copies that count in
 later epochs. The nodeset of an epoch always contains every copyset: it is widened before records
-go to another node, and narrowed after a shard is rebuilt.
+go to another node, and narrowed after what a shard had of the epoch is rebuilt. So one epoch whose
+records may all be on shards that are away holds up only shards of its nodeset, and only itself.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ def is_ready(state: LogState, through: Mapping[ShardId, Epoch]) -> bool:
     return all(part.last <= state.last_clean for part in parts(state, through))
 
 
-def is_certain(
+def uncertain(
     state: LogState,
     through: Mapping[ShardId, Epoch],
     absent: Collection[ShardId],
     may_return: Collection[ShardId],
     unchecked: Collection[ShardId] = (),
-) -> bool:
-    """Return whether no record can have all its copies on absent shards of which one may return, or
-    that may have forgotten it."""
-    return not may_return or not any(
-        part.metadata.can_hold_a_copyset(
-            gone_at(part.first, through).intersection(absent).union(unchecked)
-        )
-        for part in parts(state, through)
-    )
+) -> list[EpochMetadata]:
+    """Return the nodesets of which a record may have all its copies on absent shards of which one
+    may return, or that may have forgotten it."""
+    found = []
+    for part in parts(state, through):
+        gone = gone_at(part.first, through).intersection(absent, part.metadata.shards)
+        if gone.intersection(may_return) and part.metadata.can_hold_a_copyset({*gone, *unchecked}):
+            found.append(part.metadata)
+    return found
 
 
 class Delay(StrEnum):
@@ -84,14 +85,43 @@ def delay(
     these may have forgotten records of recovered epochs, and that is not found out yet."""
     if shard not in through:
         return None
-    if not is_ready(state, through):
+    if not is_ready(state, {shard: through[shard]}):
         return Delay.UNRECOVERED
-    if shard in absent and not is_certain(state, through, absent, may_return):
+    if _doubts(shard, state, through, absent, may_return):
         return Delay.UNCERTAIN
-    suspects = set(unchecked).difference(absent)
-    if shard in absent and suspects and not is_certain(state, through, absent, [shard], suspects):
+    if doubts(shard, state, through, absent, may_return, unchecked):
         return Delay.UNCERTAIN if shard in may_return else Delay.UNCHECKED
     return None
+
+
+def doubts(
+    shard: ShardId,
+    state: LogState,
+    through: Mapping[ShardId, Epoch],
+    absent: Collection[ShardId],
+    may_return: Collection[ShardId],
+    unchecked: Collection[ShardId] = (),
+) -> list[EpochMetadata]:
+    """Return the nodesets that a shard may not leave yet, though all donors have scanned twice."""
+    suspects = set(unchecked).difference(absent)
+    found = _doubts(shard, state, through, absent, may_return)
+    if suspects:
+        found += _doubts(shard, state, through, absent, [shard], suspects)
+    return list(dict.fromkeys(found))
+
+
+def _doubts(
+    shard: ShardId,
+    state: LogState,
+    through: Mapping[ShardId, Epoch],
+    absent: Collection[ShardId],
+    may_return: Collection[ShardId],
+    suspects: Collection[ShardId] = (),
+) -> list[EpochMetadata]:
+    if shard not in absent:
+        return []
+    found = uncertain(state, through, absent, may_return, suspects)
+    return [metadata for metadata in found if shard in metadata.shards]
 
 
 def gone_at(epoch: Epoch, through: Mapping[ShardId, Epoch]) -> set[ShardId]:
@@ -182,9 +212,12 @@ def _unfitness(
     return is_there, spare.domain not in seats, spare.domain in taken, mixed(spare.shard)
 
 
-def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:
-    """Drop a shard that is rebuilt from the nodesets of the epochs that it was rebuilt for. One
-    that closes a log is never recovered; it has no records, and needs no nodeset of its own."""
+def narrowed(
+    state: LogState, shard: ShardId, through: Epoch, kept: Collection[EpochMetadata] = ()
+) -> LogState:
+    """Drop a shard from the nodesets of the epochs that it was rebuilt for, but for those that are
+    `kept`. One that closes a log is never recovered; it has no records, and needs no nodeset of its
+    own."""
     history, items, last = [], state.history, last_written(state)
     is_closed = state.closed and is_recovered(state)
     if is_closed and len(items) > 1 and items[-1].since > last:
@@ -194,7 +227,8 @@ def narrowed(state: LogState, shard: ShardId, through: Epoch) -> LogState:
         rest = [member for member in metadata.nodeset if member.shard != shard]
         short = tuple(each for each in metadata.short if shard not in each)
         smaller = metadata._replace(nodeset=tuple(rest), short=short)
-        is_due = shard in metadata.shards and end <= min(through, state.last_clean)
+        is_due = shard in metadata.shards and metadata not in kept
+        is_due &= end <= min(through, state.last_clean)
         is_enough = smaller.can_replicate(smaller.shards)
         history.append(smaller if is_due and is_enough else metadata)
     return replace(state, history=tuple(history))
