@@ -225,7 +225,8 @@ class _Reported(_CopysetDisks):
     async def _give_up(self, cluster: Cluster, node: NodeId) -> None:
         while True:
             with suppress(InvalidArgument):  # it is not missed yet
-                return await cluster.mark_unrecoverable(node)
+                await cluster.mark_unrecoverable(node)
+                return
             await asyncio.sleep(LOOK_S)
 
     async def _check(self, cluster: Cluster) -> None:
