@@ -32,7 +32,7 @@ from loomlog.core.copyset.messages import Delivered, Life, Release, SetClean
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, purge
 from loomlog.core.copyset.reader import CopysetReader
-from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, Offset, last_of, make, offset_of
+from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Kind, Lsn, Offset, last_of, make, offset_of
 from loomlog.core.copyset.recovery import Recovered, Recovery
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.types import NodeId
@@ -71,6 +71,7 @@ class ForgetfulWorld:
         self._known_by: dict[NodeId, Offset] = {}
         self._living: set[Offset] = set()  # acknowledged to writers that live on
         self._given_up: set[NodeId] = set()
+        self._kept: set[Offset] = set()  # were found by a recovery with all nodes
         self._until: Lsn = last_of(1)  # where readers end
         self.delivered: set[Offset] = set()
         self.lost: set[Offset] = set()
@@ -193,7 +194,15 @@ class ForgetfulWorld:
 
     def _is_recovered(self) -> bool:
         recovery = self._next(AFTER).attempt(self._authorities, NOW_US)
+        if not (self._rig.down or self._rig.state.last_clean):
+            self._kept = self._acknowledged & self._stored()
         return isinstance(self._rig.drive(recovery), Recovered)
+
+    def _stored(self) -> set[Offset]:
+        """Return which records have a copy."""
+        nodes = self._rig.nodes.values()
+        records = (record for node in nodes for record in node.records(LOG).all())
+        return {record.offset for record in records if record.kind is Kind.DATA}
 
     @property
     def _authorities(self) -> dict[NodeId, Authority]:
@@ -262,6 +271,8 @@ class ForgetfulWorld:
                     effects += reader.consumed(1, now)
                 case ReadGap() as gap:
                     self._judge(gap)
+        if passed := self._kept - self.delivered:
+            raise Violation(f"{passed} was acknowledged and is passed, although a node has it")
         missing = self._acknowledged - self.delivered - self.lost
         known = {offset for offset in missing if offset <= self._known or offset in self._living}
         if known or (missing and self._is_honest):

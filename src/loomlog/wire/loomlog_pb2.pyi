@@ -552,10 +552,12 @@ class ProveNode(_message.Message):
     def __init__(self, challenge: _Optional[bytes] = ...) -> None: ...
 
 class NodeProof(_message.Message):
-    __slots__ = ("proof",)
+    __slots__ = ("proof", "process")
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
-    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
+    process: str
+    def __init__(self, proof: _Optional[bytes] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Condition(_message.Message):
     __slots__ = ("kind", "severity", "text", "help", "storage_node_id", "volume", "log", "log_stream_id", "records", "bytes")

@@ -1,4 +1,4 @@
-"""Tokens: signed by the cluster, verified by every server without asking anybody.
+"""Tokens: signed by the cluster, and verified by every server on its own.
 
 A token is a biscuit (docs/adr/0020-tokens.md): its first block, signed with a key of the cluster,
 states a name, permissions and an expiry. Its holder may add blocks that restrict it further, with
@@ -118,7 +118,7 @@ def verify(
         token = _verified(text, keys, now_s)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # whatever a stranger sent, a panic of the library included
+    except BaseException:  # for any input, including a panic of the library
         token = None
     if token is None:
         raise PermissionDenied(f"the token was not signed by a key of this cluster: {_DENY}")
@@ -130,9 +130,9 @@ def verify(
 
 
 def _is_cheap(source: str) -> bool:
-    """Return whether an added block has plain checks only. The library's limit of time does not
-    interrupt a single one, so one that joins many facts, calls itself for all elements of a set or
-    compiles a large expression could stop a server for minutes."""
+    """Return whether an added block has only plain checks. The library's time limit does not
+    interrupt a single check, so one that joins many facts, recurses over the elements of a set or
+    compiles a large expression could block a server for minutes."""
     return all(map(_CHECK.fullmatch, source.splitlines())) and not _COSTLY.search(source)
 
 

@@ -359,7 +359,7 @@ class _Rebuilding:
         found = {condition.kind for condition in status.conditions} - {"clock-skew", "node-avoided"}
         if not self._may_have_lost:
             return not found and not status.rebuilds
-        is_left = found <= {"data-lost", "under-replicated"} and not status.rebuilds
+        is_left = found <= {"data-lost"} and not status.rebuilds
         return is_left and not self._judge.missing(lost=False)  # copies of others may be under way
 
     async def _help(self, cluster: Cluster, status: ClusterStatus, dead: set[str]) -> None:

@@ -36,6 +36,7 @@ MICROSECONDS: Final = 1_000_000  # of a second
 HELD_UP_S: Final = 0.5  # pause of this process that is logged as a warning
 HELD_BACK_S: Final = 10.0  # far longer than the interval at which such a node asks again
 TURNED_AWAY_S: Final = 5.0  # the same for a node that may not register
+TWIN_S: Final = 60.0  # far longer than a service manager waits before it starts a process again
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class ConnectedNode:
     node_id: NodeId
     connection: Connection | None
     presence: Presence  # on the loop's clock
-    told: Standing = Standing.HERE  # for which `changed` was last called
+    reported: Standing = Standing.HERE  # for which `changed` was last called
     was_lost: bool = False  # its connection
     stored_bytes_total: int = 0  # of all protocols
     loglet_bytes: int | None = None  # of protocols that do not report them by stream; None: not yet
@@ -99,6 +100,7 @@ class ConnectedNodes:
         self._grace_timers: dict[NodeId, asyncio.TimerHandle] = {}
         self._held_back: dict[NodeId, tuple[str, float]] = {}  # address, when it asked last
         self._turned_away: dict[NodeId, tuple[str, float]] = {}  # why, when it asked last
+        self._twins: dict[NodeId, tuple[str, float]] = {}  # address, when it was refused last
 
         self._restarting: dict[NodeId, float] = {}  # until when operators expect them back
 
@@ -186,7 +188,16 @@ class ConnectedNodes:
         reason, asked_at = self._turned_away.get(node, ("", float("-inf")))
         return reason if self._loop.time() - asked_at < TURNED_AWAY_S else ""
 
+    def twin(self, node: NodeId) -> str:
+        """Return the address of a second process of a node that was refused lately; "" if none."""
+        address, refused_at = self._twins.get(node, ("", float("-inf")))
+        return address if self._loop.time() - refused_at < TWIN_S else ""
+
     # ---- events
+
+    def refuse_twin(self, node: NodeId, address: str) -> None:
+        """Record that a second process of a node was refused."""
+        self._twins[node] = address, self._loop.time()
 
     def turn_away(self, node: NodeId, reason: str) -> None:
         """Record that a known node is up, but may not register now."""
@@ -201,8 +212,8 @@ class ConnectedNodes:
         known = self._nodes.get(node)
         old = known.connection if known else None
         presence = Presence(self._loop.time(), self._failure_detection_s, connected=True)
-        told = known.told if known else Standing.SILENT
-        self._nodes[node] = ConnectedNode(node, connection, presence, told)
+        reported = known.reported if known else Standing.SILENT
+        self._nodes[node] = ConnectedNode(node, connection, presence, reported)
         self._node_of[connection] = node
         self._held_back.pop(node, None)
         self._turned_away.pop(node, None)
@@ -252,15 +263,15 @@ class ConnectedNodes:
     def heard(self, node: NodeId) -> ConnectedNode:
         known = self._nodes[node]
         now, presence = self._loop.time(), known.presence
-        if known.told is Standing.HERE and now < presence.heard_at + self._check_every_s:
+        if known.reported is Standing.HERE and now < presence.heard_at + self._check_every_s:
             presence.heard_at, presence.asked_at = now, inf  # it is there, as before
             return known
-        was_here = known.told is Standing.HERE is presence.standing(now)
+        was_here = known.reported is Standing.HERE is presence.standing(now)
         presence.heard(now)
         if (
             not was_here and not presence.ended
         ):  # listeners may not know yet, but the state may have been queried
-            known.told = Standing.HERE
+            known.reported = Standing.HERE
             self._changed(node, True)
         return known
 
@@ -390,8 +401,8 @@ class ConnectedNodes:
 
     def _check(self, known: ConnectedNode) -> None:
         standing = self.standing(known.node_id)
-        if standing is not known.told:
-            known.told = standing
+        if standing is not known.reported:
+            known.reported = standing
             self._changed(known.node_id, standing is Standing.HERE)
 
     # ---- messages

@@ -33,7 +33,7 @@ class ChainedCarrier(Carrier):
         self.unreported = chains.unreported
         self.loop = client.loop
         self.spinning = client.spinning
-        # Do not find out whether a doubtful batch was written.
+        # Do not search for a doubtful batch.
         self.at_once = client.settings.retry == "at-once"
         self._producer = client.producer
 
@@ -60,9 +60,9 @@ class ChainedAppend(Attempt):
         "_chain",
         "_drive",
         "_encoding",
+        "_reported",
         "_sent",
         "_spins",
-        "_told",
         "_width",
     )
 
@@ -76,7 +76,7 @@ class ChainedAppend(Attempt):
         self._spins = False
         self._width = 1  # the number of chains
         self._chain: ChainKey = target.id, 0, 0  # of the block
-        self._told: tuple[Glsn, ...] = ()  # with the block, of others that were acknowledged
+        self._reported: tuple[Glsn, ...] = ()  # with the block, of others that were acknowledged
 
     def start(self) -> None:
         carrier = self._carrier
@@ -84,7 +84,7 @@ class ChainedAppend(Attempt):
             view = carrier.chains.view(self.target.id)
             if view.projection.closed:
                 raise Sealed(f"the segment of stream {view.stream} has ended")
-            if not self.batch.is_checked:  # one that is refused must not take positions
+            if not self.batch.is_checked:  # a refused batch must not take positions
                 self._block = carrier.encode(self.batch, self.target.compression)
         except LoomError as error:
             carrier.loop.call_soon(self._failed, error)
@@ -130,19 +130,19 @@ class ChainedAppend(Attempt):
             if self._encoding is not None:
                 self._encoding.cancel()
             block = self._carrier.encode(self.batch, self.target.compression)
-        if self._told:
+        if self._reported:
             self._tell_again()
         stream, first = self.target.id, ticket.first
         epoch = ticket.epoch
         chain = self._chain = stream, epoch, first % self._width
-        told = self._told = self._carrier.unreported.take(chain)
-        return placed(block, stream, epoch, first, told)
+        reports = self._reported = self._carrier.unreported.take(chain)
+        return placed(block, stream, epoch, first, reports)
 
     def _tell_again(self) -> None:
-        """Tell with another block what may not have been told with this one."""
-        if self._told:
-            self._carrier.unreported.add(self._chain, *self._told)
-            self._told = ()
+        """Report with another block what this block may not have reported."""
+        if self._reported:
+            self._carrier.unreported.add(self._chain, *self._reported)
+            self._reported = ()
 
     def _report(self, refusal: Interrupted | None) -> None:
         self._sent = refusal is None
@@ -152,7 +152,7 @@ class ChainedAppend(Attempt):
             self._carrier.outcomes.declined(self, Unavailable(refusal.reason))
 
     def _interrupted(self) -> None:
-        """Tell with another block, too: this one may be completed without what it tells."""
+        """Report again with another block: this one may be completed without its reports."""
         self._tell_again()
         self._rest()
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.loglets.views import SegmentViews
-from loomlog.client.servers import CachedLog, Connections
+from loomlog.client.servers import Connections
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import node_of, sequencer_of
 from loomlog.core.copyset.record import Epoch
