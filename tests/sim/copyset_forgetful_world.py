@@ -32,7 +32,16 @@ from loomlog.core.copyset.messages import Delivered, Life, Release, SetClean
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.procedures import Answer, CopysetAsk, purge
 from loomlog.core.copyset.reader import CopysetReader
-from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Kind, Lsn, Offset, last_of, make, offset_of
+from loomlog.core.copyset.record import (
+    OFFSET_MAX,
+    Epoch,
+    Kind,
+    Lsn,
+    Offset,
+    last_of,
+    make,
+    offset_of,
+)
 from loomlog.core.copyset.recovery import Recovered, Recovery
 from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.types import NodeId

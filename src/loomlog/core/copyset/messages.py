@@ -244,7 +244,6 @@ class EpochEnd:
     """The result of the recovery of an epoch. Whatever is missing up to `last` is lost. It is not
     `exact` if too few nodes were left to tell where the epoch ended: then more may have been
     acknowledged behind `last`, and is lost. A lost record is read if a copy of it comes back.
-
     It never changes, but for losses of which an `absent` node or a writer knows (evidence.py)."""
 
     epoch: Epoch
@@ -266,9 +265,8 @@ class EpochEnd:
     @property
     def tail(self) -> Lsn:
         """The last position that may be acknowledged: all, if the end is inexact; 0: none."""
-        if not self.exact:
-            return self.whole
-        return make(self.epoch, self.last) if self.last else 0
+        known = make(self.epoch, self.last) if self.last else 0
+        return known if self.exact else self.whole
 
     @property
     def whole(self) -> Lsn:
