@@ -127,7 +127,7 @@ pythons: $(STAMP)  ## a part of the tests with every Python that is found and su
 
 fuzz: MINUTES = 1
 fuzz: SEED = $(shell date +%s)
-fuzz: $(STAMP)  ## senseless input to every decoder, or to servers: make fuzz MINUTES=60; ARGS=--live
+fuzz: $(STAMP)  ## senseless input to every decoder, to servers, to the HTTP API: make fuzz MINUTES=60; ARGS=--live, --console
 	PYTHONPATH=tests/rigs $(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $(SEED) --keep $(ARGS)
 
 bench: $(STAMP)  ## measure a private cluster on this machine: make bench ARGS="--seconds 2"

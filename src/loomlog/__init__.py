@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loomlog.client.blocking import BlockingLog as BlockingLog
     from loomlog.client.blocking import BlockingWriter as BlockingWriter
     from loomlog.client.blocking import connect_sync as connect_sync
-    from loomlog.client.blocking.groups import BlockingGroup as BlockingGroup
+    from loomlog.client.blocking.contexts import BlockingGroup as BlockingGroup
     from loomlog.client.blocking.kv import BlockingCheckpoint as BlockingCheckpoint
     from loomlog.client.blocking.kv import BlockingLease as BlockingLease
     from loomlog.client.blocking.kv import BlockingRegister as BlockingRegister
@@ -54,7 +54,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # programs decide
 _MODULE_OF = {
     "BlockingCheckpoint": "loomlog.client.blocking.kv",
     "BlockingCluster": "loomlog.client.blocking",
-    "BlockingGroup": "loomlog.client.blocking.groups",
+    "BlockingGroup": "loomlog.client.blocking.contexts",
     "BlockingLease": "loomlog.client.blocking.kv",
     "BlockingLog": "loomlog.client.blocking",
     "BlockingRegister": "loomlog.client.blocking.kv",

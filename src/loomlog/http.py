@@ -1,8 +1,8 @@
 """A small HTTP/1.1 server of status and metrics: GET of a few paths, answered from memory.
 
-Not a web framework, and not to become one. Everything is bounded: the size of a request, the
-number of connections (the one that has asked for nothing for the longest time gives way), the time
-that a request and a pause may take. What breaks HTTP is answered with 400 (if it still can be) and
+It is not a web framework, and should not become one. Everything is bounded: the size of a request,
+the number of connections (the one that has been idle for longest is closed), and the duration of
+requests and pauses. Input that is not HTTP is answered with 400, if possible, and the connection is
 closed.
 """
 
@@ -47,7 +47,7 @@ class HttpServer:
         permits: Permits | None = None,
     ) -> None:
         """Use TLS if `credentials` are given. Paths outside `public` are served only to callers
-        whom `permits` accepts; without `permits`, to everybody."""
+        that `permits` accepts; without `permits`, to all callers."""
         self._routes = dict(routes)
         self._public = frozenset(routes if permits is None else public)
         self._permits = permits
@@ -222,7 +222,7 @@ class _Connection(asyncio.Protocol):
             self._call(route, path)
 
     def _call(self, route: Route, path: str) -> None:
-        """Answer with the page; one that takes a while is sent when it is made."""
+        """Answer with the page, which may take a while to create."""
         try:
             content = route()
         except Exception as error:

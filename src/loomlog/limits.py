@@ -112,6 +112,7 @@ TOKENS_MAX: Final = 1000  # valid ones, and revoked ones until they expire: in t
 TOKEN_KEYS_MAX: Final = 10
 STREAMS_PER_LOG_MAX: Final = 10_000
 NODE_ID_MAX: Final = (1 << 31) - 1
+TOKEN_KEY_MAX: Final = (1 << 32) - 1  # the number of a key that signs tokens
 ADDRESS_CHARS_MAX: Final = 260  # a host name has at most 253
 NODE_TEXT_CHARS_MAX: Final = 200  # its secret and the like
 VOLUMES_MAX: Final = 100

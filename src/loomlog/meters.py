@@ -1,7 +1,7 @@
-"""Meters of what a server does: plain numbers on the hot path, read when a page is asked for.
+"""Meters of a server: plain numbers on the hot path, which are read when a page is requested.
 
-Nothing here knows labels or text: metrics.py exports the numbers, and wire/operations.py is the
-table of the requests that there are.
+This module has no labels or texts: metrics.py exports the numbers, and wire/operations.py has the
+table of requests.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BOUNDS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
-LOGS_MAX: Final = 100_000  # loglets and streams that are counted: peers may name any number
-REQUESTS_MAX: Final = 4096  # of one connection at once: a peer may send what is never answered
+LOGS_MAX: Final = 100_000  # loglets and streams that are counted, since peers may name any
+REQUESTS_MAX: Final = 4096  # pending ones of a connection; some requests have no answer
 
 
 class Histogram:
@@ -46,7 +46,7 @@ _sync_lock: Final = Lock()  # several workers sync at the same time
 
 
 def note_sync(begun_s: float) -> None:
-    """Note a sync that began at this time of `perf_counter` and is done."""
+    """Record a finished sync that began at this time of `perf_counter`."""
     duration_s = perf_counter() - begun_s
     index = bisect_left(BOUNDS_S, duration_s)
     with _sync_lock:
@@ -55,11 +55,11 @@ def note_sync(begun_s: float) -> None:
 
 
 class Operation(NamedTuple):
-    """A kind of request. The functions look into its frame."""
+    """A kind of request. The functions take its frame."""
 
     name: str
     log_field: str = ""  # of an append or a read: the field that names the loglet or the stream
-    log_of: Callable[[Any], int] | None = None  # returns what that field says
+    log_of: Callable[[Any], int] | None = None  # returns the value of that field
     appends: bool = False
     follows: bool = False  # has many answers
     wait_of: Callable[[Any], int] | None = None  # returns how long it may wait for entries
@@ -91,14 +91,14 @@ class LogTraffic:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-# A request until it is answered: its operation, when it began (0: it waits for entries, so its time
-# means nothing), the number of the log, its records and bytes. A plain tuple: there are very many.
+# A request until it is answered: its operation, its start (0: it waits for entries, so its duration
+# is meaningless), the number of the log, records and bytes. A plain tuple, because there are many.
 OpenRequest: TypeAlias = tuple[Operation, float, int, int, int]
 
 
 class Traffic:
-    """The requests to one server since it was started: how long each operation takes, and what each
-    log gets and gives. Only logs that a request succeeded for are counted."""
+    """The requests to one server since it was started: the duration of each operation, and the
+    traffic of each log for which a request has succeeded."""
 
     def __init__(self, operations: OperationTable) -> None:
         self.times: dict[str, Histogram] = {}  # by operation
@@ -107,14 +107,14 @@ class Traffic:
         self.operations: Final = operations
 
     def times_of(self, operation: str) -> Histogram:
-        """Return where to note how long an operation takes."""
+        """Return the histogram of an operation's durations."""
         times = self.times.get(operation)
         if times is None:
             times = self.times[operation] = Histogram()
         return times
 
     def counts(self, log: LogKey) -> LogTraffic:
-        """Return where to count what is done for a log."""
+        """Return the counters of a log."""
         counts = self.logs.get(log)
         if counts is None:
             if len(self.logs) >= LOGS_MAX:
@@ -124,8 +124,8 @@ class Traffic:
 
 
 class OpenRequests:
-    """The requests of one connection that are not answered yet. What becomes of them counts as
-    traffic of the server."""
+    """The pending requests of one connection. Their outcomes are counted in the traffic of the
+    server."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -137,7 +137,7 @@ class OpenRequests:
         return len(self._requests)
 
     def begin(self, request_id: int, kind: str, frame: Any, payload: memoryview) -> None:
-        """Note a request until it is answered, unless it is of an unknown kind."""
+        """Track a request until it is answered, unless its kind is unknown."""
         operation = self._operations.get(kind)
         if operation is None or request_id <= 0 or len(self._requests) >= REQUESTS_MAX:
             return
@@ -156,7 +156,7 @@ class OpenRequests:
         self._requests[request_id] = operation, begun_s, log, records, size
 
     def answer(self, request_id: int, payload: Sequence[Buffer]) -> None:
-        """Note an answer; it is the last one, except where requests have many."""
+        """Record an answer, which is the last one unless the request has many."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return
@@ -181,7 +181,7 @@ class OpenRequests:
                 counts.read_bytes += size
 
     def refuse(self, request_id: int, error: LoomError) -> None:
-        """Note that a request is answered with an error."""
+        """Record that a request was answered with an error."""
         self._traffic.errors[type(error).__name__] += 1
         self.forget(request_id)
 

@@ -59,7 +59,7 @@ def text(metrics: Iterable[Metric]) -> str:
 
 
 async def page(metrics: Iterable[Metric]) -> bytes:
-    """Return metrics in Prometheus' text format, with those of the process. A server does other
+    """Return metrics in Prometheus' text format, with those of this process. A server does other
     work in between: to write a thousand samples takes some 10 ms."""
     parts = []
     for part in _parts(metrics):

@@ -1,4 +1,4 @@
-"""Making an archive: whatever is killed or damaged, nothing is missing and nothing comes twice."""
+"""The archive job neither loses nor duplicates entries, whatever is killed or damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of logs whose positions jump: files are cut by what is there."""
+"""Archives of logs with gaps: files are cut by the existing entries."""
 
 from __future__ import annotations
 

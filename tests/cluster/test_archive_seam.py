@@ -1,4 +1,4 @@
-"""A log and its archive are one sequence, whoever reads it and whatever is trimmed meanwhile."""
+"""A log and its archive form one sequence for all readers, whatever is trimmed meanwhile."""
 
 from __future__ import annotations
 

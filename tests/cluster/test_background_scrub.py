@@ -1,4 +1,4 @@
-"""Nodes read all that they store in the background: damage is found before anybody reads it, and
+"""Nodes read all stored data in the background, so that damage is found before readers meet it, and
 repaired from other nodes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments that make no sense get one clear line, which names the parameter."""
+"""Invalid arguments raise an error of one clear line that names the parameter."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SECRETS = {"rotate_token_key"}
 
 
 def calls(target: object, **good: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Return a call for each method, parameter and bad value, and what describes it."""
+    """Return a call for each method, parameter and bad value, and its description."""
     for name, method in inspect.getmembers(target, callable):
         if name.startswith("_") or name in ENDS | SECRETS:
             continue
@@ -93,7 +93,7 @@ def check_error(error: Exception, text: str) -> None:
 
 
 async def finish(result: Any) -> None:
-    """Wait for what a call returns, but not for entries that nobody appends."""
+    """Wait for the result of a call, but not for entries that are never appended."""
     if inspect.isasyncgen(result):
         first = asyncio.ensure_future(anext(result, None))
         await asyncio.wait([first], timeout=0.2)

@@ -1,4 +1,5 @@
-"""Bad input to real servers: a clear error or a closed connection, and everybody else goes on."""
+"""Bad input to real servers leads to a clear error or a closed connection, and does not affect
+other peers."""
 
 from __future__ import annotations
 
@@ -204,7 +205,7 @@ async def test_subscriptions_that_failed_do_not_count(
 
 
 async def test_nobody_but_the_cluster_says_who_leads(rig: BadInputRig) -> None:
-    """A beat that is not signed must neither end a node nor make it hand its secrets over."""
+    """An unsigned beat must neither end a node nor make it reveal its secrets."""
     visitors: list[object] = []
 
     class Visited(asyncio.Protocol):

@@ -1,5 +1,5 @@
-"""Chained logs as a client uses them, on real servers: what is appended, read, followed, and what
-becomes of it when places stay empty, nodes go, and logs are switched."""
+"""A client of chained logs on real servers: appending, reading and following, also with holes,
+after the loss of nodes, and across switches."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ async def test_a_hole_at_the_end_does_not_keep_a_reader(tmp_path: Path) -> None:
 
 
 async def test_a_writer_that_was_overtaken_appends_elsewhere(tmp_path: Path) -> None:
-    """A position is filled while its batch is in flight: nothing is lost, and nothing is there
-    twice."""
+    """If a position is filled while its batch is in flight, entries are neither lost nor
+    duplicated."""
     async with chained(tmp_path, chains=1) as (local, _, log):
         await log.append(b"before")
         hole = await leave_hole(log)

@@ -1,5 +1,5 @@
-"""Followers of chained logs whose blocks come late, or never: they wait for what may still come,
-and for nothing else."""
+"""Followers of chained logs whose blocks are late or never written wait only for blocks that may
+still be written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def use_ticket(log: Log, fixed: Fixed, value: bytes) -> None:
 
 
 async def test_who_is_a_little_late_is_not_waited_for_longer_than_it_takes(tmp_path: Path) -> None:
-    """A slow writer among fast ones: what followers have fetched ahead hides nothing."""
+    """Prefetched blocks of fast writers do not hide the block of a slow one."""
     async with one_chain(tmp_path, hole_timeout_s=FOREVER_S) as (_, log):
         late = await take_ticket(log)
         await log.append(b"quick")

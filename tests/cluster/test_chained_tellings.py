@@ -50,7 +50,7 @@ async def known(log: Log) -> list[set[Glsn]]:
 
 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell nothing but with blocks."""
+    """Report acknowledged blocks only with further blocks."""
     monkeypatch.setattr(chains, "TELL_S", 3600.0)
 
 
@@ -155,7 +155,7 @@ async def test_appends_at_reserved_positions_are_told_too(monkeypatch: pytest.Mo
 async def test_what_could_not_be_told_in_an_epoch_is_told_in_the_next(
     monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
-    """However long the client tries in vain."""
+    """This holds however long the client tries in vain."""
     patient(monkeypatch)
     failures = iter(range(5 if is_late else 0))
     real = Chains._tell_once

@@ -110,6 +110,29 @@ def test_a_log_gets_another_stream(loom: Loom) -> None:
     assert all(s["entries"] for s in loom.json("stream", "list", "--log", "wider"))
 
 
+@pytest.mark.parametrize(
+    ("protocol", "role"),
+    [("ordered", "primary"), ("chained", "head"), ("copyset", "sequencer")],
+)
+def test_operators_choose_where_appends_go_first(loom: Loom, protocol: str, role: str) -> None:
+    name = f"led-{protocol}"
+    loom.says("log", "create", name, "--protocol", protocol)
+    loom.says("append", name, given="\n".join(LINES))
+    number = str(stream_of(loom, name)["id"])
+
+    def leaders() -> list[int]:
+        replicas = loom.json("stream", "describe", number)["replicas"]
+        return [replica["node"] for replica in replicas if role in replica["role"]]
+
+    before = leaders()
+    node = next(node for node in nodes_of(stream_of(loom, name)) if node not in before)
+    loom.says("stream", "primary", number, "--node", str(node), *WAIT)
+    assert leaders() == [node] != before
+    assert "already" in loom.json("stream", "primary", number, "--node", str(node))["done"]
+    loom.says("append", name, given="after\n")
+    assert is_whole(loom, name, [*LINES, "after"])
+
+
 def test_a_stream_is_removed(loom: Loom) -> None:
     loom.says("log", "create", "narrower", "--streams", "2")
     loom.says("append", "narrower", given="\n".join(LINES))

@@ -1,5 +1,5 @@
-"""The actions of the web console in a headless Chromium: what they do and ask first, and what they
-say to wrong input."""
+"""The actions of the web console in a headless Chromium: their effects, confirmations, and messages
+about wrong input."""
 
 from __future__ import annotations
 

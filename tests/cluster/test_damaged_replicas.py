@@ -1,5 +1,5 @@
-"""A replica whose files are damaged keeps nothing else from being served, is filled again from
-another node, and is not deleted."""
+"""A replica with damaged files does not prevent other replicas from being served, is filled again
+from another node, and is not deleted."""
 
 from __future__ import annotations
 

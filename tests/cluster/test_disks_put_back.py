@@ -1,5 +1,5 @@
-"""Older copies of all disks are used for a while, and then the newer ones are put back: all readers
-agree on what is there and what is lost."""
+"""Older copies of all disks are used for a while, and then the newer ones are put back. All readers
+agree on which entries exist and which are lost."""
 
 from __future__ import annotations
 

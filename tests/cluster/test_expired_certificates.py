@@ -1,5 +1,5 @@
-"""A node whose certificate expires while it runs: nobody can connect to it any more, so it is away
-until the file is replaced, and logs of every protocol go on without it."""
+"""The certificate of a running node expires. No peer can connect to the node, so it counts as away
+until the file is replaced, and logs of every protocol continue without it."""
 
 from __future__ import annotations
 

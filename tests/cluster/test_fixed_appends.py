@@ -1,5 +1,5 @@
-"""Fixed appends by a client that has just lost what it knew of the log: the batch is not given up,
-since its writer would decide for another place, and it might stand at both."""
+"""A client that has just lost its metadata of the log does not give up a fixed append. Otherwise
+its writer would choose another place, and the batch might be at both."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import loomlog
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.log import Log
 from loomlog.client.loglets.chained.chains import Chains
-from loomlog.client.servers import CachedLog
 from loomlog.columns import encode
 from loomlog.errors import Unavailable
 from loomlog.testing import LocalCluster
@@ -20,7 +20,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class Confirmation:
-    """Fails once, and then nothing is known of the log."""
+    """Fails once, and drops the metadata of the log."""
 
     def __init__(self, log: CachedLog) -> None:
         self._log = log
@@ -34,7 +34,7 @@ class Confirmation:
 
 
 async def append_fixed(log: Log, protocol: str, confirm: Any) -> tuple[Glsn, Glsn]:
-    """Return the position that the batch cannot stand below, and its own."""
+    """Return the lowest possible position of the batch, and the reserved one."""
     info = await log.describe()
     loglet = log._parts.loglets.of(protocol)
     fixed = await loglet.reserve(info.streams[0].id, info.reached, 1)

@@ -1,5 +1,5 @@
-"""Bits flipped in the files of stopped replicas of an `ordered` log: nothing is cut off, sound
-entries are read, broken ones are repaired from other replicas, and reported as lost otherwise."""
+"""Bits are flipped in the files of stopped replicas of an `ordered` log. No data is cut off; sound
+entries can be read, broken ones are repaired from other replicas or reported as lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Disks that confirm writes which they did not make, and show it when all machines lose power: as
-long as they are fewer than the replicas, everything is read, and nothing is said to be lost."""
+"""Disks confirm writes without making them, and all machines lose power. As long as there are fewer
+such disks than replicas, every entry can be read, and none is reported as lost."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_what_some_disks_forgot_is_read_from_others(
 async def test_killed_processes_have_forgotten_nothing(
     tmp_path: Path, protocol: str, replicas: int
 ) -> None:
-    """The node that stays away is not waited for, as it is after a power failure."""
+    """Other than after a power failure, the cluster does not wait for the absent node."""
     acknowledged: dict[str, list[Glsn]] = {"log": []}
     async with running(ClusterPlan(tmp_path, nodes=len(NODES))) as servers:
         async with await connect(servers.address) as cluster:

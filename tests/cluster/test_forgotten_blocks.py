@@ -1,5 +1,5 @@
-"""Disks of a `chained` log that forget what they confirmed: the first node of the chain, which is
-not waited for, says what is lost when it is back; and a client that lives on, before that."""
+"""Disks of a `chained` log forget confirmed writes. The first node of the chain, which the cluster
+does not wait for, reports the losses when it is back; a running client reports them before."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def append(log: Log) -> Glsn:
 
 
 async def found(log: Log, last: Glsn) -> tuple[list[Glsn], list[tuple[Glsn, Glsn]]]:
-    """Return the positions that are read up to one, and the losses."""
+    """Return the positions of the entries up to a given one, and the losses."""
     positions, losses = [], []
     async for item in log.subscribe(1, last, gaps=True):
         if not isinstance(item, Gap):

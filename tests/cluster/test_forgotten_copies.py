@@ -1,5 +1,5 @@
-"""Disks of `copyset` logs that forget what they confirmed: what nobody else has is said to be lost,
-and what others have is stored again."""
+"""Disks of `copyset` logs forget confirmed writes. Records that other nodes have are stored again,
+and the others are reported as lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def append(log: Log) -> Glsn:
 
 
 async def found(log: Log, last: Glsn) -> tuple[list[Glsn], list[Gap]]:
-    """Return the positions that are read up to one, and the losses."""
+    """Return the positions of the entries up to a given one, and the losses."""
     positions, losses = [], []
     async for item in log.subscribe(1, last, gaps=True):
         if not isinstance(item, Gap):
@@ -98,7 +98,7 @@ async def test_a_node_that_is_not_waited_for_reports_what_all_others_forgot(tmp_
 
 
 async def test_what_a_disk_forgot_is_stored_on_it_again(tmp_path: Path) -> None:
-    """One node after the other forgets the same entries, as soon as it was checked."""
+    """Each node forgets the same entries as soon as the previous one was checked."""
     async with cluster_in(tmp_path) as (servers, cluster):
         log = await cluster.create_log("log", COPYSET, replicas=3)
         positions = [await append(log)]
@@ -165,6 +165,6 @@ async def test_what_a_node_forgot_is_looked_for_before_another_one_is_given_up(
 
 
 async def help_for(cluster: Cluster, node: int) -> str:
-    """Return what a condition of a node says about copies that are being checked."""
+    """Return the text of a node's condition about copies that are being checked."""
     conditions = (await cluster.status()).conditions
     return next((c.help for c in conditions if c.node == node and "being checked" in c.text), "")

@@ -107,7 +107,7 @@ async def test_what_only_they_had_is_lost_and_the_log_goes_on(
 
 
 async def test_a_copyset_log_continues_when_its_whole_nodeset_is_lost(tmp_path: Path) -> None:
-    """No node is left that its epochs could be recovered from; two others are there."""
+    """No node is left from which its epochs could be recovered; two others are there."""
     local = LocalCluster(4, directory=tmp_path)
     async with local as cluster:
         log = await cluster.create_log("events", protocol="copyset", replicas=2, nodeset=2)
@@ -216,7 +216,7 @@ async def test_a_marked_node_that_returns_before_others_took_its_place_is_used(
 async def test_a_marked_node_that_returns_later_is_named_and_keeps_what_it_has(
     tmp_path: Path,
 ) -> None:
-    """Others took its place: it is not mixed in silently, and nothing of it is deleted."""
+    """Since others replaced it, its data is neither used silently nor deleted."""
     local = LocalCluster(2, directory=tmp_path)
     async with local as cluster:
         log = await cluster.create_log("events", replicas=1)
@@ -279,7 +279,7 @@ async def test_a_marked_node_of_a_chain_is_used_if_nothing_else_was_there_meanwh
 async def test_a_marked_node_of_a_chain_that_returns_later_keeps_what_it_has(
     tmp_path: Path,
 ) -> None:
-    """Others took its place: nothing of it is read or deleted, until what is lost is trimmed."""
+    """Since others replaced it, its data is neither read nor deleted until the loss is trimmed."""
     local = LocalCluster(3, directory=tmp_path)
     async with local as cluster:
         log = await cluster.create_log("events", protocol="chained", replicas=2)

@@ -1,4 +1,4 @@
-"""A storage node that stops says so, and others do its part while it is still there."""
+"""A storage node announces that it stops, and others take over while it is still running."""
 
 from __future__ import annotations
 

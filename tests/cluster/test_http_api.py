@@ -7,6 +7,8 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from cli_rig import loom_up
@@ -15,6 +17,7 @@ from poll import wait_until
 
 from loomlog import connect_sync
 from loomlog.console.api import ROUTES
+from loomlog.console.route import Parameter, Route
 
 PAGE = Path(__file__).parents[2] / "docs/http.md"
 TOKEN = {"name": "ci", "allow": ["read:*"]}
@@ -245,6 +248,7 @@ def test_invalid_requests_get_clear_errors_and_change_nothing(http: Http, log: s
         ("DELETE", f"{log}/checkpoints/nope", None, (404, "NotFound")),
         ("DELETE", "/v1/logs/nope/checkpoints/nope", None, (404, "NotFound")),
         ("GET", "/v1/nothing", None, (404, "NotFound")),
+        ("GET", "/v1/logs/", None, (404, "NotFound")),
         ("DELETE", "/v1/status", None, (405, "InvalidArgument")),
     ):
         status, kind = http.ask(method, path, body).error
@@ -288,6 +292,40 @@ def test_no_operation_takes_what_it_does_not_know(http: Http) -> None:
     after = http.get("/v1/status")
     assert [log["name"] for log in after["logs"]] == [log["name"] for log in before["logs"]]
     assert http.ask("GET", "/healthz").body == b"ok\n"
+
+
+VALID = {"string": "x", "integer": 1, "number": 1, "boolean": True, "array": [1], "object": {}}
+
+
+def request_with(route: Route, large: Parameter, number: int) -> tuple[str, dict[str, Any]]:
+    """Return the path and body of a request that is valid but for one number."""
+    places: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "header": {}, "body": {}}
+    for each in route.parameters:
+        kind = each.schema.get("type", "string")
+        if each is large:
+            places[each.place][each.name] = [number] if kind == "array" else number
+        elif each.required or each.place == "path":
+            places[each.place][each.name] = VALID[kind]
+    path = re.sub(r":\w+}", "}", route.path).format(**places["path"])
+    return f"{path}?{urlencode(places['query'])}", places["body"]
+
+
+def test_no_number_is_too_large_to_be_refused(http: Http) -> None:
+    asked = 0
+    for route in ROUTES:
+        for large in filter(is_numeric, route.parameters):
+            for number in (2**32, 2**63 - 1):
+                if route.answer_type != "text/event-stream":
+                    path, body = request_with(route, large, number)
+                    answer = http.ask(route.method, path, body or None)
+                    assert answer.status != 500, (route.method, path, body)
+                    asked += 1
+    assert asked > 50
+
+
+def is_numeric(parameter: Parameter) -> bool:
+    schema = parameter.schema
+    return "integer" in (schema.get("type"), schema.get("items", {}).get("type"))
 
 
 def test_pages_of_other_sites_change_nothing(http: Http, log: str) -> None:

@@ -1,6 +1,5 @@
-"""Thousands of idle connections, peers that say nothing, and peers that never finish what they say,
-on a real server: others are served as before, and its memory stays within what docs/security.md
-states.
+"""A real server with thousands of idle connections, silent peers, and peers that never complete a
+frame serves other peers as before, and its memory stays within the limits of docs/security.md.
 
 The long tests make 10,000 connections, or as many as the limit of open files allows, and send 2 GB.
 """
@@ -39,7 +38,7 @@ MANY = 10_000
 
 
 def as_many_as_possible() -> int:
-    """Return how many connections a server takes: half of its limit of open files."""
+    """Return how many connections a server accepts: half of its limit of open files."""
     return min(MANY, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - 100)
 
 

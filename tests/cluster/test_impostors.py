@@ -1,8 +1,8 @@
-"""A storage node that is malicious plays another one, with its own, real certificate.
+"""A malicious storage node, which has a real certificate, poses as another one.
 
-`wire/permissions.py` says of every request between servers whose number the sender's certificate
-must have. Here node X sends each of them in the name of another node, about a stream and copies
-that are none of its business, and achieves nothing.
+For every request between servers, `wire/permissions.py` states which number the sender's
+certificate must have. Here node X sends each of these requests in the name of another node, about a
+stream and copies that it does not have, without any effect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STORE = pb.EpochStoreRequest
 
 @dataclass(frozen=True)
 class Scene:
-    """A secure cluster with four nodes, and a node `x` that has nothing of either log."""
+    """A secure cluster with four nodes, and a node `x` without data of either log."""
 
     local: LocalCluster
     cluster: Cluster

@@ -1,4 +1,4 @@
-"""A log whose round log lost rounds says so: no reader gets a shorter log."""
+"""If a round log lost rounds, this is reported, and no reader gets a shorter log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENTRIES = 60
 
 
 def forget_the_end(rounds: Path) -> None:
-    """Zero the second half of what was written, as if the disk had never got it."""
+    """Zero the second half of the written data, as if it had never reached the disk."""
     (path,) = rounds.iterdir()
     data = path.read_bytes()
     kept = len(data.rstrip(b"\0")) // 2 // 64 * 64

@@ -84,8 +84,6 @@ async def test_marked_nodes_that_return_take_nothing_away_and_add_nothing_wrong(
         for node in (1, 2):
             await processes.start_again(f"vsn-{node}")
         stays = {"data-lost", "stream-stopped"}
-        if protocol == "copyset":  # what was rebuilt before they return stays short of lost copies
-            stays.add("under-replicated")
         await until(cluster.status, lambda status: not status.rebuilds and kinds(status) <= stays)
         after, gaps = await found(log, last)
         is_complete(values, after, gaps)

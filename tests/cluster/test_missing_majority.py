@@ -1,4 +1,4 @@
-"""A vmr that starts while most storage nodes are away says so, whoever asks."""
+"""A vmr that starts while most storage nodes are away reports this to every caller."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Servers and clients of neighbouring versions work together: unknown fields and messages harm
-nobody, absent fields mean what they meant before, and an older release serves beside this one."""
+"""Servers and clients of neighbouring versions work together: unknown fields and messages do no
+harm, absent fields keep their previous meaning, and an older release runs beside this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream whose replicas are lost, while a node that left it still has its old one."""
+"""The replicas of a stream are lost while a node that left it still has its old replica."""
 
 from __future__ import annotations
 

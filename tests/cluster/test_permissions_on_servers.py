@@ -95,7 +95,7 @@ async def test_tokens_allow_what_they_state_with_every_protocol(site: Site) -> N
 
 
 async def test_a_denial_names_the_permission_that_an_operation_needs(site: Site) -> None:
-    """Operations look at the log first, which any permission for it allows."""
+    """Operations first describe the log, which any permission for it allows."""
     stranger = await site.client("append:elsewhere")
     log = stranger.log("ordered")
     for operation, verb in (
@@ -239,7 +239,7 @@ async def test_an_attacker_on_a_raw_connection_achieves_nothing(site: Site) -> N
 
 
 async def attack(address: str, token: str) -> set[type[BaseException] | None]:
-    """Return the errors that were answered; None if something was done."""
+    """Return the answered errors; None if a request was carried out."""
     frames = RandomFrames(7, ids=(1, 2, 3))
     outcomes: set[type[BaseException] | None] = set()
     connection = await connect_to(address, Codec("client", token=token), OnlyAnswers())
@@ -260,7 +260,7 @@ async def attack(address: str, token: str) -> set[type[BaseException] | None]:
 
 
 async def facts(site: Site) -> object:
-    """Return what an attacker might have changed."""
+    """Return the state that an attacker might have changed."""
     operator = site.operator
     logs = [
         (log.name, log.head, log.id, await operator.log(log.name).tail())

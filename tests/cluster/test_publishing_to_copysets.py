@@ -1,4 +1,4 @@
-"""Publishing to copyset logs: once and whole, whoever dies, and in whatever epoch."""
+"""Publications to copyset logs appear once and as a whole, whichever process dies, in any epoch."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def test_what_others_have_staged_and_not_published_is_kept(
 
 
 async def with_a_fast_clock(local: LocalCluster) -> Cluster:
-    """Connect a client to whose clock all others have been silent for days."""
+    """Connect a client by whose clock all others have been silent for days."""
     return await connect(local.address, clock=lambda: time.time() + 2 * DAY_S)
 
 

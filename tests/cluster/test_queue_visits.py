@@ -1,4 +1,4 @@
-"""Visits to a work queue: jobs are taken without joining it, by many at once."""
+"""Visits to a work queue: many clients take jobs at once, without joining it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loomlog.testing import LocalCluster
 
 
 def visits(log: Log, visibility_timeout_s: float = 30.0, attempts_max: int = 5) -> QueueVisits:
-    """Return those of another process, which knows nothing of the others."""
+    """Return the visits of another process, which shares no state with the others."""
     return log.queue(
         "jobs", visibility_timeout_s=visibility_timeout_s, attempts_max=attempts_max
     ).visits

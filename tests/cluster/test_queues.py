@@ -12,7 +12,7 @@ from poll import until
 
 import loomlog
 from loomlog import errors
-from loomlog.client.blocking.queues import BlockingJob
+from loomlog.client.blocking.contexts import BlockingJob
 from loomlog.testing import LocalCluster
 
 

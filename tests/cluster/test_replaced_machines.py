@@ -1,5 +1,5 @@
-"""All machines of a cluster are replaced one after the other while logs of every protocol are
-written, lost ones as well as drained ones: nothing is lost, and no append fails."""
+"""All machines of a cluster, drained or lost ones, are replaced one after the other while logs of
+every protocol are written. No entry is lost, and no append fails."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def start_empty(servers: LocalProcesses, directory: Path, node: int) -> No
 
 
 async def test_all_are_lost_and_others_take_their_place(tmp_path: Path) -> None:
-    """The copies of a lost node are made again on the others before another node joins."""
+    """The copies of a lost node are rebuilt on the others before another node joins."""
 
     def is_rebuilt(status: ClusterStatus) -> bool:
         return not any(each.replicas for each in status.nodes if each.id == node)
@@ -75,7 +75,7 @@ async def test_all_are_lost_and_others_take_their_place(tmp_path: Path) -> None:
 
 
 async def test_all_lose_their_disks_and_are_filled_again(tmp_path: Path) -> None:
-    """There is no spare: what one had is made again when it is back with an empty disk."""
+    """There is no spare, so a node is filled again when it is back with an empty disk."""
 
     def is_away(status: ClusterStatus) -> bool:
         return not any(each.alive for each in status.nodes if each.id == node)

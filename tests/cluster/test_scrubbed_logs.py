@@ -1,5 +1,5 @@
-"""Operators have all copies of a log checked at once, in the same way for every protocol: what is
-damaged, or missing, is repaired from other nodes."""
+"""Operators can have all copies of a log checked at once, in the same way for every protocol.
+Damaged or missing copies are repaired from other nodes."""
 
 from __future__ import annotations
 

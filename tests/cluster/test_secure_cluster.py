@@ -1,4 +1,4 @@
-"""A cluster with TLS: the lines of docs/security.md as they are, and who tries to get in."""
+"""A cluster with TLS: the commands of docs/security.md work, and intruders are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The end of a log is unknown while nodes are away that know it. Everything stored can be read, and
-nothing shows the log as empty."""
+"""The tail of a log is unknown while the nodes that know it are away. Stored entries can be read,
+and no output shows the log as empty."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from loomlog.testing import LocalCluster
 
 @asynccontextmanager
 async def one_dead(directory: Path, protocol: str) -> AsyncIterator[tuple[LocalCluster, Log, int]]:
-    """Run three nodes with a log whose appends need all of them, and one entry, then kill a node
-    that recovery needs."""
+    """Run three nodes with a log of one entry whose appends need all of them, then kill a node that
+    recovery needs."""
     local = LocalCluster(nodes=3, directory=directory, failure_detection_s=1.0)
     async with local as cluster, asyncio.timeout(60):
         log = await cluster.create_log("events", protocol, replicas=3, min_replicas=3)
@@ -87,7 +87,7 @@ def damage_only_round(rounds: Path) -> None:
 
 
 async def test_a_vmr_alone_shows_nothing_that_only_nodes_know(tmp_path: Path) -> None:
-    """A damaged last round looks like one that was never durable: only nodes know of it."""
+    """A damaged last round looks like one that was never durable, and only nodes know it."""
     local = LocalCluster(nodes=3, directory=tmp_path, failure_detection_s=1.0)
     async with local as cluster, asyncio.timeout(60):
         for protocol in ("ordered", "chained", "copyset"):

@@ -1,6 +1,5 @@
-"""A `chained` log on servers that enforce permissions: clients write to its replicas themselves,
-and none of them can do more harm with that than its permissions say. Writers have tickets for what
-they write, and nobody else's."""
+"""A `chained` log on servers that enforce permissions. Clients write to its replicas directly, but
+cannot exceed their permissions: a writer can only write blocks for which it has the tickets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Volumes with limits: appends go elsewhere or are refused before a limit is reached, everything
-else continues, and a volume is used again when it has room."""
+"""Before a volume reaches its limit, appends use other volumes or are refused, and everything else
+continues; a volume with room is used again."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import File
 from loomlog.testing import LocalCluster
 from loomlog.types import NodeId
-from loomlog.wire.info import ConditionInfo
+from loomlog.wire.conditions import ConditionInfo
 
 NODE = 3
 PROTOCOLS = (ORDERED, CHAINED, COPYSET)

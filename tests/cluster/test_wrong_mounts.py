@@ -1,5 +1,5 @@
-"""Volumes that are mixed up, or gone, under real processes: nothing is harmed, and the operator is
-told what to do."""
+"""Swapped or missing volumes of real processes do no harm, and messages tell the operator what to
+do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def running(data: Path) -> Iterator[Loom]:
 
 
 def start_alone(data: Path, number: int) -> str:
-    """Return what a vsn says that does not start."""
+    """Return the message of a vsn that does not start."""
     volume = ("--volumes", str(data / f"vsn-{number}"))
     options = ("--cluster-id", "local", "--storage-node-id", str(number), "--mr", "127.0.0.1:1")
     done = subprocess.run(
@@ -92,7 +92,7 @@ def node(cluster: BlockingCluster, number: int) -> NodeInfo:
 
 
 def secrets_in(data: Path) -> set[str]:
-    """Return those of the cluster and of every node."""
+    """Return the conditions of the cluster and of every node."""
     found = set()
     for path in data.glob("vsn-*/cid=local/snid=*/identity"):
         identity = json.loads(path.read_bytes().splitlines()[0])

@@ -21,10 +21,10 @@ from loomlog import batch as batches
 from loomlog.client.append.appender import Attempt, Batch
 from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.stream import Stream
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
 from loomlog.client.loglets.registry import FACTORIES
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe import pieces
 from loomlog.client.subscribe.numbering import Run
 from loomlog.client.subscribe.part import FollowedPart, trimmed

@@ -1,4 +1,5 @@
-"""Fuzz all decoders, or live servers: `make fuzz MINUTES=60`, `make fuzz ARGS=--live`."""
+"""Fuzz all decoders, live servers or a live console: `make fuzz MINUTES=60`,
+`make fuzz ARGS=--live`, `make fuzz ARGS=--console`."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ import time
 
 from fuzz_targets import all_targets
 from fuzzing import CORPUS, Outcome, run
+from live_console import fuzz_own_console
 from live_servers import LiveOutcome, fuzz_servers
 
 TURN_S = 10.0  # for each target, one after the other: a run may be ended at any time
+
+REQUESTS = 500  # to a console, before the next seed
 
 
 def main() -> int:
@@ -21,6 +25,8 @@ def main() -> int:
         seconds, secure = arguments.minutes * 60, arguments.secure
         fuzzing = fuzz_servers(arguments.seed, seconds=seconds, secure=secure)
         return _say_live(asyncio.run(fuzzing))
+    if arguments.console:
+        return _fuzz_console(arguments.seed, end)
     targets = [each for each in all_targets() if each.name in (arguments.target or each.name)]
     totals: dict[str, Outcome] = {}
     seed, share_s = arguments.seed, min(TURN_S, arguments.minutes * 60 / max(len(targets), 1))
@@ -66,12 +72,25 @@ def _say_live(outcome: LiveOutcome) -> int:
     return 1 if outcome.problems else 0
 
 
+def _fuzz_console(seed: int, end: float) -> int:
+    requests = 0
+    wrong: list[str] = []
+    while not requests or time.monotonic() < end:
+        outcome = asyncio.run(fuzz_own_console(seed, REQUESTS))
+        for problem in outcome.wrong:
+            print(f"FOUND with seed {seed}: {problem}", flush=True)
+        requests, wrong, seed = requests + outcome.requests, wrong + outcome.wrong, seed + 1
+    print(f"{requests:,} requests: {len(wrong)} findings")
+    return 1 if wrong else 0
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--target", action="append", help="only this one; repeatable")
     parser.add_argument("--live", action="store_true", help="frames to a cluster of servers")
+    parser.add_argument("--console", action="store_true", help="requests to the HTTP API")
     parser.add_argument("--secure", action="store_true", help="with --live: over TLS")
     parser.add_argument("--keep", action="store_true", help=f"save findings in {CORPUS.name}/")
     return parser.parse_args()

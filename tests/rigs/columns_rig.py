@@ -11,7 +11,7 @@ HEADERS = {"trace": b"1", "naïve": b""}
 
 
 def rich_batch(compression: str = "none") -> bytearray:
-    """All features at once; repetitive enough to be worth compressing."""
+    """Return a batch with all features, repetitive enough to be worth compressing."""
     return columns.encode(
         [b"first" * 12, b"", b"third" * 12],
         keys=[b"k1", None, b""],

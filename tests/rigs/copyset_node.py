@@ -85,7 +85,7 @@ class MemoryRecords:
 
 
 class CopysetNode:
-    """All logs of a node."""
+    """The logs of a node."""
 
     def __init__(self, node_id: NodeId) -> None:
         self.node_id = node_id

@@ -30,7 +30,7 @@ def metadata(*nodes: NodeId, since: Epoch = 1, replication: int = 2) -> EpochMet
 def state(
     *history: EpochMetadata, epoch: Epoch = 1, ends: tuple[EpochEnd, ...] = (), **more: int
 ) -> LogState:
-    """Nothing is clean yet, unless it is said."""
+    """Return a state in which no epoch is clean, by default."""
     facts = {"last_clean": 0, "tail": 0, "trimmed": 0, **more}
     return LogState(
         epoch,

@@ -240,7 +240,7 @@ class CopysetRig:
         return answer_from_wire(answer.copyset_answer, payload)
 
     async def shown(self, node: int, first: Lsn = 1) -> Delivered:
-        """All that a node has to show."""
+        """Return all records that a node returns."""
         answer = await self.copies(node, Read(LOG, first, LSN_MAX, 1 << 24, everything=True))
         assert isinstance(answer, Delivered), answer
         return answer

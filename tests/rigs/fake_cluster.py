@@ -22,7 +22,7 @@ Fault = Callable[[Connection], bool]  # True: it took care of the request
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let everybody else run until something has happened."""
+    """Let other tasks run until something has happened."""
     while not condition():  # noqa: ASYNC110 - what happens is out in the servers
         await asyncio.sleep(0)
 

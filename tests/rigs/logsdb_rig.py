@@ -50,7 +50,7 @@ def record(
 
 
 class AnyWorker:
-    """Runs a job when told to; hands on whatever went wrong."""
+    """Runs a job when the test requests it, and passes on its error."""
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Sequence[Step], Finished]] = deque()
@@ -94,7 +94,7 @@ class LogsRig:
                 worker.work()
 
     def put(self, *records: Record, log: int = LOG) -> None:
-        """All in one commit, or two."""
+        """Store all records in one or two commits."""
         answers: list[NodeAnswer] = []
         for each in records:
             self.store.ask(Store(log, each), answers.append)
@@ -116,7 +116,7 @@ class LogsRig:
         assert self.ask(Trim(log, make(epoch, offset))) == Done()
 
     def read(self, first: int = 1, last: int = 1 << 20, *, log: int = LOG) -> list[Record]:
-        """All that is stored there in epoch 1; it is released first."""
+        """Release epoch 1 and return all its stored records."""
         assert self.ask(Release(log, make(1, last))) == Done()
         found: list[Record] = []
         at, until = make(1, first), make(1, last)

@@ -1,5 +1,5 @@
-"""How long processes wait for a processor: tests that bound how long something takes leave that
-out, so that they say the same on a busy machine."""
+"""Measures how long processes wait for a processor. Tests with time limits subtract this, so that
+their results do not depend on the load of the machine."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _DESTRUCTIVE = frozenset(
 
 
 class RandomFrames:
-    """All from one seed. `ids` are those of streams and loglets that exist."""
+    """Creates random frames from one seed. `ids` are the existing streams and loglets."""
 
     def __init__(self, seed: int, ids: Iterable[int]) -> None:
         self._random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""A metadata repository that says what a test wants, over a real socket, in a thread of its own.
+"""A metadata repository whose answers a test scripts, over a real socket, in a separate thread.
 
 It holds one status. Each question after its state consumes one step of the script, so that a
 command that waits sees things happen, and no clock decides how fast.

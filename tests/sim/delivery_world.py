@@ -21,8 +21,8 @@ from loomlog.client.append.appender import CallerBatch, Producer
 from loomlog.client.append.carriers import Carrier, Outcomes
 from loomlog.client.append.delivery import Delivery
 from loomlog.client.append.stream import SILENT_S, Stream
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
-from loomlog.client.servers import CachedLog
 from loomlog.config import ClientSettings
 from loomlog.core import delivery as table
 from loomlog.core.delivery import AT_ONCE, SETTLED, Rules

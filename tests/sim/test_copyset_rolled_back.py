@@ -1,5 +1,6 @@
-"""All disks of a copyset log are replaced by older copies: what these have of a recovered epoch is
-read, and nothing that recovery made a hole. So is what newer copies have that are put back."""
+"""All disks of a copyset log are replaced by older copies, and the newer ones are put back later.
+Readers get the records of a recovered epoch that these disks have, but no record in a place that
+recovery turned into a hole."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Servers with certificates under faults: their checks of senders stop an impostor, and nobody
-else. The negative controls leave out some of them."""
+"""Servers with certificates under faults: their checks of senders stop an impostor, but no other
+server. The negative controls leave out some of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whole clusters whose nodes lose their disks, come back with older copies of them, or with disks
-that forgot the last writes."""
+"""Simulated clusters whose nodes lose their disks, or come back with older copies of them or with
+disks that forgot the last writes."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class World:
             self.mending.append((me, head, mend(LOG, head, me), None))
 
     def go_on(self) -> None:
-        """Let one of those that mend have its answers, and ask again."""
+        """Deliver the answers to one of the menders, which then continues."""
         if not self.mending:
             return
         me, head, steps, answers = self.mending.pop(self.random.randrange(len(self.mending)))

@@ -40,6 +40,13 @@ def test_logs_of_every_protocol_under_faults(chunk: int) -> None:
         assert error is None, error
 
 
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
+def test_operators_choose_where_appends_go_first(chunk: int) -> None:
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        error = run(seed, "chosen")
+        assert error is None, error
+
+
 def test_a_scrub_does_not_call_files_lost_that_were_removed_with_their_replica() -> None:
     assert run(7101) is None
 

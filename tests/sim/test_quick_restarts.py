@@ -1,5 +1,5 @@
-"""A node whose process ends is done without at once, one that says nothing after a second, and
-nothing is copied if it is soon back. A story goes wrong when its rule is taken away."""
+"""The cluster continues without a node at once if its process ends, and after a second of silence.
+No data is copied if the node is back soon. A story goes wrong when its rule is taken away."""
 
 from __future__ import annotations
 

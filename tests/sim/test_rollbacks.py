@@ -1,5 +1,5 @@
-"""Metadata that goes back in time between two lives of its repository, from one seed each: nothing
-is acknowledged with it, whatever the protocol, and nothing is lost once it is as new as before."""
+"""Metadata that goes back in time between two lives of its repository, from one seed each. With any
+protocol, no append is acknowledged with it, and no entry is lost once it is up to date again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Three metadata repositories under faults, from one seed each: whoever leads, nothing acknowledged
-is lost, doubled or moved, and everything heals.
+"""Three metadata repositories under faults, from one seed each. Acknowledged entries are not lost,
+duplicated or moved, whichever repository leads, and everything heals.
 
 test_replaced_leaders.py tells what replaced leaders may still do.
 """

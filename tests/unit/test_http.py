@@ -1,4 +1,4 @@
-"""The HTTP face: what it serves, and that nothing sent to it brings it down."""
+"""The HTTP server: its pages, and its robustness against any input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages that are built for an index: what it shows of them leads nowhere wrong."""
+"""The packages that are built for an index: the links on their pages are valid."""
 
 from __future__ import annotations
 

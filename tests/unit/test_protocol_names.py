@@ -2,8 +2,8 @@
 
 A file names a protocol if an identifier in it, or a string that is no docstring, contains the
 protocol's name, however it is written: `ChainedPart`, `copyset_state`, "ordered", "chain" + "ed".
-Words that only one protocol uses count, too: whoever looks into `stream.projection.chains` asks
-which protocol it is. So does a comparison of a protocol with any constant.
+Words that only one protocol uses also count: code that reads `stream.projection.chains` depends on
+the protocol. So does a comparison of a protocol with any constant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names and docstrings that read well: files named by nouns, docstrings that are sentences."""
+"""Code that reads well: nouns as names of files, sentences as docstrings, short functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ ALL_FILES = sorted({*FILES, *TESTS.glob("**/*.py"), *(TESTS.parent / "examples")
 
 HEADLESS = re.compile(
     r"(Of|It|Its|Them|They|Their|Those|These|That|This one|Who|Whose|Whom|Which|What|"
-    r"Where|So|Or|Also|Likewise|The same|All of|One of|Fine|Nobody|Somebody)\b"
+    r"Where|Whether|Why|How|So|Or|Also|Likewise|The same|All of|One of|Fine|Nobody|Somebody)\b"
 )
 PHRASES = re.compile(
     r"\b(so (many|long|much)(?! (as|that|more|longer))|anew|likewise|(is|are) told|somebody|"
     r"is of no interest|(for|of|to) who|go(es)? on|went on)\b",
     re.IGNORECASE,
 )
-NOUNS = {"tracing", "asking", "listing", "numbering"}
+NOUNS = {"tracing", "numbering"}
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -53,6 +55,19 @@ def test_docstrings_are_sentences() -> None:
 def test_prose_uses_the_usual_words() -> None:
     odd = [f"{path}: …{text}" for path in FILES for text in prose(path) if PHRASES.search(text)]
     assert not odd, "\n".join(odd)
+
+
+def test_files_and_functions_are_short() -> None:
+    sources = [path for path in FILES if path.is_relative_to(SOURCE)]
+    files = [path for path in sources if len(path.read_text().splitlines()) > FILE_LINES_MAX]
+    functions = [
+        f"{path}:{node.lineno}: {node.name}"
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert not files + functions
 
 
 def prose(path: Path) -> list[str]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from loomlog import limits
 from loomlog.client.arguments import (
+    check_count,
     check_each,
     check_flag,
-    check_number,
     check_text,
     duration_s,
     is_number,
@@ -119,7 +119,7 @@ class AccessControl:
         signed with these keys."""
         dropped = check_each("drop", drop, int)
         for key in dropped:
-            check_number("a key's number", key)
+            check_count("a key's number", key, limits.TOKEN_KEY_MAX)
         return await self._change_access(pb.ChangeAccess(new_key=not dropped, drop_keys=dropped))
 
     async def _change_access(self, request: pb.ChangeAccess) -> AccessInfo:

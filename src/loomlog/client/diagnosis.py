@@ -226,7 +226,7 @@ def _consistency(status: ClusterStatus) -> Iterator[Finding]:
     helps = "see docs/operations.md, Moving and rescuing metadata"
     yield from (Finding(PROBLEM, "metadata", "records", text, helps) for text in wrong)
     if not wrong:
-        text = f"of {len(status.logs):,} logs and {len(known):,} nodes agree"
+        text = f"agree; logs: {len(status.logs):,}, nodes: {len(known):,}"
         yield Finding(OK, "metadata", "records", text)
 
 

@@ -8,6 +8,7 @@ from loomlog import tracing
 from loomlog.client.append.appender import Appender
 from loomlog.client.append.conditional import ConditionalAppends
 from loomlog.client.append.delivery import Delivery
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.groups.groups import Groups
 from loomlog.client.kv.checkpoints import Checkpoints
@@ -15,7 +16,6 @@ from loomlog.client.loglets.registry import Loglets
 from loomlog.client.loglets.times import NextRows
 from loomlog.client.queues.queues import Queues
 from loomlog.client.reader import Reader, TimeSearch
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.log_pieces import LogPieces
 from loomlog.client.subscribe.with_archive import ArchivedLog
 from loomlog.client.transactions.decisions import Decisions

@@ -102,9 +102,10 @@ class Operator:
             pb.ChangeStream.ADD_REPLICA, stream, to_node=node, repeatable=False
         )
 
-    async def set_primary(self, stream: StreamId, node: NodeId) -> Change:
-        """Make the replica on `node` the primary of a stream, which is sealed for a moment."""
-        return await self._change_stream(pb.ChangeStream.PRIMARY, stream, to_node=node)
+    async def set_primary(self, stream: StreamId, node: NodeId, part: int = 0) -> Change:
+        """Let appends go to `node` first: as the primary of a stream, as the head of a chain
+        (`part`), or as the sequencer of a `copyset` log."""
+        return await self._change_stream(pb.ChangeStream.PRIMARY, stream, to_node=node, part=part)
 
     async def sync_replica(self, stream: StreamId, from_node: NodeId, to_node: NodeId) -> Change:
         """Copy what the replica on `to_node` lacks from the one on `from_node`, rather than from

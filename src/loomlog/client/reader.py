@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.registry import Loglets
 from loomlog.client.loglets.times import RowsFrom, TimeQuery
 from loomlog.client.loglets.views import SegmentGoneError
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import ByPosition
 from loomlog.client.subscribe.pieces import Single
 from loomlog.errors import (

@@ -1,4 +1,4 @@
-"""The connections of a client, its requests to the metadata repository, and its cached metadata.
+"""The connections of a client, and its requests to the metadata repository.
 
 There is one connection per address, which is shared and opened on demand. Concurrent callers share
 one attempt to connect. After it has failed, callers get the same error at once for a short time, so
@@ -33,13 +33,11 @@ from loomlog.errors import (
     seconds,
 )
 from loomlog.net import endpoints
-from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Codec, Connection, OnReply
 
 logger = logging.getLogger(__name__)
 
-REFRESH_INTERVAL_S: Final = 0.02  # appends that fail together share a refresh
 _CONNECT_S: Final = 0.15  # then the next repository is tried, while connecting continues
 _SILENCE_S_MIN: Final = 0.5
 _STALL_S: Final = 1.0  # requests that took longer are logged
@@ -101,7 +99,7 @@ class Connections:
             raise type(failure.error)(*failure.error.args)
         attempt = loop.create_task(self._attempt(address))
         self._attempts[address] = attempt
-        attempt.add_done_callback(_retrieve)
+        attempt.add_done_callback(mark_retrieved)
         return attempt
 
     async def _attempt(self, address: str) -> Connection:
@@ -252,7 +250,7 @@ class Metadata:
         if self._leader_check is None or self._leader_check.done():
             loop = asyncio.get_running_loop()
             self._leader_check = loop.create_task(self._find_newer_leader(connection))
-            self._leader_check.add_done_callback(_retrieve)
+            self._leader_check.add_done_callback(mark_retrieved)
 
     async def _find_newer_leader(self, connection: Connection) -> None:
         others = [address for address in self._addresses if address != connection.peer]
@@ -426,75 +424,7 @@ async def _close_when_silent(connection: Connection, silence_s: float, every_s: 
         await asyncio.sleep(every_s)
 
 
-class CachedLog:
-    """The cached metadata of one log: its segments, its streams and their replicas."""
-
-    def __init__(self, name: str, metadata: Metadata) -> None:
-        self.name = name
-        self.last_known: pb.Log | None = None
-        self.reached: Glsn = 0  # the highest position delivered to a subscription
-        self._metadata = metadata
-        self._refreshing: asyncio.Task[pb.Log] | None = None
-        self._refreshed_s = float("-inf")
-
-    async def cached(self) -> pb.Log:
-        """Return the last known metadata, however old; fetch it if there is none."""
-        return self.last_known or await self.refresh()
-
-    async def refresh(self) -> pb.Log:
-        """Fetch the metadata. Concurrent callers share a response that may be slightly older than
-        their call: good enough for streams and addresses, but not for the tail."""
-        if self._refreshing is None:
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
-            self._refreshing.add_done_callback(_retrieve)
-        return await asyncio.shield(self._refreshing)
-
-    async def fetch(self, verb: str = "") -> pb.Log:
-        """Return the log as the metadata repository has it now, except that its tail may be too
-        low. `verb` is what the caller does next; PermissionDenied names the permission for it."""
-        frame = pb.Frame(describe_log=pb.DescribeLog(name=self.name, verb=verb))
-        log = (await self._metadata.request(frame)).log
-        self._metadata.learn(log.metadata)
-        self._update(log)
-        return log
-
-    async def bounds(self) -> pb.Bounds:
-        """Return the head and the tail. While the tail is not known, wait, and raise an error when
-        the time is up."""
-        frame = pb.Frame(get_bounds=pb.GetBounds(name=self.name))
-        return (await self._metadata.request(frame)).bounds
-
-    def _update(self, log: pb.Log) -> None:
-        """Cache a log unless the cached version is newer."""
-        cached = self.last_known
-        if cached is not None and cached.log_id != log.log_id:
-            self.reached = 0
-            cached = None
-        if cached is None or cached.version <= log.version:
-            self.last_known = log
-
-    async def close(self) -> None:
-        task = self._refreshing
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _refresh(self) -> pb.Log:
-        loop = asyncio.get_running_loop()
-        try:
-            await asyncio.sleep(max(0.0, self._refreshed_s + REFRESH_INTERVAL_S - loop.time()))
-            log = await self.fetch()
-            return self.last_known or log
-        except LoomError as error:
-            if not isinstance(error, Retryable):
-                self.last_known = None
-            raise
-        finally:
-            self._refreshed_s = loop.time()
-            self._refreshing = None
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def mark_retrieved(task: asyncio.Task[Any]) -> None:
     """Mark the exception as retrieved. Callers that still wait get it; if there are none, the
     warning of asyncio would only be noise."""
     if not task.cancelled():

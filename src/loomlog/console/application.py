@@ -60,6 +60,7 @@ def application(connector: Connector, pages: Pages, *, only_loopback: bool) -> A
         routes=[*routes, *shared, *pages.routes()],
         exception_handlers={HTTPException: _refuse},
     )
+    app.router.redirect_slashes = False  # a redirection is no error in JSON
     app.state.pages = pages
     app.state.connector = connector
     return Protection(app, only_loopback=only_loopback)

@@ -48,7 +48,7 @@ class Latencies(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """How often all servers together did something in a second; None: not known."""
+    """The number of operations per second on all servers together; None: not known."""
 
     time_s: float
     append: float | None  # requests, at each replica

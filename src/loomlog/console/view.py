@@ -65,7 +65,7 @@ def stream_state(log: LogInfo, stream: StreamInfo) -> tuple[str, str]:
 
 
 class Lag(NamedTuple):
-    """How many entries the slowest replica of a stream lacks."""
+    """The number of entries that the slowest replica of a stream lacks."""
 
     entries: int
     node: NodeId  # that has it

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     # nodes
     NODE_AWAY = "node-away"
     NODE_HELD_BACK = "node-held-back"
+    NODE_TWICE = "node-twice"
     NODE_REPLACEMENT = "node-replacement"
     NODE_DRAINING = "node-draining"
     REBUILD = "rebuild"

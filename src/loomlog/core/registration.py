@@ -93,6 +93,20 @@ def is_same(claim: Claim, known: KnownNode | None) -> bool:
     return known is not None and known.node_secret == claim.node_secret
 
 
+def may_have_twin(claim: Claim, known: KnownNode | None) -> bool:
+    """Return whether another process with the node's data may be running: one registered before
+    this one."""
+    if known is None or not is_same(claim, known):
+        return False
+    return known.process not in ("", claim.process)
+
+
+def is_twin(claim: Claim, process: str) -> bool:
+    """Return whether the process that answers where the node registered last is another one. Older
+    nodes do not say which process they are."""
+    return process not in ("", claim.process)
+
+
 def older_shards(claim: Claim, known: KnownNode | None) -> frozenset[int]:
     """Return the shards of a node whose data is older than when it last registered."""
     if known is None or not is_same(claim, known) or claim.process == known.process:

@@ -72,17 +72,10 @@ def access_of(record: AccessRecord) -> Access:
 class ClusterAccess:
     """Answers requests about permissions and tokens during one term."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        nodes: ConnectedNodes,
-        guard: Guard,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, catalog: Catalog, nodes: ConnectedNodes, guard: Guard) -> None:
         self._catalog = catalog
         self._nodes = nodes
         self._guard = guard
-        self._clock = clock
         self._changing = asyncio.Lock()
         guard.update(access_of(catalog.access))
 
@@ -131,7 +124,7 @@ class ClusterAccess:
             record = self._catalog.access
             keys = record.keys or _with_new_key(())
             key_id, private = keys[-1]
-            now_s = int(self._clock())
+            now_s = int(time.time())
             expires_s = now_s + request.lifetime_s
             signed = tokens.sign(key_id, bytes.fromhex(private), request.name, allow, expires_s)
             texts = tuple(request.allow)
@@ -149,7 +142,7 @@ class ClusterAccess:
         self, issued: Iterable[TokenRecord], keys: tuple[tuple[int, str], ...]
     ) -> tuple[TokenRecord, ...]:
         """Return the tokens that could still be used."""
-        now_s, known = self._clock(), dict(keys)
+        now_s, known = time.time(), dict(keys)
         return tuple(token for token in issued if token.expires_s > now_s and token.key_id in known)
 
     # ---- distribution

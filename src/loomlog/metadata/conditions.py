@@ -93,6 +93,15 @@ class ClusterConditions:
             yield Condition(Kind.RETENTION_WAITS, waits)
 
     def _of_node(self, node: NodeId) -> Iterator[Condition]:
+        if twin := self._nodes.twin(node):
+            address = self._catalog.nodes[node].address
+            yield Condition(
+                Kind.NODE_TWICE,
+                f"runs twice: at {address}, and the process at {twin} was refused, which has a "
+                "copy of its data or the same volume",
+                "stop that one and keep it stopped; to use it instead, stop the other one first",
+                node=node,
+            )
         replacement = self._operator.replacement_condition(node)
         if replacement is not None:
             yield replacement

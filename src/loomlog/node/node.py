@@ -345,7 +345,9 @@ class StorageNode:
         if not 0 < len(challenge) <= limits.CHALLENGE_BYTES_MAX:
             raise InvalidArgument(f"a challenge has 1 to {limits.CHALLENGE_BYTES_MAX} bytes")
         secret = self._disks.opened.identity.node_secret
-        proof = pb.NodeProof(proof=node_proof(self._settings.node_id, secret, challenge))
+        proof = pb.NodeProof(
+            proof=node_proof(self._settings.node_id, secret, challenge), process=self._process
+        )
         self._requests.reply(connection, frame, pb.Frame(node_proof=proof))
 
     def _registration(self) -> pb.Register:

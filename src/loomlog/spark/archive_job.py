@@ -1,9 +1,9 @@
 """A run that moves old ranges of a log to its archive: claim it, write files, publish them, check
 them against the log, trim the log.
 
-A run may be killed anywhere. The register of the log decides: files count once it names their
-manifest, and a run may swap it only while nobody else has. The next run claims the register first,
-so that no earlier one can change it any more, and then removes what those have left.
+A run may be killed at any point. The register of the log decides: files count once it names their
+manifest, and a run may swap it only if no other run has changed it. The next run first claims the
+register, so that earlier runs can no longer change it, and then removes their leftovers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class RunTasks(Protocol):
-    """Runs all tasks, in any order; `finished` is called with the number that are done."""
+    """Runs all tasks, in any order; `finished` is called with the number of finished ones."""
 
     def __call__(
         self, work: Callable[[Any], Any], tasks: Sequence[Any], finished: Callable[[int], None]
@@ -56,7 +56,7 @@ class RunTasks(Protocol):
 
 
 Report = Callable[[str, int, int], None]
-"""How far a run is: what it does, rows that are done, rows there are."""
+"""Called with the progress of a run: the current step, processed rows, and all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ArchiveOutcome:
 
 
 def in_turn(work: Callable[[T], R], tasks: Sequence[T], finished: Callable[[int], None]) -> list[R]:
-    """Run tasks here, one after the other."""
+    """Run tasks in this process, one after the other."""
     found = []
     for task in tasks:
         found.append(work(task))
@@ -94,8 +94,8 @@ def run(
     run_tasks: RunTasks = in_turn,
     report: Report = lambda what, done, total: None,
 ) -> ArchiveOutcome:
-    """Archive a log up to `until`; with `trim` drop from the log what is archived up to there, once
-    every file was compared with it."""
+    """Archive a log up to `until`. With `trim`, compare every file with the log and then trim the
+    log as far as it is archived."""
     job = _ArchiveRun(cluster, address, log, _Tasks(run_tasks, report))
     job.claim(to)
     report("cleaning", 0, 1)
@@ -122,7 +122,7 @@ def verify(
     run_tasks: RunTasks = in_turn,
     report: Report = lambda what, done, total: None,
 ) -> list[Checked]:
-    """Read every file of the archive, and compare it with the log as far as that has its rows."""
+    """Read every file of the archive, and compare it with the log where that is not trimmed."""
     info = existing(cluster, log)
     head = cluster.log(log).head()
     place = ArchivedLog(address, log, info.location)
@@ -153,7 +153,7 @@ def older_than(cluster: BlockingCluster, log: str, age_s: float) -> Glsn:
 
 
 class _ArchiveRun:
-    """One run; it changes the archive only as long as no other run has begun."""
+    """One run, which can change the archive until another run begins."""
 
     def __init__(self, cluster: BlockingCluster, address: str, log: str, tasks: _Tasks) -> None:
         self._address = address
@@ -197,7 +197,7 @@ class _ArchiveRun:
         self._swap(replace(info, run=secrets.token_hex(8)))
 
     def write(self, until: Glsn, rows_per_file: int) -> list[RangeFile]:
-        """Archive what is not, up to `until`."""
+        """Archive the remaining entries up to `until`."""
         tail = self._log.tail()
         if until > tail:
             raise NotYetWritten(
@@ -218,7 +218,7 @@ class _ArchiveRun:
         return made
 
     def check_and_trim(self, position: Glsn) -> int:
-        """Compare all files with the log before they are all there is; the number of files."""
+        """Compare all files with the log, then trim it; return the number of files."""
         head = self._log.head()
         if position < head:
             return 0
@@ -278,7 +278,7 @@ class _ArchiveRun:
         )
 
     def _publish(self, saved: Saved) -> None:
-        """Make the files of a manifest the archive."""
+        """Make the files of a manifest the content of the archive."""
         self._report("publishing", 0, 1)
         self._swap(
             replace(
@@ -312,7 +312,7 @@ class _ArchiveRun:
 
 
 class _Tasks:
-    """Runs tasks, and reports how many of their rows are done."""
+    """Runs tasks, and reports the number of processed rows."""
 
     def __init__(self, run_tasks: RunTasks, report: Report) -> None:
         self._run_tasks = run_tasks

@@ -43,7 +43,7 @@ class ArchivedLog:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """A range file to be."""
+    """A range file to write."""
 
     place: ArchivedLog
     first: Glsn
@@ -66,7 +66,7 @@ class CheckTask:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A verified file; without a problem it equals what was written and what the log has."""
+    """The result of verifying a file: intact and equal to the log, or the problem."""
 
     file: RangeFile
     problem: str = ""
@@ -99,7 +99,7 @@ def check_file(task: CheckTask) -> Checked:
 def cut(
     log: BlockingLog, place: ArchivedLog, first: Glsn, last: Glsn, rows_per_file: int
 ) -> Iterator[WriteTask]:
-    """Yield files that together have all positions from `first` to `last`."""
+    """Yield ranges of files that together cover all positions from `first` to `last`."""
     for part in row_ranges.cut(log, first, last, rows_per_file):
         yield WriteTask(place, *part)
 
@@ -150,7 +150,7 @@ class _Careful:
 
 
 class _Watched:
-    """Reports how many tasks of a job group are finished, while it is entered."""
+    """Reports how many tasks of a job group are finished, within a `with` block."""
 
     def __init__(self, tracker: Any, group: str, finished: Callable[[int], None]) -> None:
         self._tracker = tracker

@@ -1,6 +1,6 @@
-"""The Java that Spark will use: found as Spark's launcher finds it, and new enough.
+"""Checks the Java that Spark's launcher will find: it must exist and be new enough.
 
-Without this check a missing or old Java is a long trace that does not say what to do.
+Without this check, a missing or old Java leads to a long trace that does not say what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIX: Final = (
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the `java` that Spark will run; raise a LoomError with the fix if it will not do."""
+    """Return the `java` that Spark will run; raise a LoomError with the fix if it is unusable."""
     java = find_java(environment)
     if java is None:
         raise LoomError(f"Spark needs Java and there is none: {_FIX}")

@@ -1,4 +1,4 @@
-"""Offsets of streaming queries as positions of logs, and how far a query is behind."""
+"""Converts offsets of streaming queries to positions of logs, and computes a query's lag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lag(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def positions(offset: Any) -> dict[str, Glsn]:
-    """Return the last position read of each log; none if the offset is of another source."""
+    """Return the last position read of each log; empty if the offset has another source."""
     parsed = json.loads(offset) if isinstance(offset, str) else offset
     match parsed:
         case {"log": str(log), "position": int(position)}:

@@ -1,4 +1,4 @@
-"""The options of a read, checked: whatever is wrong is one error that names the option.
+"""Parses and checks the options of a read; errors name the option.
 
 Spark hands options over as text and does not keep the case of their names.
 """
@@ -144,7 +144,7 @@ def includes_headers(given: Mapping[str, str]) -> bool:
 
 
 def named(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:
-    """Return the options by their `names`, whose case Spark does not keep; refuse others."""
+    """Return the options under `names`, restoring their case; refuse unknown ones."""
     by_lower_case = {name.lower(): name for name in names}
     unknown = sorted(name for name in given if name.lower() not in by_lower_case)
     if unknown:
@@ -253,7 +253,7 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _time(options: Mapping[str, str], name: str) -> datetime | None:
-    """Parse ISO 8601 (UTC unless it says otherwise), or milliseconds since 1970 as for Kafka."""
+    """Parse ISO 8601 (UTC by default), or milliseconds since 1970 as for Kafka."""
     text = options.get(name)
     if text is None:
         return None

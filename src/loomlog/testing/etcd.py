@@ -1,7 +1,7 @@
 """Real etcd processes on this machine: killed, frozen, stopped and started again by tests.
 
-All of it blocks: in asyncio call it through `asyncio.to_thread`, or from fixtures. Elections are
-quick, so that tests are.
+All functions block; in asyncio, call them through `asyncio.to_thread`, or from fixtures. Elections
+are quick, to keep tests short.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _get(address: str, path: str, tls: Path | None = None) -> bytes | None:
 class LocalEtcd:
     """`with LocalEtcd(members=3) as etcd:` runs an etcd cluster until the end of the block.
 
-    Members are numbered from 1. `arguments` are given to every member, e.g. for TLS (then with
-    `scheme="https"`). What they say is in `member-N.log` in the directory.
+    Members are numbered from 1. `arguments` are passed to every member, e.g. for TLS (then with
+    `scheme="https"`). Their output is in `member-N.log` in the directory.
     """
 
     def __init__(

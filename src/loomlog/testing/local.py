@@ -32,8 +32,8 @@ class LocalCluster:
 
     Servers can be stopped and started again on the same data with `stop_node`, `start_node`,
     `stop_metadata` and `start_metadata`. With `metadata=3` there are three metadata repositories,
-    numbered from 1; what they share (etcd, in life) is in memory then. `locations` are those of the
-    nodes, in turn. With `secure`, all connections use TLS; `certificate` makes one.
+    numbered from 1, with a store in memory in place of etcd. `locations` are assigned to the nodes
+    in turn. With `secure`, all connections use TLS; `certificate` creates a certificate.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class LocalCluster:
             await repository.stop()
 
     async def start_node(self, node_id: NodeId) -> StorageNode:
-        """Start it on its data; to start it without, `wipe_node` it."""
+        """Start a node on its data; call `wipe_node` first to start it without."""
         node = StorageNode(self.node_settings(node_id))
         await node.start()
         self.nodes[node_id] = node
@@ -195,8 +195,8 @@ class LocalCluster:
         await self.nodes.pop(node_id).stop()
 
     async def wipe_node(self, node_id: NodeId) -> None:
-        """Stop it if it runs, delete its data, and let `start_node` start it empty, as an operator
-        would whose disk is lost."""
+        """Stop a node if it runs, delete its data, and let `start_node` start it empty, as an
+        operator does after the loss of a disk."""
         if node_id in self.nodes:
             await self.stop_node(node_id)
         shutil.rmtree(self._path(f"vsn-{node_id}"))

@@ -1,7 +1,7 @@
 """Ports for servers whose address must be known before they start, or after a restart.
 
-Each process takes them in turn from a slice of its own: a port that is free for a moment, because
-its server is about to start, is not taken by another process, nor soon again by the same one.
+Each process takes them in turn from its own slice: a port that is free for a moment, because its
+server is about to start, is not taken by another process, or soon again by the same one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def listen_on_free_port() -> socket.socket:
 
 
 def free_port() -> int:
-    """Return a port that is free now, and that no outgoing connection will take."""
+    """Return a port that is free now and will not be taken by an outgoing connection."""
     with listen_on_free_port() as listener:
         return int(listener.getsockname()[1])
 
@@ -40,8 +40,8 @@ def free_address() -> str:
 
 @cache
 def _own_ports() -> Iterator[int]:
-    """Return the ports of this process, over and over. It listens on the first of its slice to the
-    end, which tells others that the slice is taken."""
+    """Yield the ports of this process repeatedly. It keeps listening on the first one of its slice,
+    so that other processes use other slices."""
     starts = _PORTS[::_SLICE]
     for start in random.sample(starts, len(starts)):
         try:

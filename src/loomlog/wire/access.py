@@ -1,4 +1,4 @@
-"""The access rules of a cluster, as servers send them to each other and keep them."""
+"""The access rules of a cluster, in the form that servers store and send to each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rules of the cluster as servers have them."""
+    """The access rules of the cluster."""
 
     version: int = 0
     rules: AccessRules = field(default_factory=AccessRules)

@@ -1,8 +1,8 @@
 """Converts between the types of core/chained and wire messages. Pure.
 
-The core's `log_id` is the id of a loglet; a log may have several. A request that makes
-no sense raises InvalidArgument. An answer raises nothing: one that cannot be used becomes `Refused`
-if something was read, else `Lost`.
+The core's `log_id` is the id of a loglet; a log may have several. An invalid request raises
+InvalidArgument. Answers raise no errors: one of an unknown kind becomes `Lost`, and one that
+cannot be decoded `Refused`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.payload import padded, with_batches
 from loomlog.wire.shapes import Family, Field, Parts, Shape, repeated
 
-FETCH_BYTES_MAX: Final = MIB  # of one answer; the last block goes over it
+FETCH_BYTES_MAX: Final = MIB  # of one answer; the last block may exceed it
 
 _Ask = pb.ChainRequest
 _Tell = pb.ChainAnswer
@@ -37,7 +37,7 @@ ORDERS: Final = frozenset({_Ask.TRIM, _Ask.SEAL, _Ask.CREATE, _Ask.PULL, _Ask.RE
 def _block(
     first: Glsn, count: int, batch: memoryview, acknowledged: tuple[Glsn, ...] = ()
 ) -> Block:
-    """Return the block; raise if its batch does not match its place."""
+    """Return the block; raise an error if its batch does not match its place."""
     if not batch:
         return junk(first, count)
     header = check_at(batch, first, count)
@@ -237,7 +237,7 @@ def answer_from_wire(message: pb.ChainAnswer, payload: memoryview) -> Answer:
     """Return the answer with its blocks verified; they are views into the payload."""
     decode = _ANSWERS.from_wire.get(message.kind)
     if decode is None:
-        return Lost()  # it is of a newer node, and may mean that it was done
+        return Lost()  # from a newer node; the request may have been carried out
     try:
         return decode(message, payload)
     except (LoomError, ValueError) as error:
@@ -318,8 +318,8 @@ def sequencer_answer_from_wire(message: pb.SequencerAnswer) -> Answer:
 
 
 class TicketProofs:
-    """Makes the proofs of tickets, by which replicas know what the sequencer handed out. Clients
-    carry them: they do not know the cluster's secret, and cannot make any."""
+    """Creates the proofs of tickets, by which replicas verify what the sequencer handed out.
+    Clients pass them on, but cannot create any, because they do not know the cluster's secret."""
 
     def __init__(self, cluster_secret: str) -> None:
         self._key = hmac.digest(cluster_secret.encode(), b"tickets of chained logs", "sha256")

@@ -4,8 +4,8 @@ The reader owns its receive buffer and hands out payloads as views into it, with
 buffer with a payload that was handed out is never overwritten; it lives as long as its views.
 Frames and payloads start at multiples of 64 bytes in memory, which keeps copies fast.
 
-The checksum of a prefix begins with the number of the frame in its direction of the connection. So
-a frame that got lost, doubled or swapped on the way is found like a damaged one, at no cost.
+The checksum of a prefix covers the number of the frame in its direction of the connection. So
+frames that were lost, repeated or reordered are detected like damaged ones, at no cost.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ class FrameReader:
         return len(self._space)
 
     def shrink(self) -> None:
-        """Let go of a buffer that nothing is in: the peer has been silent for a while."""
+        """Release the buffer if it is empty, because the peer has been silent for a while."""
         if self._begin == self._end and len(self._space) > 2 * limits.GREETING_BYTES_MAX:
             self.drop()
 
     def drop(self) -> None:
-        """Let go of the buffer, and of what is in it."""
+        """Release the buffer and discard its content."""
         self._space = _aligned(2 * limits.GREETING_BYTES_MAX)
         self._limit = len(self._space)
         self._free = None
@@ -115,14 +115,14 @@ class FrameReader:
         self._shared = False
 
     def writable(self, sizehint: int = -1) -> memoryview:
-        """Return the space for the next bytes, whatever is expected; never empty."""
+        """Return the space for the next bytes, which is never empty."""
         return self._free or self._space[self._end : self._limit]
 
     def received(self, count: int) -> Iterator[tuple[pb.Frame, memoryview]]:
-        """Yield the frames that are complete now that `count` bytes were put into `writable()`.
+        """Yield the complete frames after `count` bytes were written into `writable()`.
 
-        Raises Corrupt for bytes that are no frame; the connection must then be closed. The caller
-        may stop early and continue later with `received(0)`, before it asks for room again.
+        Raise Corrupt for bytes that are not a frame; the connection must then be closed. The caller
+        may stop early and continue later with `received(0)`, before it calls `writable` again.
         """
         self._end = end = self._end + count
         self._free = None
@@ -168,8 +168,8 @@ class FrameReader:
                 self._limit = room
                 return
         self._make_room(needed)
-        # What is read of a frame that does not fit into the buffer has to be moved. So stop behind
-        # a large frame, and expect that the next one is as large.
+        # The beginning of a frame that does not fit into the buffer has to be moved. So stop after
+        # a large frame, and expect the next one to be as large.
         expected = needed if self._end > self._begin else self._last_bytes
         self._limit = len(self._space)
         if expected >= _BUFFER_BYTES_MIN:
@@ -211,7 +211,7 @@ def _aligned(size: int) -> memoryview:
 
 
 # The kernel clears new memory page by page, which takes longer than receiving into it. So a few
-# buffers are used again, once nobody has a view of them.
+# buffers are reused, once there are no views of them.
 _rooms: deque[bytearray] = deque()
 _ROOM_BYTES = _BUFFER_BYTES_MAX + limits.ALIGNMENT
 _ROOMS_MAX = 16  # 8 MiB in a process
@@ -229,7 +229,7 @@ def _room(size: int) -> bytearray:
 
 
 def _leave(space: memoryview) -> None:
-    """Keep the room of a buffer for others, unless there are enough."""
+    """Keep the memory of a buffer for reuse, unless enough is kept already."""
     if space.nbytes == _BUFFER_BYTES_MAX and len(_rooms) < _ROOMS_MAX:
         _rooms.append(space.obj)  # type: ignore[arg-type]  # it is that of `_aligned`
 
@@ -250,8 +250,8 @@ def _too_large(header_size: int, payload_size: int) -> Corrupt:
     )
 
 
-PROTOCOL_VERSION = 2  # what this release speaks
-OLDEST_VERSION = 2  # what it understands, too, so that servers can be upgraded one by one
+PROTOCOL_VERSION = 2  # the version of this release
+OLDEST_VERSION = 2  # the oldest supported one, so that servers can be upgraded one by one
 
 _READS = frozenset(
     {
@@ -272,7 +272,6 @@ class Codec:
     def __init__(
         self,
         role: str,
-        software: str = "loomlog",
         cluster_id: str = "",
         credentials: Credentials | None = None,
         token: str = "",
@@ -283,7 +282,7 @@ class Codec:
             protocol_version=PROTOCOL_VERSION,
             oldest_version=OLDEST_VERSION,
             role=role,
-            software=software,
+            software="loomlog",
             cluster_id=cluster_id,
             token=token,
         )
@@ -362,7 +361,7 @@ class Codec:
 
 
 def _check_version(hello: pb.Hello) -> None:
-    """Raise VersionMismatch unless there is a version that both sides speak."""
+    """Raise VersionMismatch unless both sides support a common version."""
     newest = hello.protocol_version
     oldest = hello.oldest_version or newest
     if newest < OLDEST_VERSION or oldest > PROTOCOL_VERSION:

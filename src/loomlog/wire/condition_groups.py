@@ -1,4 +1,4 @@
-"""Conditions for people: what is said of many streams alike is said once."""
+"""Groups conditions for people, so that those of many streams are shown once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from loomlog.wire.conditions import ConditionInfo
 from loomlog.wire.events import subject_of
-from loomlog.wire.info import ConditionInfo
 
 NAMES_SHOWN: Final = 6
 

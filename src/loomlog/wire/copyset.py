@@ -1,7 +1,7 @@
 """Converts between the types of core/copyset and wire messages. Pure.
 
-The core's `log` is the id of a loglet; a log may have several. What makes no sense
-raises InvalidArgument (a request) or Corrupt (an answer), which counts as no answer.
+The core's `log` is the id of a loglet; a log may have several. An invalid request raises
+InvalidArgument, an invalid answer Corrupt, which counts as no answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.payload import padded, with_batches
 from loomlog.wire.shapes import Family, Field, Parts, Shape, negated, nested, repeated
 
-READ_BYTES_MAX: Final = SEND_BUFFER_BYTES  # of one answer; the last record goes over it
+READ_BYTES_MAX: Final = SEND_BUFFER_BYTES  # of one answer; the last record may exceed it
 
 _Ask = pb.CopysetRequest
 _Tell = pb.CopysetAnswer
@@ -278,7 +278,7 @@ def answer_from_wire(message: pb.CopysetAnswer, payload: memoryview) -> NodeAnsw
 
 # ---- the epoch store
 
-# It is known from the connection: a node takes an epoch for itself only.
+# The node is known from the connection: it takes an epoch only for itself.
 _ASKING_NODE: Final = Parts({}, lambda _, node: node)
 
 _STORE_REQUESTS: Final = Family[EpochStoreRequest, pb.EpochStoreRequest](
@@ -384,6 +384,7 @@ _STATE: Final = Shape(
     repeated("lives", _LIFE, tuple),
     repeated("witnesses", _LIFE, tuple),
     repeated("presumed", _PRESUMPTION, tuple),
+    "chosen",
     more=("loglet_id", "nodes"),
 )
 
@@ -393,7 +394,7 @@ def state_to_wire(loglet: LogId, state: LogState, nodes: Iterable[KnownNode]) ->
 
 
 def gone_shards(message: pb.CopysetState) -> dict[ShardId, Epoch]:
-    """Return the shards that are away and lost what they had, and up to which epoch."""
+    """Return the absent shards that lost their copies, with the last affected epoch."""
     alive = {node.storage_node_id for node in message.nodes if node.alive}
     lost = [each for each in message.rebuilt if each.lost and node_of(each.shard) not in alive]
     return {each.shard: each.epoch for each in lost}

@@ -1,4 +1,4 @@
-"""Events of a cluster: what changed between two looks at it, and what operators did. Pure."""
+"""Events of a cluster: changes between two of its states, and operators' actions. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 from loomlog.core.conditions import Condition, Kind
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.info import ConditionInfo, LogInfo, StreamInfo
+from loomlog.wire.conditions import ConditionInfo
+from loomlog.wire.info import LogInfo, StreamInfo
 
-ACTION_CHARS_MAX: Final = 250  # how it ended is behind that, and is not cut off
+ACTION_CHARS_MAX: Final = 250  # the outcome follows, and is not cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def event_info(event: pb.Event) -> EventInfo:
 
 
 class NodeState(NamedTuple):
-    """The state of a storage node, as far as events tell it."""
+    """The state of a storage node, as far as there are events about it."""
 
     address: str
     process: str  # that registered last
@@ -54,7 +55,7 @@ class NodeState(NamedTuple):
 
 
 def subject_of(condition: Condition | ConditionInfo) -> str:
-    """Name what a condition is about."""
+    """Return the name of a condition's subject."""
     parts = [
         f"log {condition.log}" if condition.log else "",
         f"stream {condition.stream}" if condition.stream else "",
@@ -66,7 +67,7 @@ def subject_of(condition: Condition | ConditionInfo) -> str:
 def node_changes(
     before: Mapping[NodeId, NodeState], after: Mapping[NodeId, NodeState]
 ) -> Iterator[Change]:
-    """Return what changed about storage nodes. That one is away, or back, is a condition."""
+    """Return the changes of storage nodes, except for absences, which are conditions."""
     for number in before.keys() - after.keys():
         yield Change("info", f"node {number}", "was removed")
     for number, node in after.items():
@@ -88,7 +89,7 @@ def _node(old: NodeState, new: NodeState) -> Iterator[tuple[str, str]]:
 
 
 def log_changes(old: LogInfo | None, new: LogInfo) -> Iterator[Change]:
-    """Return what changed about a log; None: it is new."""
+    """Return the changes of a log; `old` is None if it is new."""
     subject = f"log {new.name}"
     if old is None:
         copies = "1 replica" if new.replicas == 1 else f"{new.replicas} replicas"
@@ -154,7 +155,7 @@ name."""
 
 
 def condition_changes(before: Iterable[Condition], after: Iterable[Condition]) -> Iterator[Change]:
-    """Return which conditions began and which are over."""
+    """Return the conditions that began, and those that ended."""
     old, new = ({_key(each): each for each in found} for found in (before, after))
     for key, each in new.items():
         if key not in old:
@@ -173,7 +174,7 @@ def _key(condition: Condition) -> tuple[object, ...]:
 
 
 def _word(actions: Any, number: int) -> str:
-    """Return the name of an action as commands spell it; anybody may send a number without one."""
+    """Return the name of an action as in commands; a peer may send an unknown number."""
     known = number in actions.values()
     return str(actions.Name(number)).lower().replace("_", "-") if known else f"action {number}"
 
@@ -212,7 +213,7 @@ _OF_LOGS: Final = frozenset({"create_log", "delete_log", "trim_log", "set_retent
 
 
 def action(kind: str, frame: pb.Frame, who: str, outcome: str) -> Change | None:
-    """Return the event for an operator's request; None for requests that are not noted."""
+    """Return the event for an operator's request, or None if it is not recorded."""
     if kind not in _ACTIONS:
         return None
     request = getattr(frame, kind)

@@ -1,12 +1,12 @@
-"""Judges requests where they are served, before their handlers: may this peer do that?
+"""Checks whether a peer may send a request, before the request reaches its handler.
 
-A peer is whom its certificate or its token names; with TLS, a token counts even if no rules are
-enforced, because it stands for a certificate. A decision is made once per connection, rule and
-target and kept while the access rules stay the same, so an append costs one look into a set.
-When they change, or a minute is over for tokens, what was allowed on each connection is judged
-again; a connection on which something is not allowed any more is closed, which ends subscriptions.
+A peer is identified by its certificate or token; with TLS, a token counts even if no rules are
+enforced, because it replaces a certificate. A decision is made once per connection, rule and
+target and cached while the access rules stay the same, so an append costs one look-up in a set.
+When the rules change, and every minute for tokens, the cached decisions are checked again. If
+something is no longer allowed, the connection is closed, which ends its subscriptions.
 
-Without TLS nobody has a certificate. Then a peer that greets as a server is taken for one: rules
+Without TLS there are no certificates, and a peer that greets as a server is taken for one: rules
 without TLS protect against mistakes, not against attackers on the same machine.
 """
 
@@ -53,18 +53,18 @@ class LogNames(Protocol):
     """Names of logs, as a server knows them."""
 
     def loglet_of(self, stream: StreamId) -> LogId | None:
-        """Return the loglet of a stream; None if it is not here."""
+        """Return the loglet of a stream; None if it is unknown."""
 
     def log_of(self, loglet: LogId) -> str | None:
-        """Return the log of a loglet; None if it has to be learned."""
+        """Return the log of a loglet; None if its name is not cached."""
 
     async def learn(self, loglet: LogId) -> None:
-        """Learn the name of its log; raise NotFound if there is none."""
+        """Fetch the name of its log; raise NotFound if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Peer:
-    """Whoever is at the other end, and what is permitted there."""
+    """The peer of a connection, with its permissions."""
 
     name: str  # for messages and the audit log
     kind: str  # of principals
@@ -92,11 +92,11 @@ class Session:
         self.generation = generation
         self.peer = peer
         self.admitted: dict[_Key, Need | None] = {}
-        self.lesser: set[_Key] = set()  # rules of which the peer fulfils the lesser one alone
+        self.lesser: set[_Key] = set()  # rules of which the peer fulfils only the lesser one
 
     def remember(self, rule: Rule, target: int | str, need: Need | None) -> None:
-        """Keep a decision. Those on numbers end subscriptions when they change, and logs have few;
-        names are whatever a peer sends."""
+        """Cache a decision. Decisions about numbers of logs are always cached, because a change has
+        to end subscriptions; those about names are limited, since peers choose the names."""
         is_bounded = need is not None and isinstance(target, int)
         is_small = isinstance(target, int) or len(target) <= limits.LOG_NAME_CHARS_MAX
         if is_bounded or (is_small and len(self.admitted) < ADMITTED_MAX):
@@ -104,7 +104,7 @@ class Session:
 
 
 class Guard:
-    """Judges the requests to one server. Nothing is refused before rules are enforced."""
+    """Checks the requests to one server. Nothing is refused before rules are enforced."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Guard:
         enforced: Callable[[], None] = lambda: None,
         identity_limits: IdentityLimits | None = None,
     ) -> None:
-        """`enforced` is called when rules begin to be enforced: nobody was judged before."""
+        """`enforced` is called when rules begin to be enforced, after requests were unchecked."""
         self._names = names
         self._clock = clock
         self._enforced = enforced
@@ -137,7 +137,7 @@ class Guard:
     # ---- rules
 
     def update(self, access: Access) -> None:
-        """Judge by these rules from now on."""
+        """Apply these rules from now on."""
         if access == self.access:
             return
         was_on, self.is_on = self.is_on, access.rules.enforced
@@ -155,7 +155,7 @@ class Guard:
             if connection.closed:
                 self.closed(connection)
                 continue
-            if not self._judges(connection):  # nor would another server judge a new one
+            if not self._judges(connection):  # a new connection would not be checked either
                 connection.session = None
                 del self._sessions[connection]
                 continue
@@ -186,11 +186,11 @@ class Guard:
     # ---- requests
 
     def admit(self, connection: Connection) -> None:
-        """Count a peer that greets over TLS; raise Busy if its name has too many connections, and
-        PermissionDenied if it has a token alone, which is not accepted."""
+        """Count a peer that greets over TLS. Raise Busy if its name has too many connections, and
+        PermissionDenied if it has only a token, and this is not accepted."""
         principal = connection.principal
         if principal is not ANONYMOUS:
-            if not connection.token:  # who has both is identified with the first request
+            if not connection.token:  # a peer with both is identified with the first request
                 self._enter(connection, str(principal), principal.kind)
             return
         peer = self._identify(connection)
@@ -202,14 +202,14 @@ class Guard:
     def check(
         self, connection: Connection, kind: str, frame: Frame, payload: memoryview
     ) -> Awaitable[None] | None:
-        """Raise PermissionDenied, or return None: the request may be served. Otherwise ask again
-        when the result is done."""
+        """Raise PermissionDenied, or return None if the request may be served. After any other
+        result, await it and check again."""
         if not self.is_on and not connection.is_encrypted:
             return None
         rule = rule_of(kind, frame)
         if rule.is_open:
             return None
-        # Without rules, certificates still tell servers from others.
+        # Without rules, certificates still distinguish servers from clients.
         if self.is_on or connection.token or (rule.servers and not rule.verbs):
             name = rule.target.field
             target: int | str = getattr(getattr(frame, kind), name) if name else ""
@@ -299,7 +299,7 @@ class Guard:
         """Count a connection as one of its identity; raise Busy if that has too many."""
         if kind in _CLAIMED.values():
             connection.usage = self._servers
-        elif not connection.closed:  # or nobody would tell that it was closed
+        elif not connection.closed:  # otherwise its end, already reported, would never be counted
             usage = self._usages.get(name) or Usage(name, self._limits, self.refusals)
             usage.connect()
             connection.usage = self._usages[name] = usage
@@ -326,7 +326,7 @@ class Guard:
                 return register_need(str(target), change=change)
             case Target.LOGLET | Target.STREAM:
                 assert isinstance(target, int)
-                if not peer.permissions:  # who may do nothing at all makes nobody learn names
+                if not peer.permissions:  # such a peer must not cause requests for names
                     raise _denied(peer, _unnamed(rule))
                 name = self._names.log_of(self._loglet(rule, target))
                 return None if name is None else of_staging(Need(rule.verbs, name))
@@ -346,18 +346,18 @@ class Guard:
         return loglet
 
     def _shown(self, peer: _Peer, rule: Rule, target: int | str, need: Need) -> str:
-        """Return what is missing; a log that the peer named by a number keeps its name."""
+        """Return the missing permission, without the name of a log that was given by number."""
         if isinstance(target, str):
             return str(need)
         every = Need(tuple(Verb), need.name)
         return str(need) if peer.permits(every, self._clock()) else _unnamed(rule)
 
     def _judges(self, connection: Connection) -> bool:
-        """Return whether the requests of a client are judged on this connection."""
+        """Return whether a client's requests on this connection are checked."""
         return self.is_on or bool(connection.is_encrypted and connection.token)
 
     def sees(self, connection: Connection, need: Need) -> bool:
-        """Return whether a list may show something to a peer, by what looking at it needs."""
+        """Return whether a list may show something to a peer, given the permission to see it."""
         if not self._judges(connection):
             return True
         try:
@@ -369,8 +369,8 @@ class Guard:
         return bool(session.peer.permits(of_staging(need), self._clock()))
 
     def permits_metrics(self, principal: Principal, token: str, where: str) -> bool:
-        """Return whether the peer of an HTTP request may see status and metrics; all may while no
-        rules are enforced."""
+        """Return whether the peer of an HTTP request may see status and metrics. Every peer may
+        while no rules are enforced."""
         if token:
             peer = self._peer_of_token(token)
         else:
@@ -406,7 +406,7 @@ class Guard:
         access = self.access
         try:
             token = verify(text, access.keys, access.revoked, self._clock())
-        except PermissionDenied as refusal:  # remembered: it costs more to verify than to send
+        except PermissionDenied as refusal:  # cached, since verifying costs more than sending
             return _Peer("a token that is not accepted", "client", (), refusal=refusal)
         return _Peer(f"token {token.name}", "client", token.permissions, token)
 
@@ -430,7 +430,7 @@ class Guard:
     # ---- audit
 
     def audit(self, connection: Connection, kind: str, frame: Frame, outcome: str) -> None:
-        """Note what became of a request, if it is one that is noted."""
+        """Record the outcome of a request, if its kind is audited."""
         if self.is_on and kind in AUDITED:
             what = f"{kind} {_words(getattr(frame, kind))}"
             who = self.name_of(connection)
@@ -446,7 +446,7 @@ class Guard:
 
 
 def _check_all(again: Session, before: Session, permits: Callable[[_Peer, Need], bool]) -> None:
-    """Raise PermissionDenied if something that was decided before would be denied now."""
+    """Raise PermissionDenied if something that was allowed before would be denied now."""
     peer = again.peer
     if peer.refusal is not None:
         raise PermissionDenied(str(peer.refusal))

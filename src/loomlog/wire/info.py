@@ -13,6 +13,7 @@ from loomlog.core.copyset.record import EPOCH_MAX, OFFSET_MAX, epoch_of, lsn_wor
 from loomlog.staging_logs import staged_log
 from loomlog.types import Glsn, Llsn, LogId, NodeId, ReplicaState, StreamId
 from loomlog.wire import loomlog_pb2 as pb
+from loomlog.wire.conditions import ConditionInfo, condition_info
 
 _STATES = {
     pb.SEALING: ReplicaState.SEALING,
@@ -73,6 +74,12 @@ class StreamInfo:
         if self.chains:
             return self.chains[part] if part < len(self.chains) else ()
         return tuple(replica.node for replica in self.replicas)
+
+    def primary_of(self, part: int = 0) -> NodeId | None:
+        """Return the node that orders its appends, or takes them first; None: none does."""
+        if self.copyset is not None:
+            return self.sequencer
+        return next(iter(self.nodes_of(part)), None)
 
     @property
     def placement(self) -> str:
@@ -235,28 +242,6 @@ class MemberInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ConditionInfo:
-    """Something that is not as it should be. Without a node and a log, it is about the metadata
-    repository."""
-
-    kind: str  # for programs: docs/operations.md lists them
-    severity: str  # problem: act; warning: less safe than wanted; work: under way
-    text: str
-    help: str = ""  # what to do; empty: nothing, or `text` says it
-    node: NodeId | None = None
-    volume: str | None = None
-    log: str | None = None
-    stream: StreamId | None = None
-    records: int | None = None  # how many it concerns, at most; None: not known
-    bytes: int | None = None  # about
-
-    @property
-    def sentence(self) -> str:
-        """A problem, and what to do about it."""
-        return f"{self.text}: {self.help}" if self.help else self.text
-
-
-@dataclass(frozen=True, slots=True)
 class RebuildInfo:
     """Copies of a node that are made again: elsewhere, or in place."""
 
@@ -343,7 +328,7 @@ def _queue_lag(queue: pb.QueueStatus, log: pb.Log) -> QueueLag:
 
 
 def cluster_status(status: pb.Status) -> ClusterStatus:
-    conditions = tuple(map(_condition_info, status.conditions))
+    conditions = tuple(map(condition_info, status.conditions))
     return ClusterStatus(
         cluster_id=status.cluster_id,
         metadata_address=status.metadata_address,
@@ -435,21 +420,6 @@ def _segment_info(segment: pb.Segment) -> SegmentInfo:
         nodeset=segment.nodeset or None,
         min_replicas=segment.min_replicas or 1,
         compression=segment.compression or "none",
-    )
-
-
-def _condition_info(condition: pb.Condition) -> ConditionInfo:
-    return ConditionInfo(
-        kind=condition.kind,
-        severity=condition.severity,
-        text=condition.text,
-        help=condition.help,
-        node=condition.storage_node_id or None,
-        volume=condition.volume or None,
-        log=condition.log or None,
-        stream=condition.log_stream_id or None,
-        records=condition.records if condition.HasField("records") else None,
-        bytes=condition.bytes if condition.HasField("bytes") else None,
     )
 
 

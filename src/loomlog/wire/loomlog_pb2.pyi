@@ -552,10 +552,12 @@ class ProveNode(_message.Message):
     def __init__(self, challenge: _Optional[bytes] = ...) -> None: ...
 
 class NodeProof(_message.Message):
-    __slots__ = ("proof",)
+    __slots__ = ("proof", "process")
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
-    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
+    process: str
+    def __init__(self, proof: _Optional[bytes] = ..., process: _Optional[str] = ...) -> None: ...
 
 class Condition(_message.Message):
     __slots__ = ("kind", "severity", "text", "help", "storage_node_id", "volume", "log", "log_stream_id", "records", "bytes")
@@ -2650,7 +2652,7 @@ class EpochStoreRequest(_message.Message):
     def __init__(self, kind: _Optional[_Union[EpochStoreRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., expected: _Optional[int] = ..., by: _Optional[int] = ..., epoch: _Optional[int] = ..., tail: _Optional[int] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., shards: _Optional[_Iterable[int]] = ..., wave: _Optional[int] = ..., lng: _Optional[int] = ...) -> None: ...
 
 class CopysetState(_message.Message):
-    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp", "least", "takers", "lives", "witnesses", "presumed")
+    __slots__ = ("loglet_id", "epoch", "sequencer", "history", "last_clean", "tail", "closed", "trimmed", "nodes", "log_stream_id", "taken", "now_us", "ends", "told", "rebuilt", "stamp", "least", "takers", "lives", "witnesses", "presumed", "chosen")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
@@ -2672,6 +2674,7 @@ class CopysetState(_message.Message):
     LIVES_FIELD_NUMBER: _ClassVar[int]
     WITNESSES_FIELD_NUMBER: _ClassVar[int]
     PRESUMED_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     epoch: int
     sequencer: int
@@ -2693,7 +2696,8 @@ class CopysetState(_message.Message):
     lives: _containers.RepeatedCompositeFieldContainer[CopysetLife]
     witnesses: _containers.RepeatedCompositeFieldContainer[CopysetLife]
     presumed: _containers.RepeatedCompositeFieldContainer[CopysetPresumption]
-    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ..., least: _Optional[int] = ..., takers: _Optional[_Iterable[_Union[CopysetTaker, _Mapping]]] = ..., lives: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., witnesses: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., presumed: _Optional[_Iterable[_Union[CopysetPresumption, _Mapping]]] = ...) -> None: ...
+    chosen: int
+    def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequencer: _Optional[int] = ..., history: _Optional[_Iterable[_Union[CopysetEpochs, _Mapping]]] = ..., last_clean: _Optional[int] = ..., tail: _Optional[int] = ..., closed: _Optional[bool] = ..., trimmed: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[CopysetNode, _Mapping]]] = ..., log_stream_id: _Optional[int] = ..., taken: _Optional[bool] = ..., now_us: _Optional[int] = ..., ends: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[CopysetEnd, _Mapping]]] = ..., rebuilt: _Optional[_Iterable[_Union[CopysetThrough, _Mapping]]] = ..., stamp: _Optional[int] = ..., least: _Optional[int] = ..., takers: _Optional[_Iterable[_Union[CopysetTaker, _Mapping]]] = ..., lives: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., witnesses: _Optional[_Iterable[_Union[CopysetLife, _Mapping]]] = ..., presumed: _Optional[_Iterable[_Union[CopysetPresumption, _Mapping]]] = ..., chosen: _Optional[int] = ...) -> None: ...
 
 class CopysetPresumption(_message.Message):
     __slots__ = ("epoch", "by", "wave", "lng", "good")

@@ -1,5 +1,5 @@
-"""The operations that servers measure, from the table of permissions: every kind of message, and
-where one kind is for several operations, each of them."""
+"""The operations that servers measure: every kind of message in the table of permissions, and each
+operation of a kind that has several."""
 
 from __future__ import annotations
 

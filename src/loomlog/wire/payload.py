@@ -1,4 +1,4 @@
-"""Batches in the payload of a frame, one after the other, each from a multiple of 64 bytes on."""
+"""Splits the payload of a frame into batches, each of which begins at a multiple of 64 bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HeadT = TypeVar("HeadT", bound=PayloadHead)
 
 
 def padded(batches: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Yield the buffers of a payload. Batches are padded themselves, so this adds nothing."""
+    """Yield the buffers of a payload. Batches are already padded, so nothing is added."""
     for batch in batches:
         yield batch
         if padding := -len(batch) % ALIGNMENT:

@@ -1,9 +1,9 @@
 """The permission that each message of the wire contract needs.
 
 Every kind of frame is in `RULES`; tests/unit/wire/test_wire_permissions.py fails if one is not.
-Requests between servers need the certificate of a storage node or of a metadata repository, and
-say which one's (`Sender`). Answers and orders, which a node takes only on the connection that it
-made itself, may be sent by nobody.
+Requests between servers need the certificate of a particular storage node or metadata repository
+(`Sender`). No peer may send answers and orders as requests; a node accepts orders only on the
+connection that it made itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loomlog.wire import loomlog_pb2 as pb
 
 
 class Target(Enum):
-    """The thing that a request is about; the value is the field that names it."""
+    """The subject of a request; the value is the field that names it."""
 
     CLUSTER = ""
     LOG = "name"
@@ -36,8 +36,8 @@ class Target(Enum):
 class Sender(Enum):
     """The server whose number the certificate of a peer must have, if the peer is a server.
 
-    The guard compares what a field of the message names. The others are known where the request is
-    served, or asked of the metadata repository there.
+    The guard compares the number in a field of the message. Senders without such a field are
+    checked where the request is served, or by the metadata repository.
     """
 
     NAMED = "storage_node_id"
@@ -58,16 +58,16 @@ class Sender(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """The verbs one of which a request needs, and the servers that need none."""
+    """The verbs of which a request needs one, and the servers that need none."""
 
     verbs: tuple[Verb, ...] = ()
     target: Target = Target.CLUSTER
     servers: tuple[str, ...] = ()  # kinds of principals
     sender: Sender | None = None  # which of these servers
-    is_open: bool = False  # anybody may send it
+    is_open: bool = False  # any peer may send it
     purpose: str = ""  # the field that names the one of the verbs that is needed next
     fence: Rule | None = None  # is judged, too, if the message names a lease
-    lesser: Rule | None = None  # who fulfils that alone is served in another way
+    lesser: Rule | None = None  # a peer that fulfils only this is served in another way
 
 
 Rules: TypeAlias = Rule | Mapping[int, Rule]  # by the field `kind` of the message
@@ -110,9 +110,9 @@ def _metadata(sender: Sender) -> Rule:
     return Rule(servers=("metadata",), sender=sender)
 
 
-# Readers complete blocks and fill holes that writers left. What they write is not stored: the
-# metadata repository is asked to decide the position (node/chained/client_writes.py). Neither is
-# what others write without the proof of a ticket.
+# Readers complete blocks and fill holes that writers left. Their blocks are not stored; the
+# metadata repository is asked to decide the position (node/chained/client_writes.py). The same
+# applies to blocks without the proof of a ticket.
 BLOCK_WRITE: Final = _loglet(Verb.APPEND, lesser=_loglet(*_USE))
 
 _CHAIN: Final = pb.ChainRequest
@@ -244,6 +244,6 @@ AUDITED: Final = frozenset(  # requests that are noted also if they are allowed
 
 
 def rule_of(kind: str, frame: pb.Frame) -> Rule:
-    """Return the rule for a frame; nobody may send what is not known here."""
+    """Return the rule for a frame; unknown kinds may not be sent."""
     rules = RULES.get(kind, NOBODY)
     return rules if isinstance(rules, Rule) else rules.get(getattr(frame, kind).kind, NOBODY)

@@ -1,11 +1,12 @@
 """Proofs that a peer knows a secret, without sending it.
 
-Anyone can connect to a node. What makes it turn to another metadata repository must come from one
-that knows the cluster's secret: a leader signs its beats. A signed beat may be repeated by anybody:
-it says the same again, and an epoch that is over changes nothing.
+Any peer can connect to a node. A message that makes the node turn to another metadata repository
+must come from one that knows the cluster's secret, so a leader signs its beats. Any peer may replay
+a signed beat, which is harmless: it has the same content, and an old epoch has no effect.
 
-Anyone can register, too. A metadata repository that does not know a node connects to the address
-that it named, and what answers there has to know the node's secret: it signs a random challenge.
+Any peer can also try to register. A metadata repository that does not know a node connects to the
+node's address, and the server there has to prove that it knows the node's secret: it signs a random
+challenge.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The metrics that both kinds of servers have: requests, connections, disks."""
+"""The metrics of both kinds of servers: requests, connections, disks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def disk_metrics(spaces: Mapping[str, tuple[int, int]]) -> list[Metric]:
 
 
 def log_metrics(logs: Iterable[tuple[str, LogTraffic]]) -> list[Metric]:
-    """Return what this server did for each log; for no more than a page may show, by name."""
+    """Return the traffic of each log on this server, for at most as many as a page may show."""
     shown = sorted(logs, key=lambda named: named[0])[: limits.METRICS_LOGS_MAX]
 
     def of(name: str, help: str, field: str) -> Metric:

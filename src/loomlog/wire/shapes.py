@@ -1,8 +1,8 @@
 """Maps classes of core/ to wire messages, field by field. Pure.
 
 A table names the wire field of each field of a class, in the order of their definition. Most values
-are the same on both sides; a `Field` says how another is converted. As in `dataclasses`, each class
-gets functions that are compiled once, because every append needs a few of them.
+are the same on both sides; a `Field` converts the others. As in `dataclasses`, functions are
+compiled once for each class, because every append calls several of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loomlog.errors import InvalidArgument
 CoreT = TypeVar("CoreT")
 MessageT = TypeVar("MessageT", bound=Message)
 
-# Reads a field from its message and what came with it: the payload, or the node that sent it.
+# Reads a field from its message and the context: the payload, or the node that sent it.
 FromWire: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -32,22 +32,22 @@ class Field(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A field of which some attributes are fields of the message: `names` from those to these."""
+    """A field whose attributes are fields of the message: `names` gives the attribute of each."""
 
     names: Mapping[str, str]
     from_wire: FromWire
 
 
-# None: the field is left to its default in reading, and to the caller in writing; the last ones.
+# None: when reading, the field keeps its default; when writing, the caller sets it.
 WireField: TypeAlias = str | Field | Parts | None
 
 
 class Shape(Generic[CoreT, MessageT]):
     """A class and the fields of its message.
 
-    `to_wire` returns a message. `fill` fills an empty one, such as that of a new frame: a message
-    that is given to a frame would be copied, which takes longer than all else here. Both also take
-    the values of the fields in `more`, which the class does not have.
+    `to_wire` returns a message. `fill` fills an empty one, such as that of a new frame, because
+    assigning a message to a frame would copy it, which takes longer than everything else here. Both
+    also take the values of the fields in `more`, which the class does not have.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Shape(Generic[CoreT, MessageT]):
         kind: int | None = None,
     ) -> None:
         known: dict[str, Any] = {"new_message": message, "new_value": cls}
-        written = {} if kind is None else {"kind": str(kind)}  # what is in each wire field
+        written = {} if kind is None else {"kind": str(kind)}  # the expression for each wire field
         written |= {name: name for name in more}
         read = []
         for name, field in zip(_field_names(cls), fields, strict=True):
@@ -93,7 +93,7 @@ class Shape(Generic[CoreT, MessageT]):
 
 
 def _assignments(message: type[Message], written: Mapping[str, str]) -> list[str]:
-    """Return statements that fill a message; none if some field is not a plain value."""
+    """Return statements that fill a message; empty if some field is not a plain value."""
     statements, empty = [], message()
     for name, what in written.items():
         if not isinstance(getattr(empty, name), int | bytes | str):
@@ -139,12 +139,12 @@ class _ByClass(dict[type, Callable[..., None]]):
 
 
 def negated(name: str) -> Field:
-    """Return a flag that says the opposite on the wire."""
+    """Return a flag that is inverted on the wire."""
     return Field(name, lambda message, _: not getattr(message, name), not_)
 
 
 def nested(name: str, shape: Shape[Any, Any]) -> Field:
-    """Return a field with a message of its own."""
+    """Return a field with a nested message."""
     return Field(name, lambda message, _: shape.from_wire(getattr(message, name)), shape.to_wire)
 
 

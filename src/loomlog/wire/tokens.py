@@ -1,4 +1,4 @@
-"""Tokens: signed by the cluster, verified by every server without asking anybody.
+"""Tokens: signed by the cluster, and verified by every server on its own.
 
 A token is a biscuit (docs/adr/0020-tokens.md): its first block, signed with a key of the cluster,
 states a name, permissions and an expiry. Its holder may add blocks that restrict it further, with

@@ -63,7 +63,7 @@ async def test_whoever_sequences_is_killed(tmp_path: Path) -> None:
 
 
 async def test_appends_continue_without_a_node_that_freezes(tmp_path: Path) -> None:
-    """How long they wait is asserted in tests/sim/test_quick_restarts.py, by a simulated clock."""
+    """The waiting time is checked in tests/sim/test_quick_restarts.py, with a simulated clock."""
     servers = Servers(tmp_path, nodes=5, detection_s=NEVER_S)
     async with servers, Workload(servers.address, protocol="copyset", streams=1) as work:
         await work.acked(50)

@@ -14,7 +14,15 @@ from workloads.forgotten import absent, absent_chained, in_turn
 from workloads.given_up import given_up, given_up_chained, given_up_copyset
 from workloads.impostors import impostors
 from workloads.losses import forgetful, forgetful_killed, losses
-from workloads.protocols import conditional, copysets, mortals, pipelines, protocols, switches
+from workloads.protocols import (
+    chosen,
+    conditional,
+    copysets,
+    mortals,
+    pipelines,
+    protocols,
+    switches,
+)
 from workloads.publications import (
     publishing,
     publishing_chained,
@@ -40,6 +48,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "clocks-copyset": clocks_copyset,
     "absent": absent,
     "absent-chained": absent_chained,
+    "chosen": chosen,
     "conditional": conditional,
     "copysets": copysets,
     "decisions": decisions,

@@ -18,6 +18,7 @@ from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
+from workloads.chooser import choose_primaries
 from workloads.cluster import LOG, SLOWNESS, Client, Run, Troublemaker, Work, run_cluster
 from workloads.comparer import compare_and_append
 from workloads.piper import pipe
@@ -84,6 +85,11 @@ def conditional(sim: Simulation, plan: FaultPlan) -> History:
 def pipelines(sim: Simulation, plan: FaultPlan) -> History:
     """Run logs of all protocols, also with clients that append through pipelines."""
     return run_protocols(sim, plan, 0, ALL, dict.fromkeys(PIPERS, pipe))
+
+
+def chosen(sim: Simulation, plan: FaultPlan) -> History:
+    """Run logs of all protocols, with an operator who chooses where appends go first."""
+    return run_protocols(sim, plan, 0, ALL, {"chooser": choose_primaries})
 
 
 def run_protocols(

@@ -24,12 +24,13 @@ from rebuilding_judge import LogJudge, RebuildingJudge
 from sim_cluster import VOLUME, Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
-from loomlog.errors import InvalidArgument, LoomError, NotFound
+from loomlog.client.log import Log
+from loomlog.errors import InvalidArgument, LoomError, NotFound, Timeout
 from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan, Nemesis
 from loomlog.testing.sim.host import Host, Main, Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.types import NodeId, SyncMode
+from loomlog.types import Glsn, NodeId, SyncMode
 from loomlog.wire.info import ClusterStatus
 from workloads.cluster import SLOWNESS, Troublemaker, finish
 from workloads.takeovers import METADATA as REPOSITORIES
@@ -282,11 +283,18 @@ class _Rebuilding:
     async def _read(self, cluster: Cluster) -> None:
         for judge in self._logs:
             log = cluster.log(judge.name)
-            head, tail = await log.head(), await log.tail()
+            head, tail = await log.head(), await self._tail(log)
             items = []
             if head <= tail:
                 items = [item async for item in log.subscribe(head, tail, gaps=True)]
             judge.check_all(items, tail, may_lose=self._may_have_lost)
+
+    async def _tail(self, log: Log) -> Glsn:
+        """Ask again after a time-out: a connection that a fault broke may still be half open, and
+        a recovery needs it. Whoever calls this limits how long that may take."""
+        while True:
+            with suppress(Timeout):
+                return await log.tail()
 
     # ---- the operator
 
@@ -351,7 +359,7 @@ class _Rebuilding:
         found = {condition.kind for condition in status.conditions} - {"clock-skew", "node-avoided"}
         if not self._may_have_lost:
             return not found and not status.rebuilds
-        is_left = found <= {"data-lost", "under-replicated"} and not status.rebuilds
+        is_left = found <= {"data-lost"} and not status.rebuilds
         return is_left and not self._judge.missing(lost=False)  # copies of others may be under way
 
     async def _help(self, cluster: Cluster, status: ClusterStatus, dead: set[str]) -> None:

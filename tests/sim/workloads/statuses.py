@@ -23,7 +23,8 @@ from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
 from loomlog.types import Glsn, NodeId, SyncMode
-from loomlog.wire.info import ClusterStatus, ConditionInfo
+from loomlog.wire.conditions import ConditionInfo
+from loomlog.wire.info import ClusterStatus
 from workloads.cluster import finish
 
 LOG: Final = "log"

@@ -1,4 +1,4 @@
-"""Range files: what is written is read back, and whatever is damaged is noticed."""
+"""Range files are read back as written, and any damage is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of transactions: what they show, and what they wait for."""
+"""Readers of transactions show committed entries, and wait for undecided ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def piece(first: int, rows: int = 1, cell: int = 0) -> Piece:
 
 
 class Rig:
-    """A reader of pieces, and what it shares with other readers of its client."""
+    """A reader of pieces, and the state that it shares with other readers of its client."""
 
     def __init__(self, cells: Cells, *pieces: Stored, gaps: bool = True) -> None:
         self.subscriptions = OpenSubscriptions()

@@ -10,9 +10,9 @@ from loomlog.console.entries import shown_headers
 from loomlog.console.latencies import Counts, Latencies, counts, growth, latencies, operations
 from loomlog.console.rates import Look, rates
 from loomlog.types import Entry
+from loomlog.wire.conditions import ConditionInfo
 from loomlog.wire.info import (
     ClusterStatus,
-    ConditionInfo,
     LogInfo,
     NodeInfo,
     ReplicaInfo,

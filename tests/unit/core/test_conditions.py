@@ -245,6 +245,20 @@ def test_two_lost_nodes_may_have_had_all_copies() -> None:
     assert kinds == {Kind.UNDER_REPLICATED, Kind.DATA_LOST}
 
 
+def test_a_loss_that_stays_is_no_shortage_once_the_rest_has_its_copies() -> None:
+    losses = {1: 1, 2: 1}
+
+    def found(restored: Collection[int], alive: Collection[int] = (1, 2, 3)) -> list[Condition]:
+        view = LogView("events", 7, state(), state().tail, True, alive, losses, {}, {}, "", "")
+        return of_copysets(replace(view, restored=restored))
+
+    assert [each.kind for each in found([1, 2])] == [Kind.DATA_LOST]
+    short, _ = found([1])
+    assert (short.kind, short.text[-22:]) == (Kind.UNDER_REPLICATED, "node 2 lost its copies")
+    short, _ = found([1, 2], alive=(2, 3))
+    assert short.text.endswith("node 1 is away")
+
+
 def test_shards_that_sequencers_avoid_are_conditions_of_their_nodes() -> None:
     exclusions = Exclusions()
     exclusions.refused(2, Trouble.NO_SPACE, now=100.0)

@@ -1,4 +1,4 @@
-"""Whether a storage node that is started may have forgotten something."""
+"""Deciding whether a starting storage node may have forgotten writes."""
 
 from __future__ import annotations
 

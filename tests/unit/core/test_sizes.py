@@ -1,4 +1,4 @@
-"""How far a log may be trimmed because of its size."""
+"""Deciding how far a log may be trimmed because of its size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_more_marks_than_needed_and_no_byte_is_forgotten() -> None:
 
 
 class Parts:
-    """Batches of several streams or chains, of which each looks at a few at once."""
+    """Batches of several streams or chains, each of which examines a few at once."""
 
     def __init__(self, random: Random, parts: int) -> None:
         self.batches: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
@@ -103,7 +103,7 @@ def size_of(parts: Parts, asked: AskSizes) -> Measured:
 
 
 def marks_of(parts: Parts, kept: int, looks: Sequence[int] = ()) -> SizeMarks:
-    """Look at a log that grows: each time it ends somewhere further on."""
+    """Measure a growing log, which has a later end each time."""
     marks = SizeMarks()
     for last in (*looks, parts.last):
         first = marks[-1].last + 1 if marks else 1

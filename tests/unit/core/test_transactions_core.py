@@ -30,7 +30,7 @@ class World:
         return {cell for cell in self.logs[log] if self.cells.setdefault(cell, 0) == 1}
 
     def glance(self, log: str) -> set[int]:
-        """Return what a reader sees that waits for what is not decided."""
+        """Return the entries that a reader sees after waiting for all decisions."""
         return {cell for cell in self.logs[log] if self.cells.get(cell) == 1}
 
 
@@ -77,7 +77,7 @@ class CrashError(Exception):
 
 
 def check(world: World) -> None:
-    """Check that what is visible in one log is in all of them."""
+    """Check that transactions which are visible in one log are visible in all."""
     seen = [world.glance(log) for log in LOGS]
     assert seen[0] == seen[1] == seen[2], seen
 

@@ -156,7 +156,7 @@ async def test_a_step_may_choose_its_own_delay() -> None:
 
 
 async def test_steps_that_achieve_nothing_leave_others_their_turn() -> None:
-    """Without that, a mistake in a step would make the whole process answer nobody."""
+    """Otherwise a bug in a step would block the whole process."""
     background = Background()
     others = asyncio.get_running_loop().create_future()
     steps = 0

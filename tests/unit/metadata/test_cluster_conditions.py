@@ -1,4 +1,4 @@
-"""The one list of conditions: what is in it while nodes come and go, for every protocol."""
+"""The list of conditions while nodes come and go, for every protocol."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def test_who_connects_just_before_a_stop_is_disconnected(server: Server, t
 
 
 class DeafServer(asyncio.Protocol):
-    """Greets; then it reads everything and says nothing, or only something of its own."""
+    """Greets, then reads everything and sends nothing, or only one-way frames."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport

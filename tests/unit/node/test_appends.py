@@ -110,7 +110,7 @@ def test_a_cut_below_an_earlier_one_forgets_all_above_it() -> None:
     )
 )
 def test_it_never_says_no_wrongly(steps: list[tuple[int, int] | int]) -> None:
-    """Whatever order numbers come in, and whatever is cut."""
+    """This holds for every order of numbers and every cut."""
     table = ProducerTable()
     stored: dict[tuple[int, int], int] = {}
     llsn = 1

@@ -1,4 +1,4 @@
-"""A node neither serves nor deletes what does not belong to it, and serves the rest."""
+"""A node neither serves nor deletes data that does not belong to it, and serves the rest."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_what_cannot_be_kept_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_on_a_full_disk_small_files_are_overwritten(tmp_path: Path) -> None:
-    """Else the node could not take part, and nobody could delete anything there."""
+    """Otherwise the node could not take part, and no data could be deleted there."""
     full, files, path = FullDisk(), RealFiles(), str(tmp_path)
     age_marks.save_generation(files, path, Generation(9, clean=True))
     age_marks.save_generation(full, path, Generation(10))

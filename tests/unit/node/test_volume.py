@@ -1,4 +1,4 @@
-"""Whether a volume works: errors of its stores, and its own looks."""
+"""Detecting whether a volume works, by errors of its stores and by its own checks."""
 
 from __future__ import annotations
 

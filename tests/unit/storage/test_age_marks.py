@@ -1,4 +1,4 @@
-"""The generation of the data on a volume, and what tells a copy of it."""
+"""The generation of the data on a volume, and the detection of copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of large batches: what is said to be there is there, whatever ends the process."""
+"""Files of large batches contain every reported batch, whatever ends the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def strike() -> None:
 
 
 class Story:
-    """Files through many lives. What was flushed is as if a head said where it is."""
+    """Files through many lives. Treat flushed batches as if a head named their place."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

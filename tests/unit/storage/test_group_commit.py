@@ -1,4 +1,4 @@
-"""All requests that wait share a commit; after one that failed, nothing is acknowledged."""
+"""Waiting requests share a commit; after a failed one, nothing is acknowledged."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ STORES = {
 
 
 class Sample(NamedTuple):
-    """A store as a killed process left it, and what is in it."""
+    """A store left by a killed process, and its content."""
 
     store: Store
     killed: Path  # all rows are in the write-ahead log

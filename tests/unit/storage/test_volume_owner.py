@@ -1,4 +1,4 @@
-"""A volume belongs to one node: whatever else is found under it, nothing is written there."""
+"""A volume belongs to one node: if other data is found under it, nothing is written there."""
 
 from __future__ import annotations
 

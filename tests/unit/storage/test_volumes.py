@@ -285,7 +285,8 @@ def test_a_volume_that_fails_is_left_out_and_nothing_is_written_there(
 def test_a_volume_that_fails_is_never_taken_for_a_new_one(
     two: tuple[Path, Path], number: int, operation: str, below: str
 ) -> None:
-    """Neither the only one, nor one that no other volume knows; and none takes its place."""
+    """This applies to the only volume, and to one that no other volume knows; it is not
+    replaced."""
     start(two[1]).close()
     before = _contents(two[1])
     files = _FailingFiles(number, operation, below=Path(f"{two[1]}{below}"))

@@ -1,4 +1,4 @@
-"""Ports of tests that run beside each other."""
+"""Ports of tests that run in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated disk: what was synced survives, what was not may be lost in every legal way."""
+"""The simulated disk: synced data survives, and other data may be lost in every legal way."""
 
 from __future__ import annotations
 

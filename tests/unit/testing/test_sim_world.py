@@ -1,4 +1,4 @@
-"""Virtual time, the event loop on it, and what a crash leaves of a program."""
+"""Virtual time, its event loop, and the end of a program in a crash."""
 
 from __future__ import annotations
 

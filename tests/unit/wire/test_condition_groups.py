@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loomlog.wire.condition_groups import group_conditions
-from loomlog.wire.info import ConditionInfo
+from loomlog.wire.conditions import ConditionInfo
 
 
 def waits(log: str, stream: int, text: str = "sealed: waiting for node 4") -> ConditionInfo:

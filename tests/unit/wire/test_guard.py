@@ -30,7 +30,7 @@ KEY = tokens.new_private_key()
 
 
 class Names:
-    """Stream 1 is of loglet 2, which is of log `orders`; that has to be learned."""
+    """Stream 1 belongs to loglet 2 of log `orders`, whose name has to be fetched."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}

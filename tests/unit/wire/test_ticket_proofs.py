@@ -1,5 +1,5 @@
-"""Proofs of the tickets of `chained` logs: nobody makes one for other positions, or without the
-cluster's secret."""
+"""Proofs of the tickets of `chained` logs cannot be used for other positions, or created without
+the cluster's secret."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ NESTED = "[1, 2, 3].all($a -> [1, 2, 3].all($b -> $a + $b > 0))"
     ],
 )
 def test_added_blocks_have_plain_checks_only(costly: str) -> None:
-    """No limit of the library interrupts one that takes minutes, and a server does nothing else
-    meanwhile."""
+    """The library's limits do not interrupt a check that takes minutes, during which a server would
+    do nothing else."""
     text = restricted(made("read:*").text, costly)
     with pytest.raises(PermissionDenied):
         verify(text, KEYS, (), NOW_S)

@@ -60,7 +60,7 @@ def run(
         return
     _print_logs(made)
     print(
-        f"wrote {outcome.rows_written:,} entries in {outcome.files_written} files to "
+        f"wrote {outcome.rows_written:,} entries, files: {outcome.files_written}, to "
         f"{outcome.location}, and read them back"
     )
     print_left_out(made.left_out)

@@ -177,15 +177,19 @@ def add_replica(
 @command(app)
 def primary(
     stream: Stream,
-    node: Annotated[int, typer.Option(min=1, metavar="NODE", help="One of its replicas.")],
+    node: Annotated[
+        int, typer.Option(min=1, metavar="NODE", help="One of its replicas; in a copyset log, any.")
+    ],
+    part: Annotated[int, typer.Option(min=0, help="Number of the chain, in a chained log.")] = 0,
     *,
     how: Invocation,
 ) -> None:
-    """Choose the primary of a stream, which takes its appends."""
+    """Choose the node that appends go to first: the primary of a stream, the head of a chain, or
+    the sequencer of a copyset log."""
     with connected_sync(how.cluster) as client:
         before = _stream(client, stream)
-        change = client.set_primary(stream, node)
-        chosen = _settled(before, lambda now: now.replicas[0].node == node)
+        change = client.set_primary(stream, node, part)
+        chosen = _settled(before, lambda now: now.primary_of(part) == node)
         changes.say_and_wait(change, how, _until(client, stream, chosen))
 
 

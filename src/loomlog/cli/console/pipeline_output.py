@@ -71,30 +71,31 @@ class RunOutput:
         else:
             where = ", ".join(f"{log} up to {at:,}" for log, at in progress.positions.items())
             print(
-                f"{self._name}: {where} committed; in all {counters.records:,} records in "
-                f"{counters.units:,} units, dead letters: {counters.dead_letters:,}"
+                f"{self._name}: {where} committed; in all {counters.records:,} records, "
+                f"units: {counters.units:,}, dead letters: {counters.dead_letters:,}"
             )
 
 
 def print_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
-    columns = ("pipeline", "state", "site", "committed", "lag", "units", "dead letters", "output")
+    columns = ("pipeline", "state", "site", "committed", "lag", "units", "dead\nletters")
     table = new_table(*columns)
+    table.collapse_padding = True
     for status in pipelines:
         table.add_row(
             plain(status.name),
             status.state,
             plain(status.site),
-            ", ".join(f"{plain(s.log)} {s.position:,}" for s in status.sources),
+            "\n".join(f"{plain(s.log)} {s.position:,}" for s in status.sources),
             _lag(status),
             f"{status.counters.units:,}",
             f"{status.counters.dead_letters:,}",
-            plain(f"{status.output} (version {status.version})"),
         )
     console().print(table)
 
 
 def print_details(status: PipelineStatus) -> None:
     """Print the details that do not fit in the table."""
+    print(f"output: {status.output}, version {status.version}")
     if status.unit is not None:
         unit = status.unit
         print(f"unit {unit['number']} is {unit['state']}, failures: {unit['failures']}")
@@ -123,5 +124,5 @@ def print_letters(letters: Sequence[dict[str, Any]]) -> None:
 
 
 def _lag(status: PipelineStatus) -> str:
-    seconds = "" if status.lag_s is None else f", {duration(status.lag_s)}"
+    seconds = "" if status.lag_s is None else f"\n{duration(status.lag_s)}"
     return f"{status.lag_records:,} records{seconds}"

@@ -24,7 +24,8 @@ from loomlog.wire.condition_groups import group_conditions
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from loomlog.wire.info import ClusterStatus, ConditionInfo, LogInfo, StreamInfo
+    from loomlog.wire.conditions import ConditionInfo
+    from loomlog.wire.info import ClusterStatus, LogInfo, StreamInfo
 
 CONDITIONS_SHOWN: Final = 30  # at once
 STREAMS_SHOWN: Final = 15

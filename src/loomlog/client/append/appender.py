@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from loomlog import limits
 from loomlog.client.append import errors
@@ -329,6 +329,7 @@ class Lanes:
 class Batch:
     """Records that are sent together. A batch is settled once, by `succeed` or `fail`."""
 
+    is_checked: ClassVar[bool] = False  # True: `encode` cannot refuse the records
     lane: Lane
     size: int
     deadline_s: float
@@ -347,11 +348,6 @@ class Batch:
     def count(self) -> int:
         """The number of records."""
         raise NotImplementedError
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether the records were checked, so that `encode` cannot refuse them."""
-        return False
 
     def stall(self) -> None:
         """Do not let new batches wait for this one."""
@@ -409,6 +405,7 @@ class Attempt:
 class GatheredBatch(Batch):
     """Records of several callers, each of which gets its own position."""
 
+    is_checked = True
     __slots__ = ("futures", "keys", "special", "values")
 
     def __init__(self, lane: Lane, deadline_s: float, timestamp_us: int) -> None:
@@ -421,10 +418,6 @@ class GatheredBatch(Batch):
     @property
     def count(self) -> int:
         return len(self.values)
-
-    @property
-    def is_checked(self) -> bool:
-        return True
 
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
         from loomlog.columns.writer import encode_gathered

@@ -22,8 +22,8 @@ from loomlog.client.append.options import Wanted, named
 from loomlog.client.append.refresher import Conditions, Refresher
 from loomlog.client.append.stalls import Stalls
 from loomlog.client.append.stream import SILENT_S, SLOW_S, Stream
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import BACKOFF, Client
-from loomlog.client.servers import CachedLog
 from loomlog.config import ClientSettings
 from loomlog.core import delivery
 from loomlog.core.delivery import AT_ONCE, EXACTLY_ONCE, FAIL_FAST, Action, Event, Progress, State

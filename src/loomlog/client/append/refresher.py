@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from loomlog.client.append.options import Wanted, allows, named
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import BACKOFF
-from loomlog.client.servers import CachedLog
 from loomlog.errors import LoomError, Retryable, RolledBack, Sealed
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb

@@ -42,7 +42,7 @@ from loomlog.types import Glsn, LogId
 
 APPEND_BYTES: Final = 4 * limits.MIB  # of one append
 STAGED_SKIPPED: Final = 1 << 40
-"""How many positions of the staging log are skipped, so that rows that were staged before, or after
+"""The positions of the staging log that are skipped, so that rows that were staged before, or after
 the backup, are refused as trimmed rather than mistaken for other rows at their positions."""
 
 

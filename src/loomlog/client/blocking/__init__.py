@@ -5,20 +5,23 @@ It is thread-safe; concurrent appends of several threads share batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from loomlog import limits
+from loomlog.client.append.options import AppendArguments
 from loomlog.client.append.pipeline import Pipeline
 from loomlog.client.blocking.coded_log import BlockingCodedLog
-from loomlog.client.blocking.groups import BlockingGroup
+from loomlog.client.blocking.contexts import (
+    BlockingGroup,
+    BlockingPipeline,
+    BlockingQueue,
+    BlockingTransaction,
+)
 from loomlog.client.blocking.kv import BlockingCheckpoint, BlockingLease, BlockingRegister, held_by
 from loomlog.client.blocking.loop_thread import BlockingFace, LoopThread, blocking, blocking_as
-from loomlog.client.blocking.pipelines import BlockingPipeline
-from loomlog.client.blocking.queues import BlockingQueue
 from loomlog.client.blocking.subscriptions import BlockingSubscription, arrow, entries
-from loomlog.client.blocking.transactions import BlockingTransaction
 from loomlog.client.cluster import Cluster, connect
 from loomlog.client.log import Log
 from loomlog.client.publish.stager import Staged, portions
@@ -62,6 +65,7 @@ class BlockingLog(BlockingFace[Log]):
     def __repr__(self) -> str:
         return f"<BlockingLog {self.name!r}>"
 
+    append_many = blocking(Log.append_many)
     append_arrow = blocking(Log.append_arrow)
     read = blocking(Log.read)
     trim = blocking(Log.trim)
@@ -128,33 +132,13 @@ class BlockingLog(BlockingFace[Log]):
         return BlockingQueue(self._thread, queue)
 
     def append(
-        self,
-        value: Buffer,
-        key: Buffer | None = None,
-        *,
-        stream: StreamId | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        timestamp: datetime | float | None = None,
-        expected_tail: Glsn | None = None,
-        timeout_s: float | None = None,
-        streams: Iterable[StreamId] | None = None,
-        fail_fast: bool = False,
+        self, value: Buffer, key: Buffer | None = None, **arguments: Unpack[AppendArguments]
     ) -> Position:
-        """Append one entry and return its position. The arguments and errors are those of
+        """Append one entry and return its position. The other arguments and the errors are those of
         `Log.append`."""
 
         async def append() -> Position:
-            return await self._target.append(
-                value,
-                key,
-                stream=stream,
-                headers=headers,
-                timestamp=timestamp,
-                expected_tail=expected_tail,
-                timeout_s=timeout_s,
-                streams=streams,
-                fail_fast=fail_fast,
-            )
+            return await self._target.append(value, key, **arguments)
 
         return self._thread.run(append())
 
@@ -180,34 +164,6 @@ class BlockingLog(BlockingFace[Log]):
             )
 
         return BlockingPipeline(self._thread, self._thread.run(make()))
-
-    def append_many(
-        self,
-        values: Iterable[Buffer],
-        keys: Iterable[Buffer | None] | None = None,
-        *,
-        stream: StreamId | None = None,
-        headers: Iterable[Mapping[str, bytes] | None] | None = None,
-        timestamps: Iterable[datetime | float] | None = None,
-        expected_tail: Glsn | None = None,
-        timeout_s: float | None = None,
-        streams: Iterable[StreamId] | None = None,
-        fail_fast: bool = False,
-    ) -> list[Position]:
-        """Append several entries atomically and return their consecutive positions. The arguments
-        and errors are those of `Log.append_many`."""
-        appended = self._target.append_many(
-            values,
-            keys,
-            stream=stream,
-            headers=headers,
-            timestamps=timestamps,
-            expected_tail=expected_tail,
-            timeout_s=timeout_s,
-            streams=streams,
-            fail_fast=fail_fast,
-        )
-        return self._thread.run(appended)
 
     def stage(self, records: pa.RecordBatch | Iterable[pa.RecordBatch]) -> Staged:
         """Store any number of rows, which stay invisible until `BlockingWriter.publish` publishes
@@ -294,10 +250,7 @@ class BlockingLog(BlockingFace[Log]):
         the order of the stream; see `Log.subscribe_stream`. The iteration raises Timeout if nothing
         arrives for `timeout_s`."""
 
-        async def make() -> Pieces[Shown]:
-            return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)
-
-        subscription = self._thread.run(make())
+        subscription = self._stream(stream, start_llsn, stop_llsn)
         return BlockingSubscription(self._thread, self.name, subscription, entries, timeout_s)
 
     def subscribe_stream_arrow(
@@ -310,11 +263,14 @@ class BlockingLog(BlockingFace[Log]):
     ) -> BlockingSubscription[pa.RecordBatch]:
         """Like `subscribe_stream`, but iterate over Arrow batches of loomlog.columns.SCHEMA."""
 
-        async def make() -> Pieces[Shown]:
-            return self._target._parts.pieces.stream_rows(stream, start_llsn, stop_llsn)
-
-        subscription = self._thread.run(make())
+        subscription = self._stream(stream, start_llsn, stop_llsn)
         return BlockingSubscription(self._thread, self.name, subscription, arrow, timeout_s)
+
+    def _stream(self, stream: StreamId, start: Llsn, stop: Llsn | None) -> Pieces[Shown]:
+        async def make() -> Pieces[Shown]:
+            return self._target._parts.pieces.stream_rows(stream, start, stop)
+
+        return self._thread.run(make())
 
     def _subscription(self, start: Glsn | str, stop: Glsn | None, **choices: bool) -> Pieces[Shown]:
         async def make() -> Pieces[Shown]:

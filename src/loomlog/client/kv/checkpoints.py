@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from loomlog.client.arguments import is_int, is_name
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers import CachedLog
 from loomlog.core.permissions import Verb
 from loomlog.errors import Conflict, Corrupt, InvalidArgument, SwapUnknown, VersionMismatch
 from loomlog.limits import POSITION_MAX

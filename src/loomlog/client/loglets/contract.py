@@ -26,9 +26,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from loomlog.client.append.carriers import Carrier, Outcomes
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.times import TimeQuery, find_by_halves
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Numbering, Run
 from loomlog.client.subscribe.part import Part
 from loomlog.client.subscribe.pieces import Single

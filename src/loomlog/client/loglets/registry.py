@@ -9,12 +9,12 @@ from functools import partial
 from typing import Final
 
 from loomlog.client.append.carriers import Carrier, CarriersByProtocol, Outcomes
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.chained.loglet import ChainedLoglet
 from loomlog.client.loglets.contract import Loglet
 from loomlog.client.loglets.copyset.loglet import CopysetLoglet
 from loomlog.client.loglets.ordered.loglet import OrderedLoglet
-from loomlog.client.servers import CachedLog
 from loomlog.errors import VersionMismatch
 from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.types import Glsn

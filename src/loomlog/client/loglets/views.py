@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, TypeVar
 
-from loomlog.client.servers import CachedLog
+from loomlog.client.cached_log import CachedLog
 from loomlog.errors import Trimmed, Unavailable
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb

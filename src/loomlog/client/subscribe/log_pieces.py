@@ -7,9 +7,9 @@ from typing import Final
 
 from loomlog import limits
 from loomlog.client.arguments import STARTS, check_flag, check_number, is_int
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import ByPosition, InStream
 from loomlog.client.subscribe.pieces import Piece, Pieces, Referred, Shown, Stored, WithoutPayloads
 from loomlog.client.subscribe.references import OneReference, WithoutReferences

@@ -6,9 +6,9 @@ part ends where the metadata repository has recorded the end of the run.
 
 from __future__ import annotations
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.loglets.contract import FollowOptions
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.part import Part, trimmed
 from loomlog.client.subscribe.pieces import Stored
 from loomlog.errors import LoomError, Unavailable

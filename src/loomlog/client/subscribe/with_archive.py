@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from loomlog.archive import record
 from loomlog.archive.record import ArchiveInfo
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.kv.registers import Register
 from loomlog.client.loglets.registry import Loglets
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.pieces import Pieces, Shown
 from loomlog.errors import Corrupt, DataLoss, LoomError, NotFound, Trimmed
 from loomlog.types import Entry, Gap, Glsn, LogId

@@ -123,9 +123,10 @@ ROUTES: Final = (
     ),
     _change(
         "primary",
-        "Make the replica on a node the primary.",
-        lambda cluster, call: cluster.set_primary(call["stream"], call["node"]),
+        "Choose the node that appends go to first.",
+        lambda cluster, call: cluster.set_primary(call["stream"], call["node"], call["part"] or 0),
         _node("node", "The node."),
+        in_body("part", "Of a stream that has several.", NUMBER_OR_0),
     ),
     _change(
         "sync",

@@ -62,7 +62,7 @@ class Compared:
 
     @property
     def left(self) -> int:
-        """How much has to be looked at again."""
+        """The number of records and shards to compare again."""
         unrestored = sum(not each.restored for each in self.missing)
         return unrestored + len(self.silent | self.behind)
 

@@ -37,6 +37,7 @@ class LogView:
     trouble: str
     sizes: Mapping[ShardId, int] = field(default_factory=dict)  # bytes that shards store, as known
     lossy: Collection[Epoch] = ()  # those of which something may be lost
+    restored: Collection[ShardId] = ()  # shards that lost copies and have all that are left again
 
     def of(self, kind: Kind, text: str) -> Condition:
         return Condition(kind, text, log=self.log, stream=self.stream)
@@ -52,8 +53,9 @@ def _shortages(view: LogView) -> Iterator[Shortage]:
     short, found = set(short_epochs(view.state)), 0
     for epoch in _epochs(view.state):
         shards = view.state.metadata_of(epoch).shards
-        emptied = [shard for shard in shards if view.lost.get(shard, 0) >= epoch]
-        away = [shard for shard in shards if shard not in view.alive and shard not in emptied]
+        lost = [shard for shard in shards if view.lost.get(shard, 0) >= epoch]
+        away = [s for s in shards if s not in view.alive and (s not in lost or s in view.restored)]
+        emptied = [shard for shard in lost if shard not in view.restored]
         reasons = [f"node {shard_name(shard)} lost its copies" for shard in emptied]
         reasons += [f"node {shard_name(shard)} is away" for shard in away]
         if epoch in short:

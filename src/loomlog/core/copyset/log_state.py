@@ -94,6 +94,11 @@ def _lives(metadata: EpochMetadata, lives: Mapping[NodeId, int]) -> Iterator[Lif
     return (Life(metadata.since, node, lives[node]) for node in nodes if node in lives)
 
 
+def choose(state: LogState, node: NodeId) -> LogState:
+    """Let a node be the sequencer whenever it is there."""
+    return replace(state, chosen=node)
+
+
 def use_short(state: LogState, request: UseShort) -> LogState:
     """Note a short copyset of an epoch that is not recovered yet."""
     epoch = request.epoch

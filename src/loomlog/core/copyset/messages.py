@@ -376,6 +376,7 @@ class LogState:
     # Of recovered epochs, in order of epochs: each holds until the next one of its node.
     witnesses: tuple[Life, ...] = ()
     presumed: tuple[Presumption, ...] = ()  # of epochs that are not recovered
+    chosen: NodeId = 0  # an operator wants it to be the sequencer; 0: any node may be
 
     def sequencers_since(self, epoch: Epoch) -> set[NodeId]:
         """Return the nodes that took an epoch or later ones, of those that are not recovered."""

@@ -177,9 +177,10 @@ def ranked(log: LogId, weights: Mapping[int, float]) -> list[int]:
     return sorted(weights, key=lambda node: (-_score(log, node, weights[node]), node))
 
 
-def sequencer_of(log: LogId, weights: Mapping[NodeId, float]) -> NodeId | None:
-    """Return the node that is to host the sequencer of a log, if there is any."""
-    return next(iter(ranked(log, weights)), None)
+def sequencer_of(log: LogId, weights: Mapping[NodeId, float], chosen: NodeId = 0) -> NodeId | None:
+    """Return the node that is to host the sequencer of a log, if there is any: the one that an
+    operator chose, if it is there."""
+    return chosen if chosen in weights else next(iter(ranked(log, weights)), None)
 
 
 def choose_nodeset(log: LogId, candidates: Iterable[Member], size: int) -> tuple[Member, ...]:

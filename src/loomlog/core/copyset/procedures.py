@@ -204,7 +204,7 @@ class Nowhere:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Whether the record is in the log is not known."""
+    """The outcome is unknown: the record may be in the log."""
 
     reason: str
     for_good: bool = False  # otherwise try again, after a moment

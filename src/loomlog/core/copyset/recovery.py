@@ -8,10 +8,9 @@
 - Sealed nodes are an f-majority: no other sequencer can complete a record any more. Digested nodes
   are one: each complete record is found. The same holds for what another recovery completed, so a
   new one gets the same result, wherever the other one died.
-- A node that crashed since the epoch began may have forgotten records: its disk may have confirmed
-  writes that it did not make. What it has counts. What it lacks counts only if all nodes are asked,
-  within reason: one of them still has each complete record. The end of the epoch names those that
-  were not asked (evidence.py).
+- A node that crashed since the epoch began may have forgotten records that its disk confirmed. Its
+  records count; their absence counts only if all nodes are asked, within reason, because one of
+  them still has each complete record. The epoch's end names nodes not asked (evidence.py).
 - Nodes that are not written to keep their leftovers until they are purged (procedures.py). So a
   node that does not answer costs nothing, and one that fails meanwhile only another attempt.
 - If too few nodes can be written to, all that can get everything: a short copyset (nodeset.py). The

@@ -95,6 +95,8 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
         return f"node {state.sequencer}, which sequenced it, is gone"
     if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.next_sequencer()):
         return f"node {state.sequencer}, which sequences it, is drained or restarted"
+    if nodes.next_sequencer() == state.chosen != state.sequencer:
+        return f"node {state.chosen} is to sequence it"
     nodeset = state.history[-1].nodeset
     unfit = [member.shard for member in nodeset if nodes.is_unfit(member.shard)]
     if unfit and nodes.next_nodeset() != nodeset:

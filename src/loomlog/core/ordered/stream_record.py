@@ -55,7 +55,7 @@ class StreamRecord:
 
     @property
     def ends_when_trimmed(self) -> bool:
-        """Whether it is removed when all its entries are trimmed and it is not needed any more."""
+        """True if it is removed once all its entries are trimmed and it is no longer needed."""
         return self.relief or self.removing
 
     def birth_on(self, node: NodeId) -> int:

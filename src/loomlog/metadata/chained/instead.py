@@ -17,10 +17,8 @@ INSTEAD: Final[Mapping[int, str]] = {
     pb.ChangeStream.REMOVE: "`loom log switch LOG --streams N` gives the log fewer chains",
     pb.ChangeStream.UNREGISTER: _REPLICAS,
     pb.ChangeStream.ADD_REPLICA: _REPLICAS,
-    pb.ChangeStream.PRIMARY: (
-        "chains have no primary: `loom stream move STREAM --from NODE` takes a replica off a node"
-    ),
     pb.ChangeStream.SYNC: (
-        "spares are filled without a command: `loom stream scrub STREAM` repairs replicas"
+        "replicas are filled without a command, from the tail of their chain: `loom stream scrub "
+        "STREAM` repairs them, and `loom stream move STREAM --from NODE` replaces one"
     ),
 }

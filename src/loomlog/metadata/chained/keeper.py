@@ -41,6 +41,7 @@ from loomlog.metadata.chained.decisions import Decisions
 from loomlog.metadata.chained.driver import Driver
 from loomlog.metadata.chained.instead import INSTEAD
 from loomlog.metadata.chained.nodes import ChainNodes
+from loomlog.metadata.chained.operator import ChainOperator
 from loomlog.metadata.chained.records import ChainedCatalog
 from loomlog.metadata.chained.sequencers import Sequencers
 from loomlog.metadata.chained.status import ChainedStatus
@@ -108,6 +109,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         self.upkeep = Upkeep(context, chained, self.sequencers, self.driver, self._nodes)
         self._decisions = Decisions(chained, self.sequencers, self.driver, context.nodes)
         self._status = ChainedStatus(catalog, self.sequencers, self._nodes, self.upkeep)
+        self._operator = ChainOperator(catalog, chained, self._nodes, self.upkeep)
 
     def start(self) -> None:
         self.upkeep.start()
@@ -370,31 +372,8 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         ]
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
-        if request.action != pb.ChangeStream.MOVE:
-            return await super().change_stream(request)
-        record = next(r for r in self.records if r.stream_id == request.log_stream_id)
-        chains, index, target = record.projection.chains, request.part, request.to_node
-        chain = chains[index] if index < len(chains) else ()
-        self._catalog.node(request.from_node)
-        replica = next((r for r in chain if r.node_id == request.from_node), None)
-        what = f"chain {index} of stream {record.stream_id}"
-        if replica is None:
-            raise InvalidArgument(f"node {request.from_node} has no replica of {what}")
-        if target:
-            self._catalog.node(target)
-        spare = self._nodes.spare(record, index, target or None)
-        if spare is None or (target and spare != target):
-            raise InvalidArgument(
-                f"node {target} cannot take {what}: it is away, drained, full, or has it"
-                if target
-                else f"there is no other node for {what}: start one"
-            )
-        await self.records.change(record.loglet, lambda record: record.move(replica, target))
-        self.upkeep.wake(record.loglet)
-        return pb.Changed(
-            done=f"{what} begins to move from node {request.from_node} to node {spare}",
-            next="its blocks are copied while it is in use; then the replica is removed",
-        )
+        change = self._operator.changes.get(request.action)
+        return await (change or super().change_stream)(request)
 
     def outage(self, log: LogRecord, away: Collection[NodeId]) -> list[PartOutage]:
         standings = map(self.upkeep.standing, self.records.of_log(log.log_id))

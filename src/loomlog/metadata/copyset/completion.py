@@ -7,6 +7,7 @@ records; when this is done for all short copysets of an epoch, they are forgotte
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final
 
@@ -27,9 +28,16 @@ LOOK_S: Final = 0.5  # between checks while records have too few copies
 class Completion:
     """Has nodes complete the records of recovered epochs, and records which are complete."""
 
-    def __init__(self, epochs: EpochStore, background: Background) -> None:
+    def __init__(
+        self,
+        epochs: EpochStore,
+        background: Background,
+        restored: Callable[[Iterable[ShardId]], Collection[ShardId]],
+    ) -> None:
+        """`restored` returns those shards that lost copies and have all that are left again."""
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
+        self._restored = restored
         self._work = RetryLoop("completion of segment", self._step, background)
 
     def look(self, record: CopysetRecord) -> None:
@@ -68,7 +76,11 @@ class Completion:
         return True
 
     def _has_all(self, shard: ShardId, loglet: LogId, epoch: Epoch) -> bool:
-        return self._nodes.can_ask(shard) and self._nodes.lost_through(shard, loglet) < epoch
+        """Return whether a shard has all records that are left of its short copysets. When what it
+        lost was rebuilt, it got them again, unless they got all their copies elsewhere."""
+        if not self._nodes.can_ask(shard):
+            return False
+        return self._nodes.lost_through(shard, loglet) < epoch or bool(self._restored([shard]))
 
     async def _is_filled(self, shard: ShardId, loglet: LogId) -> bool:
         try:

@@ -23,10 +23,6 @@ INSTEAD: Final[Mapping[int, str]] = {
     ),
     pb.ChangeStream.UNREGISTER: _REPLICAS,
     pb.ChangeStream.ADD_REPLICA: _REPLICAS,
-    pb.ChangeStream.PRIMARY: (
-        "it has no primary: the cluster chooses the node that sequences it, and another one after "
-        "`loom node drain NODE`"
-    ),
     pb.ChangeStream.SYNC: (
         "missing copies are made without a command: `loom node rebuild-status` shows how far that "
         "is, and `loom stream scrub STREAM` looks for others"

@@ -26,6 +26,7 @@ from loomlog.metadata.copyset.completion import Completion
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.instead import INSTEAD
 from loomlog.metadata.copyset.nodes import CopysetNodes
+from loomlog.metadata.copyset.operator import CopysetOperator
 from loomlog.metadata.copyset.rebuild_log import RebuildLog
 from loomlog.metadata.copyset.rebuilder import Rebuilder
 from loomlog.metadata.copyset.records import CopysetCatalog, CopysetRecord, losses_name, nodes_of
@@ -52,7 +53,6 @@ REGISTER_WAIT_S: Final = 3.0  # for nodes, after a takeover
 SEAL_WAIT_S: Final = 6.0  # for recovery; less than a client waits for its answer
 HOPELESS_S: Final = 1.0  # for the same, while too few nodes are there
 TAIL_WAIT_S: Final = 6.0  # for a sequencer, and its recovery
-RENEW_WAIT_S: Final = 5.0  # for a new epoch
 TRIM_WAIT_S: Final = 3.0  # then it continues in the background
 
 
@@ -93,7 +93,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._rebuilder.changed = self._look_again
         self.epochs.taken = self._recoveries.look  # nodes may have joined since
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
-        self._completion = Completion(self.epochs, context.background)
+        self._operator = CopysetOperator(self.epochs, self._recoveries, self._status)
+        self._completion = Completion(self.epochs, context.background, self._rebuilder.restored)
         self._verification = Verification(self.epochs, context.background)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)
         self._remover = CopysetRemover(self.epochs, context.background)
@@ -243,7 +244,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
 
     async def _ask_for_tail(self, segment: Segment) -> Glsn | None:
         """Ask the sequencer for the tail; return None if it has to be asked again."""
-        node, known = self._nodes.sequencer(segment.loglet), None
+        record, node, known = self.records.get(segment.loglet), None, None
+        if record is not None:
+            node = self._nodes.sequencer(segment.loglet, record.state)
         with suppress(Retryable, Sealed):
             if node is not None and not self._is_closed(segment):
                 found = await self._nodes.find_tail(node, segment.loglet)
@@ -381,27 +384,8 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         return found
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
-        if request.action != pb.ChangeStream.RENEW:
-            return await super().change_stream(request)
-        record = self.records.of_stream(request.log_stream_id)
-        assert record is not None
-        before = record.state.history[-1].nodeset
-        self.epochs.renewing.add(record.loglet)
-        self._recoveries.look(record)
-        try:
-            async with asyncio.timeout(RENEW_WAIT_S):
-                await self.epochs.until(
-                    record.loglet, lambda state: state.history[-1].nodeset != before
-                )
-        except TimeoutError:
-            reason = self._status.condition(record) or "it needs no other nodes"
-            return pb.Changed(done=f"stream {record.stream_id} is as before", next=reason)
-        finally:
-            self.epochs.renewing.discard(record.loglet)
-        return pb.Changed(
-            done=f"stream {record.stream_id} stores new entries on other nodes",
-            next="the entries that it has stay where they are",
-        )
+        change = self._operator.changes.get(request.action)
+        return await (change or super().change_stream)(request)
 
     def stuck_on(self, node: NodeId) -> list[str]:
         """Return the logs whose nodesets need the node."""

@@ -201,13 +201,15 @@ class CopysetNodes:
             }
         return choose_nodeset(loglet, there, size_of(settings))
 
-    def sequencer(self, loglet: LogId, avoided: Collection[NodeId] = ()) -> NodeId | None:
+    def sequencer(
+        self, loglet: LogId, state: LogState, avoided: Collection[NodeId] = ()
+    ) -> NodeId | None:
         """Return the reachable node that should sequence a loglet, if possible none of `avoided`.
         Nodes and clients make the same choice."""
         there = [node for node in self._connected.all_reachable() if node in self._catalog.nodes]
         staying = [node for node in there if not self.hands_over(node)] or there
         others = [node for node in staying if node not in avoided] or staying
-        return sequencer_of(loglet, dict.fromkeys(others, 1.0))
+        return sequencer_of(loglet, dict.fromkeys(others, 1.0), state.chosen)
 
     def alive_of(self, state: LogState) -> list[ShardId]:
         """Return the shards of all nodesets of a loglet that are alive."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -83,6 +83,13 @@ class Rebuilder:
     @property
     def state(self) -> events.RebuildState:
         return self._log.state
+
+    def restored(self, shards: Iterable[ShardId]) -> list[ShardId]:
+        """Return those of the shards that lost copies, and miss none any more that can be made
+        again."""
+        copies, nodes = self.view.copies(), self._catalog.nodes
+        known = ((shard, nodes.get(node_of(shard))) for shard in shards)
+        return [s for s, record in known if record and self._is_restored(s, record, copies)]
 
     def to_wire(self, loglet: LogId) -> list[pb.CopysetThrough]:
         return [
@@ -371,10 +378,14 @@ class Rebuilder:
                 losses = record.losses_of(losses_name(shard))
                 if not losses:
                     continue
-                facts = self._facts(shard, record, self.view.copies())
-                is_over = facts.here and is_restored(self.state.status(shard), facts)
+                copies = self.view.copies()
+                is_over = self._is_here(shard) and self._is_restored(shard, record, copies)
                 if is_over and not self._may_have_been_all(shard):
                     await self._clear(shard, losses)
+
+    def _is_restored(self, shard: ShardId, record: NodeRecord, copies: Copies) -> bool:
+        facts = self._facts(shard, record, copies)
+        return is_restored(self.state.status(shard), facts)
 
     def _may_have_been_all(self, shard: ShardId) -> bool:
         """Return whether some record may have had all its copies on lost shards, including this

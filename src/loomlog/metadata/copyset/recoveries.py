@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -129,7 +129,8 @@ class Recoveries:
 
     def _nodes_of(self, record: CopysetRecord, segment: Segment) -> _LogletNodes:
         rebuilt = self._rebuilt(record.loglet)
-        return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt)
+        avoided = self._avoided(record.loglet)
+        return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt, avoided)
 
     def _ends(self, record: CopysetRecord) -> bool:
         """Return whether its segment takes no more appends, because a later one is active."""
@@ -145,7 +146,7 @@ class Recoveries:
         record = self._records.get(loglet)
         if record is None or record.state.closed or self._catalog.segment_of(record) is None:
             return StepResult.IDLE
-        chosen = self._nodes.sequencer(loglet)
+        chosen = self._nodes.sequencer(loglet, record.state)
         asked = dict.fromkeys(node for node in (record.state.sequencer, chosen) if node)
         there = [node for node in asked if self._nodes.reachable(node)]
         async with self._room:
@@ -167,7 +168,7 @@ class Recoveries:
             segment = self._catalog.segment_of(record)
             if segment and self._may_miss(record, segment):
                 await self._finish(record)
-            node = self._choose(loglet)
+            node = self._choose(record)
             closed = self._ends(record)
             taken = await self._epochs.take_epoch(loglet, node, record.state.epoch, closed=closed)
         if taken is None:
@@ -203,12 +204,14 @@ class Recoveries:
                 return
         raise Unavailable(f"node {node} did not recover it: it is silent")
 
-    def _choose(self, loglet: LogId) -> NodeId:
-        failed = self._failed.get(loglet)
-        node = self._nodes.sequencer(loglet, () if failed is None else (failed,))
+    def _choose(self, record: CopysetRecord) -> NodeId:
+        node = self._nodes.sequencer(record.loglet, record.state, self._avoided(record.loglet))
         if node is None:
             raise Unavailable("no storage node is there that could recover it")
         return node
+
+    def _avoided(self, loglet: LogId) -> list[NodeId]:
+        return [self._failed[loglet]] if loglet in self._failed else []
 
 
 class _LogletNodes:
@@ -221,8 +224,11 @@ class _LogletNodes:
         record: CopysetRecord,
         segment: Segment,
         rebuilt: Mapping[ShardId, Epoch],
+        avoided: Collection[NodeId],
     ) -> None:
+        """`avoided` failed to recover it last time."""
         self._rebuilt = rebuilt
+        self._avoided = avoided
         self._nodes = nodes
         self._epochs = epochs
         self._record = record
@@ -240,7 +246,7 @@ class _LogletNodes:
         return max(lost_through, self._rebuilt.get(shard, 0))
 
     def next_sequencer(self) -> NodeId | None:
-        return self._nodes.sequencer(self._record.loglet)
+        return self._nodes.sequencer(self._record.loglet, self._record.state, self._avoided)
 
     def next_nodeset(self) -> tuple[Member, ...]:
         return self._epochs.next_nodeset(self._segment, self._record.state)

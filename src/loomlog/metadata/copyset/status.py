@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loomlog.core.conditions import Condition
 from loomlog.core.copyset.conditions import LogView, conditions
 from loomlog.core.copyset.log_state import holders
 from loomlog.core.copyset.nodeset import index_of, node_of, shard_name
+from loomlog.core.copyset.record import Epoch
 from loomlog.core.copyset.upkeep import condition
 from loomlog.core.segments import Segment
 from loomlog.metadata.catalog.records import LogRecord
@@ -15,7 +18,7 @@ from loomlog.metadata.copyset.records import CopysetRecord, nodes_of
 from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.metrics import stream_sample, streams_of
 from loomlog.metrics import Metric, Sample
-from loomlog.types import NodeId
+from loomlog.types import NodeId, ShardId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -60,6 +63,7 @@ class CopysetStatus:
         self, log: LogRecord, record: CopysetRecord, segment: Segment
     ) -> list[Condition]:
         state, nodes = record.state, self._nodes
+        losses = nodes.losses(record)
         view = LogView(
             log.name,
             record.stream_id,
@@ -67,24 +71,30 @@ class CopysetStatus:
             self._epochs.known_tail(segment),
             self._epochs.is_tail_known(segment, nodes.reachable),
             alive=list(filter(nodes.can_ask, nodes.alive_of(state))),
-            lost=nodes.losses(record),
+            lost=losses,
             refusing=nodes.refusing(state),
             failing=nodes.failing(state),
             reason=self._recoveries.reason(record),
             trouble=self._recoveries.trouble(record.loglet),
             lossy=record.lossy,
             sizes=nodes.sizes(record),
+            restored=self._restored(losses),
         )
         return conditions(view)
+
+    def _restored(self, losses: Mapping[ShardId, Epoch]) -> list[ShardId]:
+        lossy = [shard for shard, epoch in losses.items() if epoch]
+        return self._rebuilder.restored(lossy) if lossy else []
 
     def replicas(self, record: CopysetRecord) -> list[pb.ReplicaDescription]:
         state, refusing = record.state, self._nodes.refusing(record.state)
         newest = state.history[-1].shards
+        restored = self._restored(self._nodes.losses(record))
         described = []
         for shard in sorted({*newest, *holders(state)}, key=lambda s: (node_of(s), s)):
             role = "nodeset" if shard in newest else "older copies"
             is_sequencer = node_of(shard) == state.sequencer and not state.closed
-            lost = self._nodes.lost_through(shard, record.loglet)
+            lost = 0 if shard in restored else self._nodes.lost_through(shard, record.loglet)
             words = "takes no copies" if shard in refusing else "takes copies"
             described.append(
                 pb.ReplicaDescription(

@@ -36,6 +36,7 @@ MICROSECONDS: Final = 1_000_000  # of a second
 HELD_UP_S: Final = 0.5  # pause of this process that is logged as a warning
 HELD_BACK_S: Final = 10.0  # far longer than the interval at which such a node asks again
 TURNED_AWAY_S: Final = 5.0  # the same for a node that may not register
+TWIN_S: Final = 60.0  # far longer than a service manager waits before it starts a process again
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class ConnectedNodes:
         self._grace_timers: dict[NodeId, asyncio.TimerHandle] = {}
         self._held_back: dict[NodeId, tuple[str, float]] = {}  # address, when it asked last
         self._turned_away: dict[NodeId, tuple[str, float]] = {}  # why, when it asked last
+        self._twins: dict[NodeId, tuple[str, float]] = {}  # address, when it was refused last
 
         self._restarting: dict[NodeId, float] = {}  # until when operators expect them back
 
@@ -186,7 +188,16 @@ class ConnectedNodes:
         reason, asked_at = self._turned_away.get(node, ("", float("-inf")))
         return reason if self._loop.time() - asked_at < TURNED_AWAY_S else ""
 
+    def twin(self, node: NodeId) -> str:
+        """Return the address of a second process of a node that was refused lately; "" if none."""
+        address, refused_at = self._twins.get(node, ("", float("-inf")))
+        return address if self._loop.time() - refused_at < TWIN_S else ""
+
     # ---- events
+
+    def refuse_twin(self, node: NodeId, address: str) -> None:
+        """Record that a second process of a node was refused."""
+        self._twins[node] = address, self._loop.time()
 
     def turn_away(self, node: NodeId, reason: str) -> None:
         """Record that a known node is up, but may not register now."""

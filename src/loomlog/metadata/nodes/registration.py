@@ -11,12 +11,21 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from loomlog import limits
-from loomlog.core.registration import Verdict, is_same, judge, life_of, older_shards
+from loomlog.core.registration import (
+    Verdict,
+    is_same,
+    is_twin,
+    judge,
+    life_of,
+    may_have_twin,
+    older_shards,
+)
 from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, Unauthorized, Unavailable
 from loomlog.metadata.access import access_of
 from loomlog.metadata.catalog.catalog import Catalog
@@ -66,6 +75,7 @@ class Registration:
             return self._hold_back(request)
         if verdict is not Verdict.KNOWN:
             await self._visit(request, connection.codec)
+        last_process = await self._check_alone(request, connection.codec)
         # Only a node with a known secret may give evidence about the past.
         known_run = request.known_run if verdict is Verdict.KNOWN else pb.NoteRun()
         await self._gate.admit(request.storage_node_id, connection, known_run)
@@ -74,6 +84,9 @@ class Registration:
             verdict = self._judge(request)
             if verdict is Verdict.HELD_BACK:
                 return self._hold_back(request)
+            known = self._catalog.nodes.get(request.storage_node_id)
+            if known is not None and known.process != last_process:
+                raise Unavailable(f"node {known.node_id} registered meanwhile: try again")
             if verdict is Verdict.KNOWN:
                 await self._catalog.raise_ids(request.highest_log_id, request.highest_stream_id)
             lost = older = self._older_shards(request)
@@ -194,6 +207,34 @@ class Registration:
             _compare("node secret", known.node_secret, request.node_secret, node, fingerprint)
         return verdict
 
+    async def _check_alone(self, request: pb.Register, codec: Codec) -> str:
+        """Raise if another process with the data of this node runs where the node registered last;
+        return which process that was."""
+        node = request.storage_node_id
+        known = self._catalog.nodes.get(node)
+        if known is None or not may_have_twin(request, known):
+            return known.process if known is not None else ""
+        if known.address == request.address and not self._nodes.reachable(node):
+            return known.process  # nothing else can listen there
+        process = ""
+        with suppress(LoomError, TimeoutError):
+            async with asyncio.timeout(limits.VISIT_S):
+                process = await self._process_at(known.address, request, codec) or ""
+        if is_twin(request, process):
+            self._nodes.refuse_twin(node, request.address)
+            logger.error(
+                "node %d runs twice: at %s, and at %s, which is refused: stop that one",
+                node,
+                known.address,
+                request.address,
+            )
+            raise AlreadyExists(
+                f"node {node} runs already, at {known.address}: this process at {request.address} "
+                "has a copy of its data, or the same volume; keep it stopped, or stop the other "
+                "one first"
+            )
+        return known.process
+
     async def _visit(self, request: pb.Register, codec: Codec) -> None:
         """Raise unless the node answers at its address, which other nodes and clients will use."""
         if self._visits >= limits.NEWCOMERS_MAX:
@@ -201,20 +242,21 @@ class Registration:
         self._visits += 1
         try:
             async with asyncio.timeout(limits.VISIT_S):
-                proven = await self._is_proven_there(request, codec)
+                process = await self._process_at(request.address, request, codec)
         except TimeoutError:
             raise _not_reached(request, f"it did not answer within {limits.VISIT_S:g} s") from None
         except LoomError as error:
             raise _not_reached(request, str(error)) from error
         finally:
             self._visits -= 1
-        if not proven:
+        if process is None:
             raise _not_reached(request, "something else answers there")
 
-    async def _is_proven_there(self, request: pb.Register, codec: Codec) -> bool:
+    async def _process_at(self, address: str, request: pb.Register, codec: Codec) -> str | None:
+        """Return which process of the node answers at an address; None if something else does."""
         challenge = self._new_secret().encode()
         connection = await connect(
-            request.address,
+            address,
             codec,
             OnlyAnswers(),
             limits.VISIT_S,
@@ -225,8 +267,9 @@ class Registration:
             answer, _ = await connection.request(question, timeout_s=limits.VISIT_S)
         finally:
             connection.close()
-        proof, node = answer.node_proof.proof, request.storage_node_id
-        return is_node_proof(proof, node, request.node_secret, challenge)
+        found, node = answer.node_proof, request.storage_node_id
+        is_proven = is_node_proof(found.proof, node, request.node_secret, challenge)
+        return found.process if is_proven else None
 
     def _hold_back(self, request: pb.Register) -> pb.Registered:
         node = request.storage_node_id

@@ -332,7 +332,7 @@ class SequencerSlot:
             raise Sealed(f"loglet {self._log} takes no more appends: refresh the metadata")
 
     def _check_mine(self, known: Known) -> None:
-        chosen = sequencer_of(self._log, _weights(known))
+        chosen = sequencer_of(self._log, _weights(known), known.state.chosen)
         if chosen is None:
             raise Unavailable(f"loglet {self._log}: no node is there that could sequence it")
         if chosen != self._context.me:

@@ -4,8 +4,8 @@ key     the position, as text
 value   {"pipeline", "version", "log", "position", "stream", "llsn", "time_us", "error", "key",
         "value"} as JSON; key and value of the record in base64
 
-A record that another version of the output is made of, too, may fail there as well: so a letter
-says which version lacks it.
+A record may also fail for another version of the output, so a letter names the version that lacks
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SCHEMA: Final = (
 
 
 def written(lost: DataFrame, pipeline: str, version: int, log: str) -> DataFrame:
-    """Return records, and why they are lost (ERROR), as letters."""
+    """Convert records, with the reasons in the column ERROR, to letters."""
     letter = sf.struct(
         sf.lit(pipeline).alias("pipeline"),
         sf.lit(version).alias("version"),
@@ -46,8 +46,8 @@ def written(lost: DataFrame, pipeline: str, version: int, log: str) -> DataFrame
 
 
 def opened(letters: DataFrame, wanted: Letters) -> DataFrame:
-    """Return the records that a version of a pipeline's output lacks, be it by the pipeline's
-    letters or by those of a replay; with the columns that the log gave them."""
+    """Return the records that a version of a pipeline's output lacks, according to the letters of
+    the pipeline and of its replays, with the columns that they had in the log."""
     letter = sf.from_json(sf.col("value").cast("string"), _SCHEMA)
     opened = letters.select(letter.alias("letter")).filter(sf.col("letter.log") == wanted.log)
     opened = opened.filter(sf.split("letter.pipeline", "@")[0] == wanted.pipeline)

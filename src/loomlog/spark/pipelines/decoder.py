@@ -1,6 +1,6 @@
-"""Decodes rows of a log into the columns of a pipeline, and finds records that have none.
+"""Decodes rows of a log into the columns of a pipeline, and finds records that cannot be decoded.
 
-The frame that a pipeline's function gets has the columns of the schema, then `position`, `stream`,
+A pipeline's function gets a frame with the columns of the schema, then `position`, `stream`,
 `llsn`, `timestamp` and `key` of the log, unless the schema has a column of that name. With `raw` it
 has the columns of the log.
 """
@@ -31,7 +31,7 @@ _NEVER: Final = "9999-12-31"
 
 
 def parsed(rows: DataFrame, decode: Decode, schema: str) -> DataFrame:
-    """Return the rows of a log with what their values decode to, or why they do not."""
+    """Return the rows of a log with their decoded values, or with the reason in ERROR."""
     if decode == "raw":
         return rows.withColumn(ERROR, sf.lit(None).cast("string"))
     fields = _schema(schema)
@@ -48,8 +48,8 @@ def parsed(rows: DataFrame, decode: Decode, schema: str) -> DataFrame:
 
 
 def strict(frame: DataFrame) -> DataFrame:
-    """Return a parsed frame in which a record that cannot be decoded fails the job, whichever of
-    its columns is used: Spark may evaluate columns before it checks for errors."""
+    """Return a parsed frame in which a record that cannot be decoded fails the job, whichever
+    column is used, because Spark may evaluate columns before it checks for errors."""
     if _DECODED not in frame.columns:
         return frame
     whole, ends = sf.col(ERROR).isNull(), sf.raise_error(sf.lit(UNDECODABLE))
@@ -59,12 +59,12 @@ def strict(frame: DataFrame) -> DataFrame:
 
 
 def all_lost(frame: DataFrame, reason: str) -> DataFrame:
-    """Return all records of a parsed frame as they are in the log, with this reason."""
+    """Return all records of a parsed frame as in the log, with this reason in ERROR."""
     return frame.select(*_SOURCE, "value", sf.coalesce(ERROR, sf.lit(reason)).alias(ERROR))
 
 
 def lost(frame: DataFrame) -> DataFrame:
-    """Return the records of a parsed frame that cannot be decoded, as they are in the log."""
+    """Return the records of a parsed frame that cannot be decoded, as in the log."""
     return frame.filter(sf.col(ERROR).isNotNull()).select(*_SOURCE, "value", ERROR)
 
 
@@ -84,7 +84,7 @@ def columns(
 
 
 def _watermarked(frame: DataFrame, watermark: Watermark) -> DataFrame:
-    """Drop heartbeats after they have moved the watermark."""
+    """Drop heartbeats after they have advanced the watermark."""
     if watermark.column not in frame.columns:
         raise InvalidArgument(
             f"the watermark's column {watermark.column!r} is none of {', '.join(frame.columns)}"
@@ -92,7 +92,7 @@ def _watermarked(frame: DataFrame, watermark: Watermark) -> DataFrame:
     time = sf.when(sf.col(_HEARTBEAT), sf.col(_TIME)).otherwise(sf.col(watermark.column))
     frame = frame.withColumn(watermark.column, time)
     frame = frame.withWatermark(watermark.column, watermark.delay)
-    # Spark moves a filter below the watermark unless it looks at the watermark's column.
+    # Spark moves a filter below the watermark unless it uses the watermark's column.
     beats = sf.col(_HEARTBEAT) & (sf.col(watermark.column) < sf.lit(_NEVER).cast("timestamp"))
     return frame.filter(~sf.coalesce(beats, sf.lit(False)))
 
@@ -102,7 +102,7 @@ def _is_heartbeat() -> Column:
 
 
 def _by_text(rows: DataFrame, fields: StructType, parse: Callable[..., Column]) -> DataFrame:
-    """Parse JSON or CSV with Spark, which keeps what does not fit in a column of its own."""
+    """Parse JSON or CSV with Spark, which keeps malformed records in a separate column."""
     wanted = StructType([*fields.fields, StructField(ERROR, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": ERROR}
     value = parse(sf.col("value").cast("string"), wanted.toDDL(), options)
@@ -114,7 +114,7 @@ def _by_text(rows: DataFrame, fields: StructType, parse: Callable[..., Column]) 
 def _by_function(
     rows: DataFrame, returned: StructType | ArrayType, function: Callable[[bytes], Any]
 ) -> DataFrame:
-    """Call a Python function for each value. What it raises is the error; None drops the row."""
+    """Call a Python function for each value. An exception becomes the error; None drops a row."""
 
     def guarded(value: Any) -> Any:
         try:
@@ -139,7 +139,7 @@ def _arrow_rows(fields: StructType) -> Callable[[bytes], Any]:
 
         table = pa.ipc.open_stream(value).read_all().select(names)
         found = [tuple(row[name] for name in names) for row in table.to_pylist()]
-        return found or None  # of no rows Spark would make one of nulls
+        return found or None  # Spark would turn an empty list into a row of nulls
 
     return rows
 

@@ -29,9 +29,9 @@ Decode: TypeAlias = Literal["json", "csv", "arrow", "raw"] | Callable[[bytes], A
 Start: TypeAlias = Glsn | Literal["earliest", "latest"]
 
 FORMATS: Final = ("json", "csv", "arrow", "raw")
-ROWS: Final = "rows"  # what the only source is called in SQL
+ROWS: Final = "rows"  # the name of the only source in SQL
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_NAME_CHARS_MAX: Final = 60  # names of logs, registers and writers are made of it
+_NAME_CHARS_MAX: Final = 60  # it is part of the names of logs, registers and writers
 _OUTPUT_MODES: Final = ("append", "update", "complete")
 
 
@@ -63,7 +63,7 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A definition, ready to run. `function` takes one DataFrame for each of its sources."""
+    """The definition of a pipeline. `function` takes one DataFrame for each of its sources."""
 
     name: str
     function: Callable[..., DataFrame]
@@ -73,15 +73,15 @@ class Pipeline:
     schemas: Mapping[str, str]  # by log, as SQL
     start: Start = "earliest"
     unit_records: int = 1_000_000  # the most of a unit
-    interval_s: float = 0.2  # how often the source is looked at while it is quiet
+    interval_s: float = 0.2  # how often an idle source is checked
     lease_ttl_s: float = 10.0
-    attempts: int = 3  # failures of a unit before it is halved, or its record put away
+    attempts: int = 3  # failures of a unit before it is halved, or its record set aside
     dead_letters: str = ""  # the log for records that fail
     stateful: bool = False
-    checkpoint: str = ""  # directory of a stateful one's state
+    checkpoint: str = ""  # directory for the state of a stateful pipeline
     output_mode: str = "append"
     watermarks: Mapping[str, Watermark] = field(default_factory=dict)  # by log
-    heartbeat_s: float | None = None  # a quiet source is given a heartbeat as often
+    heartbeat_s: float | None = None  # the interval of heartbeats in idle sources
     spark: Mapping[str, str] = field(default_factory=dict)
     rerun: Rerun = Rerun()  # of pipelines that `loomlog.spark.pipelines.rerun` derives
 
@@ -96,7 +96,7 @@ class Pipeline:
         return log
 
     def summary(self) -> dict[str, Any]:
-        """Return what must not change while its progress is kept."""
+        """Return the settings that must not change while its progress is kept."""
         describe = getattr(self.output, "describe", None)
         times = {"from_time": self.rerun.from_time, "to_time": self.rerun.to_time}
         return {
@@ -120,9 +120,9 @@ def pipeline(
     dead_letters: str | None = None,
     **settings: Any,
 ) -> Callable[[Callable[..., DataFrame]], Pipeline]:
-    """Make a pipeline of a function from DataFrame to DataFrame.
+    """Turn a function from DataFrame to DataFrame into a pipeline.
 
-    Of several `sources` (name -> log) the function gets one DataFrame each, by name; `decode`,
+    With several `sources` (name -> log), the function gets a DataFrame for each, by name; `decode`,
     `schema` and `watermark` may then be mappings by the same names. `settings` are the other
     fields of Pipeline."""
     named = _named_sources(name, source, sources)
@@ -149,7 +149,7 @@ def pipeline(
 
 
 def check(found: Pipeline) -> None:
-    """Raise InvalidArgument that names the pipeline and the setting."""
+    """Raise InvalidArgument with the pipeline and the setting, if there is a problem."""
     for wrong in _wrongs(found):
         raise InvalidArgument(f"pipeline {found.name!r}: {wrong}")
 
@@ -209,7 +209,7 @@ def _named_sources(
 
 
 def _by_log(named: Mapping[str, str], given: Any, setting: str) -> dict[str, Any]:
-    """Return a setting by log: one for all of them, or one each by the names of the sources."""
+    """Return a setting by log, given one value for all logs or one for each source."""
     if not isinstance(given, Mapping):
         return dict.fromkeys(named.values(), given)
     if set(given) != set(named):
@@ -226,6 +226,6 @@ def _watermarks(named: Mapping[str, str], given: Any) -> dict[str, Watermark]:
 
 
 def _setting(error: TypeError) -> str:
-    """Return Python's error about a setting that does not exist in our words."""
+    """Return a clearer form of Python's error about an unknown setting."""
     found = re.search(r"argument '(\w+)'", str(error))
     return f"there is no setting {found[1]!r}" if found else str(error)

@@ -1,7 +1,7 @@
 """A Delta table as output, through the `deltalake` package.
 
-Spark writes the files; deltalake commits them, together with the unit as the newest transaction of
-an application that has the pipeline's name and life.
+Spark writes the files; deltalake commits them. The commit records the unit as the newest
+transaction of an application that is named after the pipeline and its life.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def delta(path: str | Path) -> DeltaOutput:
 
 
 def commit_files(table: Path, unit: UnitId, files: list[TableFile]) -> None:
-    """Add the files in one transaction, unless that was done before."""
+    """Add the files in one transaction, unless this was done before."""
     import pyarrow.parquet as pq
 
     deltalake = _deltalake()
     schema = pq.read_schema(table / files[0]["path"]).remove_metadata()
     place = str(table.absolute())
     found = deltalake.DeltaTable.create(place, schema, mode="ignore")
-    # deltalake takes an older transaction after a newer one, so it is asked first. Two that ask at
-    # once add the same files by the same names, which a Delta table holds once.
+    # deltalake accepts an older transaction after a newer one, so check first. If two processes
+    # check at once, both add the same files by the same names, which a Delta table has once.
     done = found.transaction_version(unit.owner)
     if done is not None and done >= unit.number:
         return

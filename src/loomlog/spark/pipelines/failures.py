@@ -32,7 +32,7 @@ _WAIT: Final = (
 
 
 class FunctionError(LoomError):
-    """The pipeline's function itself is wrong, whatever the records."""
+    """The pipeline's function is wrong, independently of the records."""
 
 
 class PipelineError(LoomError):
@@ -64,8 +64,8 @@ class Fault(Enum):
     """The cause of a failure."""
 
     RECORDS = "records"  # perhaps: repeated failures isolate them
-    SURROUNDINGS = "surroundings"  # it will be better later: wait, try again
-    PIPELINE = "pipeline"  # no repetition helps: stop, and say why
+    SURROUNDINGS = "surroundings"  # temporary: wait and try again
+    PIPELINE = "pipeline"  # permanent: stop and report it
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -86,7 +86,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def in_our_words(error: Exception) -> Exception:
-    """Return the error, or one of ours that explains it better."""
+    """Return the error, or a LoomError that explains it better."""
     if not _is_spark_gone(error):
         return error
     return PipelineError(
@@ -96,7 +96,7 @@ def in_our_words(error: Exception) -> Exception:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line: of a Python error in a task its own words, not Spark's around them."""
+    """Return one line; for a Python error in a task, its message without Spark's trace."""
     text = str(_java_text(error) or error).strip()
     if isinstance(error, LoomError) or not text:
         return text or type(error).__name__
@@ -108,7 +108,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _is_spark_gone(error: BaseException) -> bool:
-    """Return whether a call into its JVM got no answer, not even a trace."""
+    """Return whether a call into the JVM of Spark failed without any answer."""
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return True
     return type(error) is Py4JError and "Trace:" not in str(error)

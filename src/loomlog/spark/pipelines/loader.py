@@ -19,7 +19,7 @@ from loomlog.spark.pipelines.parquet_table import parquet
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_OUTPUTS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {  # kind -> its place, what makes it
+_OUTPUTS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {  # kind -> its place, its factory
     "parquet": ("path", parquet),
     "log": ("name", log),
     "delta": ("path", delta),
@@ -27,7 +27,7 @@ _OUTPUTS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {  # kind -> its pl
 
 
 def load(path: Path, name: str | None = None) -> Pipeline:
-    """Return the pipeline in a file; `name` says which, if there are several."""
+    """Return the pipeline in a file, or the one called `name` if there are several."""
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
     found = [_from_toml(path)] if path.suffix == ".toml" else _from_python(path)
@@ -62,7 +62,7 @@ def _module(path: Path) -> ModuleType:
         raise
     except Exception as error:
         raise InvalidArgument(f"{path}: {type(error).__name__}: {error}") from error
-    # Executors have no such file: its functions travel as they are.
+    # Executors cannot import the file, so its functions are pickled by value.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 

@@ -33,10 +33,10 @@ _REPLICAS: Final = 3  # of a log that is made here, if there are as many nodes
 
 @dataclass(frozen=True, slots=True)
 class LogOutput:
-    """`log(name)`: another log of the cluster, made with the first rows if it is not there.
+    """`log(name)`: another log of the cluster, created with the first rows if it is missing.
 
-    A frame with the columns `value` and, if wanted, `key` and `timestamp` is taken as it is; the
-    rows of any other become JSON."""
+    A frame with the columns `value` and optionally `key` and `timestamp` is stored unchanged; rows
+    of other frames are converted to JSON."""
 
     name: str
     streams: int = 1  # of a log that is made here
@@ -98,12 +98,12 @@ def log(name: str, streams: int = 1) -> LogOutput:
 
 
 def register(spark: SparkSession) -> None:
-    """Make staging known to a session and those that are made from it."""
+    """Register the data source for staging in a session and those derived from it."""
     spark.dataSource.register(StagingSource)
 
 
 def stage_rows(frame: DataFrame, cluster: str, log: str) -> Staged:
-    """Stage all rows of a frame; its columns are `value` and, if wanted, `key` and `timestamp`."""
+    """Stage all rows of a frame with the columns `value` and optionally `key`, `timestamp`."""
     with tempfile.TemporaryDirectory(prefix="loomlog-staged-") as directory:
         answer = Path(directory) / "staged.json"
         options = {"cluster": cluster, "log": log, "answer": str(answer)}
@@ -123,7 +123,7 @@ class StagingSource(DataSource):
 
 
 class StagingWriter(DataSourceArrowWriter):
-    """Travels to the tasks and to the commit: it holds options, never a connection."""
+    """Is pickled for the tasks and the commit, so it has options but no connection."""
 
     def __init__(self, cluster: str, log: str, answer: str) -> None:
         self._cluster = cluster

@@ -35,7 +35,7 @@ class UnitId:
 
     @property
     def owner(self) -> str:
-        """The pipeline, as tables know it, which may outlive it."""
+        """The name of the pipeline in tables, which may outlive it."""
         return f"{self.pipeline}-{self.life}" if self.life else self.pipeline
 
     def place(self, name: str) -> str:
@@ -50,7 +50,7 @@ class Output(Protocol):
         """Write the rows, invisibly; None if there is nothing to publish."""
 
     def publish(self, unit: UnitId, staged: Staged) -> None:
-        """Make what `stage` returned visible, once and for all."""
+        """Make the staged rows visible permanently."""
 
     def describe(self) -> str:
         """Return a short, stable description."""

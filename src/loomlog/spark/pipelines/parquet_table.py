@@ -1,12 +1,12 @@
-"""A table of Parquet files: readers see what manifests name, and nothing else.
+"""A table of Parquet files: readers see exactly the files that manifests name.
 
-    TABLE/data/…                          files; those that no manifest names do not count
-    TABLE/manifests/OWNER-N.unit          the files of unit N, put there in one step
+    TABLE/data/…                          files; ignored unless a manifest names them
+    TABLE/manifests/OWNER-N.unit          the files of unit N, created atomically
     TABLE/manifests/N.snapshot            all files of all units up to the ones it names
 
-Now and then manifests are folded into a snapshot. A manifest of a unit that a snapshot has already
-counts for nothing, so a publisher that wakes up late does no harm. All steps are made by linking a
-finished file to its name, which fails if the name is taken.
+From time to time manifests are folded into a snapshot. A manifest of a unit that is already in a
+snapshot is ignored, so a publisher that wakes up late does no harm. Each step links a finished file
+to its name, which fails if the name is taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MANIFESTS: Final = "manifests"
 FOLD_AT: Final = 100  # manifests, or a tenth of what the snapshot has: folding stays cheap
 _FILES_MAX: Final = 2_000  # their names are recorded with the unit, in a register
 _END: Final = "end\n"  # of a complete file
-_LOOKS: Final = 20  # at a directory in which others fold, before we give up
+_LOOKS: Final = 20  # attempts to read a directory while other processes fold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def parquet(path: str | Path) -> ParquetOutput:
 
 
 def read_table(spark: SparkSession, path: str | Path, version: int = 1) -> DataFrame:
-    """Return all that is committed to a table of a pipeline."""
+    """Return all committed rows of a table of a pipeline."""
     files = table_files(path, version)
     if not files:
         raise NotFound(f"nothing is committed to the table {path} yet")
@@ -84,7 +84,7 @@ def table_files(path: str | Path, version: int = 1) -> list[str]:
             found = look(table / MANIFESTS)
             files = [str(table / file) for file in found.files()]
         except FileNotFoundError:
-            continue  # it was folded while we looked
+            continue  # it was folded meanwhile
         if _snapshots(table / MANIFESTS)[-1:] == found.snapshots[-1:]:
             return files
     raise Corrupt(f"the manifests of {table} change all the time: try again")
@@ -96,7 +96,7 @@ def publish_files(table: Path, owner: str, number: int, files: list[str]) -> Non
     directory.mkdir(parents=True, exist_ok=True)
     try:
         found = look(directory)
-    except FileNotFoundError:  # folded concurrently: with this unit, or it is put below
+    except FileNotFoundError:  # folded concurrently, with or without this unit
         found = Manifests()
     if number > found.units.get(owner, 0):
         _put(directory, f"{owner}-{number:08d}.unit", _lines({}, files))
@@ -105,7 +105,7 @@ def publish_files(table: Path, owner: str, number: int, files: list[str]) -> Non
 
 
 def fold(directory: Path) -> None:
-    """Fold everything into one snapshot. A concurrent fold by another process is as good."""
+    """Fold everything into one snapshot, unless another process does it concurrently."""
     try:
         found = look(directory)
         header = {"units": found.units, "folded": found.folded + len(found.manifests)}
@@ -113,7 +113,7 @@ def fold(directory: Path) -> None:
         ours = _put(directory, name, _lines(header, found.files()))
     except FileNotFoundError:
         return
-    # Ours may be late: then a newer one has what is there, and perhaps not all that we saw.
+    # If ours is late, a newer one describes the directory, and may lack files that we saw.
     if ours and _snapshots(directory)[-1:] == [directory / name]:
         for path in (*found.manifests, *found.snapshots):
             path.unlink(missing_ok=True)
@@ -208,7 +208,7 @@ class TableFile(TypedDict):
 
 def write_files(frame: DataFrame, table: Path, unit: UnitId) -> list[TableFile]:
     """Write the rows below `table`, durably."""
-    # Not the 96-bit timestamps of old, which only Spark writes.
+    # Not the deprecated 96-bit timestamps that Spark would write.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     place = Path(DATA) / f"{unit.pipeline}-{unit.number:08d}-{uuid.uuid4().hex[:12]}"
     frame.write.mode("error").parquet(str((table / place).absolute()))

@@ -1,7 +1,7 @@
-"""Doing something again: a range into a new version of the output, or dead letters.
+"""Derives pipelines that process a range again into a new version of the output, or dead letters.
 
-Both are pipelines of their own, derived from the one they are of: with progress, a lease and an end
-of their own, so that the live one continues, and one that is killed can be resumed.
+A derived pipeline has its own progress, lease and end. So the original one continues meanwhile, and
+a derived one that is killed can be resumed.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ def backfill(cluster: BlockingCluster, pipeline: Pipeline, extent: BackfillExten
 
 
 def continued(cluster: BlockingCluster, pipeline: Pipeline, version: int) -> Pipeline:
-    """Return the backfill into this version, to continue it."""
+    """Return the interrupted backfill into this version."""
     found = ProgressStore(cluster, f"{pipeline.name}@{version}").load().definition
     from_time, to_time = (_time(found.get(name)) for name in ("from_time", "to_time"))
     return _version(pipeline, version, BackfillExtent(from_time=from_time, to_time=to_time))
 
 
 def replays(cluster: BlockingCluster, pipeline: Pipeline) -> list[Pipeline]:
-    """Return pipelines that process all dead letters of the output's version which were not
-    processed again before.
+    """Return pipelines that process all dead letters of the output's version that were not
+    processed again yet.
 
-    Of a stateless pipeline they go through its function into its output. Those of a stateful one
-    go back to the source they came from: only there they meet the state."""
+    For a stateless pipeline, they pass through its function to its output. For a stateful one, they
+    are appended to their source again, because the state is only applied there."""
     letters = pipeline.dead_letters
     try:
         tail = cluster.log(letters).tail()

@@ -1,4 +1,4 @@
-"""A runner: one process that keeps a pipeline going, as the active site or as a standby."""
+"""A runner: a process that runs a pipeline, as the active site or as a standby."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ W = TypeVar("W", bound=Work)
 
 _BACKOFF: Final = Backoff(first_s=0.2, max_s=10.0)
 _SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # wherever a site is
-_WATCH_S: Final = 0.2  # how often a query is looked at
+_WATCH_S: Final = 0.2  # how often a query is checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class Runner:
         self._committed = 0  # units, by this runner
 
     def stop(self) -> None:
-        """Stop soon; work in progress is abandoned, and repeated by the next runner."""
+        """Request a stop; work in progress is abandoned, and repeated by the next runner."""
         self._stop.set()
         with suppress(Py4JError, OSError):  # the signal that stops us may have ended Spark, too
             self._spark.sparkContext.cancelAllJobs()
 
     def run(self, *, once: bool = False) -> Progress:
-        """Run the pipeline; `once`: until all that is in the sources now is committed."""
+        """Run the pipeline; with `once`, until all current entries of its sources are committed."""
         with connect_sync(self._address) as cluster:
             site = Site(cluster, self._pipeline.name, self._site_name, self._pipeline.lease_ttl_s)
             try:
@@ -99,7 +99,7 @@ class Runner:
     # ---- becoming active
 
     def _activate(self, cluster: BlockingCluster, site: Site) -> ProgressStore | None:
-        """Return the progress, ours to change; None if we were stopped while we waited."""
+        """Acquire the lease and return the progress; None if stopped while waiting."""
         waiting, failures = False, 0
         while not self._stop.is_set():
             try:
@@ -144,7 +144,7 @@ class Runner:
         raise error
 
     def _begin(self, cluster: BlockingCluster, store: ProgressStore) -> None:
-        """Create the progress, or continue from what is stored."""
+        """Create the progress, or continue the stored one."""
         summary = self._pipeline.summary()
         if store.find() is None:
             before = positions_before(cluster, self._pipeline.logs, self._pipeline.start)
@@ -201,7 +201,7 @@ class Runner:
                 self._wait_after(error, failures)
 
     def _query(self, cluster: BlockingCluster, store: ProgressStore, once: bool) -> None:
-        """Run a stateful pipeline; when its query fails, it is started again, a few times."""
+        """Run a stateful pipeline; a query that fails is restarted a few times."""
         failures, counted = 0, 0  # since a unit was committed; those that may be the records' fault
         committed = -1
         while not self._stop.is_set():
@@ -222,7 +222,7 @@ class Runner:
     def _one_query(
         self, cluster: BlockingCluster, store: ProgressStore, once: bool
     ) -> Exception | None:
-        """Return why it ended; None: it is done, or it was stopped."""
+        """Run the query once; return why it failed, or None if it is done or was stopped."""
         try:
             work = self._make(StatefulWork, store)
             query = work.start(once=once)
@@ -265,35 +265,29 @@ class Runner:
 
 
 def _configured(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
-    """Apply the pipeline's settings to the session, which is the pipeline's while it runs."""
+    """Apply the pipeline's settings to the session, which is not shared while it runs."""
     log_output.register(spark)
     for name, value in (_SETTINGS | dict(pipeline.spark)).items():
-        if spark.conf.isModifiable(name):  # others are the whole application's
+        if spark.conf.isModifiable(name):  # other settings belong to the application
             spark.conf.set(name, value)
     return spark
 
 
 class Heartbeats:
-    """Appends records that say nothing but the time to quiet logs, so that watermarks move.
+    """Appends records without content to idle logs, so that watermarks advance.
 
-    Pipelines drop them once they have moved the watermark; other readers know them by their key.
+    Pipelines drop them once the watermark has advanced; other readers recognise them by their key.
     """
 
-    def __init__(
-        self,
-        logs: Iterable[BlockingLog],
-        every_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, logs: Iterable[BlockingLog], every_s: float) -> None:
         self._every_s = every_s
-        self._clock = clock
         self._seen: dict[BlockingLog, tuple[Glsn, float]] = {
-            log: (log.tail(), clock()) for log in logs
+            log: (log.tail(), time.monotonic()) for log in logs
         }
 
     def look(self) -> None:
         """Append a heartbeat to each log that has not grown for `every_s`."""
-        now = self._clock()
+        now = time.monotonic()
         for log, (tail, since) in self._seen.items():
             if log.tail() != tail:
                 self._seen[log] = log.tail(), now

@@ -1,6 +1,6 @@
-"""A site: one runner of a pipeline among several. The one that has the lease is active.
+"""A site: one of several runners of a pipeline. The holder of the lease is active.
 
-The lease only says which site should work. Its epoch fences the others: every change of the
+The lease only decides which site should work. Its epoch fences the others: every change of the
 pipeline's progress is compared with it.
 """
 
@@ -21,7 +21,7 @@ _RENEWALS: Final = 3  # within the time that the lease lasts
 
 
 class Site:
-    """The lease of a pipeline, renewed in a thread while it is ours."""
+    """The lease of a pipeline, renewed by a thread while this site holds it."""
 
     def __init__(self, cluster: BlockingCluster, pipeline: str, name: str, ttl_s: float) -> None:
         self.name = name
@@ -38,13 +38,13 @@ class Site:
         return self._ttl_s / _RENEWALS
 
     def try_activate(self) -> BlockingLease | None:
-        """Return the lease if it is ours now."""
+        """Acquire the lease and return it, or None."""
         name = register_name(self._pipeline)
         self.lease = self._cluster.acquire_lease(name, self.name, self._ttl_s)
         return self.lease
 
     def keep(self, lease: BlockingLease, on_fenced: Callable[[], None]) -> None:
-        """Renew it; `on_fenced` is called, in a thread, once it is not ours any more."""
+        """Renew the lease; `on_fenced` is called, in a thread, once it is lost."""
         self._renewing = threading.Thread(
             target=self._renew, args=(lease, on_fenced), name="pipeline-lease", daemon=True
         )

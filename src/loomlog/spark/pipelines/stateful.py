@@ -1,8 +1,8 @@
-"""A pipeline with state: windows, joins, de-duplication; a streaming query of Spark's.
+"""A pipeline with state (windows, joins, de-duplication), which is a streaming query of Spark.
 
-Its units are the micro-batches. Spark's checkpoint holds the state and says which positions a
+Its units are the micro-batches. Spark's checkpoint has the state and the positions that a
 micro-batch reads; the pipeline's progress says which micro-batch is committed. A micro-batch that
-Spark repeats is run again, so that the state moves on, but its output is what was decided before.
+Spark repeats is run again to advance the state, but its output is the one that was decided before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-_PAUSED_S: Final = 0.2  # how often a paused pipeline looks whether it still is
+_PAUSED_S: Final = 0.2  # how often a paused pipeline checks whether it was resumed
 
 
 class StatefulWork(Work):
@@ -77,7 +77,7 @@ class StatefulWork(Work):
         try:
             self._process(frame, batch)
         except Exception as error:
-            self._failure = error  # Spark tells only its text
+            self._failure = error  # Spark reports only its text
             raise
 
     def _process(self, frame: DataFrame, batch: int) -> None:
@@ -90,7 +90,7 @@ class StatefulWork(Work):
             self._publish(*self._run(frame, progress, batch))
             return
         self._require_last(progress, decided, batch)
-        frame.write.format("noop").mode("overwrite").save()  # only the state has to move on
+        frame.write.format("noop").mode("overwrite").save()  # only to advance the state
         if decided is not None:
             self._publish(progress, decided)
 
@@ -126,7 +126,7 @@ class StatefulWork(Work):
         )
 
     def _run(self, frame: DataFrame, progress: Progress, batch: int) -> tuple[Progress, Unit]:
-        """Compute a micro-batch; return the progress, and its unit, which is decided."""
+        """Compute a micro-batch; return the progress and its decided unit."""
         ranges = self._ranges(progress, batch)
         progress = self._store.change(lambda now: units.created(now, ranges, batch))
         assert progress.unit is not None
@@ -139,8 +139,8 @@ class StatefulWork(Work):
         return progress, progress.unit
 
     def _letters(self, unit: Unit, version: int) -> DataFrame | None:
-        """Return the records of the micro-batch that cannot be decoded; its sources are read once
-        more for them."""
+        """Read the sources of the micro-batch again, and return the records that cannot be
+        decoded."""
         name = self._pipeline.name
         found = [
             dead_letters.written(decoder.lost(self._parsed(log, wanted)), name, version, log)
@@ -164,7 +164,7 @@ class SparkCheckpoint:
         self._configuration = spark.sparkContext._jsc.hadoopConfiguration()
 
     def query(self) -> str:
-        """Return the id of the query that it belongs to; empty if there is none yet."""
+        """Return the id of its query, or "" if there is none yet."""
         text = self._read("metadata")
         return "" if text is None else str(json.loads(text)["id"])
 

@@ -1,7 +1,7 @@
-"""A pipeline without state between its units: each is a batch job of its own.
+"""A pipeline without state between its units: each unit is a separate batch job.
 
-Each step looks at the progress and does what comes next, so it does not matter which process
-did the last one.
+Each step reads the progress and performs the next action, so it does not matter which process
+performed the last one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ LENIENT_UNITS: Final = 100  # after a record that cannot be decoded: more are li
 
 
 class StatelessWork(Work):
-    """The units of one pipeline, one after the other."""
+    """Processes the units of one pipeline, one after the other."""
 
-    _lenient = 0  # units for which undecodable records are looked for at once
+    _lenient = 0  # units that are searched for undecodable records at once
 
     def step(self, source: BlockingLog, last: int | None = None) -> bool:
-        """Do the next thing; False if there is nothing to do in `source`, up to `last` if given.
+        """Perform the next action; return False if nothing is left to do in `source`, up to `last`
+        if given.
 
-        Raises Retryable when a repetition, after a while, may help, and others when none will."""
+        Raise a Retryable error if another attempt may help, and other errors if none will."""
         progress = self._store.load()
         unit = progress.unit
         if unit is None:
@@ -60,14 +61,14 @@ class StatelessWork(Work):
         try:
             staged = self._stage(self._id(progress, unit), unit.ranges[self._pipeline.log])
         except Exception as error:
-            if self._stopping():  # then it failed because we ended it
+            if self._stopping():  # then stopping made it fail
                 raise
             self._failed(progress, unit, error)
             return
         self._store.change(lambda now: units.decided(now, unit.number, staged))
 
     def _stage(self, unit: UnitId, wanted: UnitRange) -> dict[str, Any]:
-        """Stage a range; look for records that cannot be decoded only when there are any."""
+        """Stage a range; search it for records that cannot be decoded only if there are any."""
         parsed = self._parsed(self._pipeline.log, wanted)
         if not self._lenient:
             try:
@@ -81,7 +82,7 @@ class StatelessWork(Work):
         return self._publication.stage(unit, self._frames.result(parsed), lost)
 
     def _failed(self, progress: Progress, unit: Unit, error: Exception) -> None:
-        """Record the failure; then retry later, halve the unit, put its only record aside, or give
+        """Record the failure; then retry later, halve the unit, set its only record aside, or give
         up."""
         fault, reason = fault_of(error), reason_of(error)
         counts = fault is Fault.RECORDS
@@ -90,7 +91,7 @@ class StatelessWork(Work):
             raise error
         if fault is Fault.SURROUNDINGS:
             raise Busy(f"unit {unit.number} waits: {reason}") from error
-        # Of a unit that was halved, one failure is enough to halve again.
+        # A unit that results from halving is halved again after one failure.
         most = 1 if progress.pieces and unit.records > 1 else self._pipeline.attempts
         if unit.failures + 1 < most:
             raise Busy(f"unit {unit.number} failed and is tried again: {reason}") from error
@@ -100,8 +101,8 @@ class StatelessWork(Work):
             self._put_away(progress, unit, reason)
 
     def _put_away(self, progress: Progress, unit: Unit, reason: str) -> None:
-        """Make a dead letter of a record that fails alone, unless the work fails without it,
-        too."""
+        """Make a dead letter of a record that fails alone, unless the work also fails without
+        it."""
         identity, wanted = self._id(progress, unit), unit.ranges[self._pipeline.log]
         parsed = self._parsed(self._pipeline.log, wanted)
         try:

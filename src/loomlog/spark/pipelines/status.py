@@ -1,6 +1,6 @@
 """The status of pipelines: their active sites, their progress and their lag.
 
-Needs no Spark: all of it is in the metadata repository and in the logs.
+This needs no Spark: the status is computed from the metadata repository and the logs.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _state(progress: Progress, active: bool) -> str:
 
 
 def _source(log: BlockingLog, position: Glsn, end: Glsn | None) -> SourceStatus:
-    """Return the status of a source; after `end` there is nothing to do."""
+    """Return the status of a source; entries after `end` are not processed."""
     try:
         tail = log.tail()
     except NotFound:
@@ -170,8 +170,7 @@ def metrics_of(statuses: Iterable[PipelineStatus]) -> list[Metric]:
 
 
 def write_metrics(path: Path, statuses: Iterable[PipelineStatus]) -> None:
-    """Replace the file, which Prometheus' collector of text files reads, in one step: a reader
-    sees the old figures or the new ones."""
+    """Atomically replace the file that Prometheus' collector of text files reads."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text(metrics_of(statuses)))
     draft.replace(path)

@@ -1,8 +1,8 @@
 """A pipeline's progress in its register: one compare-and-swap per transition.
 
-A change is a pure function of the progress. After a concurrent change (an operator
-pauses it, say), it is applied again to the new progress, or refuses it. A runner's changes are
-fenced by its lease as well: one that was replaced changes nothing more.
+A change is a pure function of the progress. After a concurrent change, such as a pause by an
+operator, it is applied again to the new progress, or refuses it. A runner's changes are also fenced
+by its lease: after another runner has replaced it, it can change nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "pipeline/"
 FORMAT: Final = 1
-_ATTEMPTS: Final = 100  # that conflict with others in a row
+_ATTEMPTS: Final = 100  # consecutive conflicts with other changes
 
 Change = Callable[[Progress], Progress]
 

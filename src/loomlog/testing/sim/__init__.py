@@ -9,7 +9,7 @@ callbacks never run again. One thread, one seed, the same run every time. Start 
     World        virtual time, event queue      world.py
     SimLoop      asyncio on a World             loop.py
     Network      partitions, delays, resets     net.py, transport.py
-    SimDisk      what a power loss leaves       disk.py, blocks.py
+    SimDisk      files, and power losses        disk.py, blocks.py
     Nemesis      faults at random times         faults.py
 """
 

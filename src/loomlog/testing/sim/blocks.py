@@ -1,8 +1,8 @@
-"""The bytes of one simulated file: what a reader sees, and what would survive a power loss.
+"""The bytes of one simulated file: those that readers see, and those that survive a power loss.
 
-Sparse: pages that were never written cost nothing. Since the last sync the file remembers its
-old pages and every change in order; `crash` goes back to the old pages and then keeps, loses or
-tears each change at random, as a page cache and a disk with sectors may.
+The file is sparse: pages that were never written cost nothing. It keeps the pages of the last sync
+and every later change in order; `crash` restores these pages and then keeps, loses or tears each
+change at random, as a page cache and a disk with sectors may.
 
 After a failed sync (`fail_sync`) the pages that it should have written count as clean, as on Linux:
 readers see them, and no later sync writes them, unless they are changed again.
@@ -27,7 +27,7 @@ class FileBlocks:
         self.size = 0
         self._pages: dict[int, bytearray] = {}
         self._synced_size = 0
-        self._synced_pages: dict[int, bytes | None] = {}  # those changed since, as they were
+        self._synced_pages: dict[int, bytes | None] = {}  # the old content of pages changed since
         self._dropped: set[int] = set()  # pages that a failed sync left behind
         self._changes: list[tuple[int, bytes] | int] = []  # a write at an offset, or a new size
 
@@ -118,7 +118,7 @@ class FileBlocks:
             self.size = max(self.size, end)
 
     def _cut(self, size: int, *, remember: bool) -> None:
-        """Set the size. What lies beyond the end always reads as zeros when it grows again."""
+        """Set the size. Bytes beyond the end read as zeros if the file grows again."""
         if size < self.size:
             last, start = divmod(size, PAGE_BYTES)
             for number in [number for number in self._pages if number > last]:

@@ -1,10 +1,10 @@
-"""While a simulation is open, the standard library's clocks and chance come from its seed.
+"""Makes the standard library's clocks and randomness follow the seed of an open simulation.
 
 Code under simulation may call `time.time()`, `random.random()`, `os.urandom()` or
-`uuid.uuid4()` as usual. Out of reach: `datetime.now()`, `random.Random()` without a seed, and
-functions bound before (`from time import time`, a default argument `clock=time.time`): pass those
-in. The cyclic garbage collector is off meanwhile, because finalizers that it runs would
-come at times that depend on the rest of the program.
+`uuid.uuid4()` as usual. Not covered are `datetime.now()`, `random.Random()` without a seed, and
+functions bound earlier (`from time import time`, a default argument `clock=time.time`): pass these
+in. The cyclic garbage collector is off meanwhile, because it would run finalizers at times that
+depend on the rest of the program.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 from loomlog.testing.sim.loop import SimLoop
 from loomlog.testing.sim.world import World
 
-WALL_CLOCK_START_S = 1_700_000_000.0  # what time.time() says at virtual time 0
+WALL_CLOCK_START_S = 1_700_000_000.0  # the value of time.time() at virtual time 0
 
 
 @contextmanager
 def deterministic(world: World) -> Iterator[None]:
-    """Replace clocks and chance; put everything back at the end, also the hooks that loops set."""
+    """Replace clocks and randomness; restore everything at the end, including loops' hooks."""
     chance = random.getstate()
     collecting = gc.isenabled()
     hooks = sys.get_asyncgen_hooks()
@@ -80,7 +80,7 @@ def _refuse_to_sleep(seconds: float) -> None:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Let dead processes be disposed of without a word."""
+    """Suppress warnings while dead processes are disposed of."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda unraisable: None
     try:

@@ -1,10 +1,10 @@
 """A simulated disk behind the ports of `loomlog.storage.files`.
 
 `SimDisk` belongs to a host and outlives its processes; `mount()` gives a process its `Files`.
-When the process ends, its mount goes stale: whatever it still tries has no effect. A power loss
+When the process ends, its mount becomes stale, and further calls have no effect. A power loss
 (`crash`) tears unsynced file contents (see blocks.py) and drops unsynced creations, renames and
-removals: in each directory some first part of them survives, never a later one without the
-earlier. What POSIX does not promise is not kept: a synced file in an unsynced directory can vanish.
+removals: in each directory a prefix of them survives, never a later one without the earlier ones.
+Nothing beyond POSIX is guaranteed: a synced file in an unsynced directory can vanish.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from loomlog.types import Buffer
 
 
 class Directory:
-    """One incarnation of a directory; created again under the same name it is another one."""
+    """One incarnation of a directory; a directory that is created again is another one."""
 
     __slots__ = ()
 
 
 class Table(Protocol):
-    """A database that is one file here, and knows itself what a power loss leaves of it."""
+    """A database that is one file here, and applies a power loss itself."""
 
     def lose_power(self) -> None: ...
 
@@ -57,18 +57,18 @@ class DiskSettings:
 
 @dataclass(slots=True)
 class _Change:
-    """Entries of the namespace that changed: path -> node, or gone. Renames are two at once."""
+    """Changed entries of the namespace: path -> node, or gone. A rename changes two at once."""
 
     entries: tuple[tuple[str, Node | str], ...]
     directories: frozenset[str]
-    parents: dict[str, Directory]  # in which directory the new ones are, by path
-    removed: dict[str, Node]  # what went, by path
+    parents: dict[str, Directory]  # the directories of the new ones, by path
+    removed: dict[str, Node]  # the removed ones, by path
 
 
 _GONE = "gone"
 DiskImage: TypeAlias = tuple[
     dict[str, Node], dict[str, tuple[Node, Directory]], list[_Change]
-]  # what is there, what would survive a power loss, and what leads from that to this
+]  # the current state, the one that survives a power loss, and the changes in between
 
 
 class SimDisk:
@@ -84,16 +84,16 @@ class SimDisk:
         self._changes: list[_Change] = []
         self._mount: SimFiles | None = None
         self._boots = 0  # and copies that were put back
-        self.failed = False  # some time in this run; then its host may log errors
+        self.failed = False  # at some time in this run; then its host may log errors
         self._strike_in = 0  # changes until `_strike`; 0: never
         self._strike: Callable[[], None] | None = None
 
     def strike_after(self, changes: int, strike: Callable[[], None] | None) -> None:
-        """Call `strike` (a crash, say) in place of this change, counted from now; None: never."""
+        """Call `strike`, e.g. a crash, in place of a later change; None: never."""
         self._strike_in, self._strike = (changes, strike) if strike else (0, None)
 
     def changing(self) -> None:
-        """A change, or a sync, is about to be made."""
+        """Called before a change or a sync."""
         if self._strike_in:
             self._strike_in -= 1
             if not self._strike_in and self._strike is not None:
@@ -101,7 +101,7 @@ class SimDisk:
                 strike()
 
     def fail_after(self, changes: int, number: int) -> None:
-        """Fail only this change, counted from now, with this errno."""
+        """Fail one later change, counted from now, with this errno."""
 
         def fail() -> None:
             self.failed = True
@@ -115,17 +115,17 @@ class SimDisk:
         return self._mount
 
     def unmount(self) -> None:
-        """The process is gone; the page cache is not."""
+        """Called when the process has ended; the page cache stays."""
         if self._mount is not None:
             self._mount.stale = True
             self._mount = None
 
     def copy(self) -> DiskImage:
-        """Copy what is on it, for `restore`."""
+        """Return a copy of its content, for `restore`."""
         return deepcopy((self._nodes, self._synced, self._changes))
 
     def restore(self, image: DiskImage | None) -> None:
-        """Let it be as it was when it was copied; None: empty. No process may use it."""
+        """Replace the content by that of a copy; None: empty. No process may use the disk."""
         self.unmount()
         self._boots += 1
         root = Directory()
@@ -151,7 +151,7 @@ class SimDisk:
         self._world.note(self._host, "disk after crash", len(self._nodes))
 
     def _lose_changes(self) -> None:
-        """Some first part of each directory's changes survives; a rename whole or not at all."""
+        """Keep a prefix of each directory's changes; a rename survives as a whole or not at all."""
         lost: set[str] = set()
         for change in self._changes:
             if lost.isdisjoint(change.directories) and self._world.chance(0.6):
@@ -180,7 +180,7 @@ class SimDisk:
                 del self._synced[path]  # what was in it has lost its directory
 
     def sync_directory(self, path: str) -> None:
-        """Make the changes in a directory durable, and those that they build on."""
+        """Make the changes in a directory durable, with those that they depend on."""
         wanted = {path}
         kept, synced = [], []
         for change in reversed(self._changes):
@@ -216,7 +216,7 @@ class SimDisk:
             raise _os_error(self.settings.error, path)
 
     def lets_through(self) -> bool:
-        """Return whether a commit of a table that failed is there all the same."""
+        """Return whether a table's failed commit has taken effect nevertheless."""
         return self._world.chance(0.5)
 
     def misses_cache(self) -> bool:
@@ -254,7 +254,7 @@ class SimFiles:
         return SimFile(self, path, node)
 
     def open_table(self, path: str, kind: type[AnyTable]) -> AnyTable:
-        """Return the table there; create it if it is missing."""
+        """Return the table at a path; create it if it is missing."""
         path = self.check(path)
         if not self.disk.holds(path):
             self._require_directory(posixpath.dirname(path))
@@ -335,7 +335,7 @@ class SimFiles:
         return posixpath.normpath(posixpath.join("/", path))
 
     def changing(self, path: str) -> None:
-        """A change is about to be made: perhaps the last thing that this process does."""
+        """Called before a change, which may never happen if the process is struck now."""
         self.disk.changing()
         self.check(path)
         self.disk.fail_if_broken(path)
@@ -409,8 +409,8 @@ class SimFile:
 
 
 class SimWorker:
-    """`storage.files.Worker` in virtual time: each step comes after a delay of its own, so a
-    crash can fall between any two."""
+    """`storage.files.Worker` in virtual time: each step has its own delay, so that a crash can
+    happen between any two."""
 
     def __init__(self, loop: SimLoop, disk: SimDisk) -> None:
         self._loop = loop

@@ -1,7 +1,7 @@
-"""Faults at random times. A plan names the kinds; the nemesis carries them out and undoes them.
+"""Causes faults at random times. A plan names their kinds; the nemesis causes and ends them.
 
-Every fault ends by itself after a while; `Nemesis.stop` ends all, so that a workload can finish
-in a healthy world and be judged.
+Every fault ends by itself after a while; `Nemesis.stop` ends all of them, so that a workload can
+finish without faults and be checked.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ FAULTS: Mapping[str, FaultPlan] = {
 
 
 class Nemesis:
-    """Breaks things: `servers` may be stopped and are started again with their `Main`;
-    all hosts of the simulation may be cut off from each other. `nodes` are those servers that must
-    live with a full disk, or without the others."""
+    """Causes faults: stops `servers` and starts them again with their `Main`, and cuts off hosts of
+    the simulation from each other. `nodes` are the servers that also get full disks, or lose the
+    connection to all others."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Nemesis:
             self._next()
 
     def stop(self) -> None:
-        """Stop faults: repair what is broken and start what is down."""
+        """Stop faults: repair everything, and start the servers that are down."""
         self._active = False
         self._sim.network.heal()
         for a, b in self._pairs():
@@ -112,7 +112,7 @@ class Nemesis:
             self._restart(name)
 
     def _next(self) -> None:
-        # Now and then one comes close upon the other, into what the first has begun.
+        # Sometimes a fault follows closely, while the cluster reacts to the previous one.
         delay = self._random.expovariate(1.0 / self._plan.every_s) * self._random.choice(PACES)
         self._sim.world.after(delay, self._act)
 
@@ -139,7 +139,7 @@ class Nemesis:
             self._cut(*self._random.choice(self._pairs()), one_way=False)
 
     def _partition_servers(self) -> None:
-        """Two servers lose sight of each other, and of nobody else."""
+        """Cut two servers off from each other only."""
         if len(self._servers) > 1:
             self._cut(*self._random.sample(list(self._servers), 2), one_way=False)
 
@@ -191,7 +191,7 @@ class Nemesis:
             self._sim.world.after(self._duration_s(), self._restart, host.name)
 
     def _blackout(self) -> None:
-        """All servers lose power at once: what all of them forget is lost."""
+        """Let all servers lose power at once, so that all unsynced data is lost."""
         for name in self._servers:
             self._stop(self._sim.host(name), power_loss=True)
 
@@ -206,7 +206,7 @@ class Nemesis:
         self._sim.world.after(self._duration_s(), self._mend_disk, host.name)
 
     def _hiccup(self) -> None:
-        """A single change of a disk fails."""
+        """Let a single change of a disk fail."""
         if self._nodes:
             disk = self._sim.host(self._random.choice(self._nodes)).disk
             number = self._random.choice((errno.ENOSPC, *_BAD))

@@ -86,15 +86,15 @@ class Host:
         return self.process
 
     def exit(self) -> None:
-        """The process ends by itself."""
+        """End the process, as if it had exited by itself."""
         self._end("exit", power_loss=False)
 
     def kill(self) -> None:
-        """`kill -9`: the process is gone, what it wrote is in the page cache."""
+        """End the process as with `kill -9`; its writes stay in the page cache."""
         self._end("kill", power_loss=False)
 
     def crash(self) -> None:
-        """Power loss: unsynced writes are lost or torn; down until the next `start`."""
+        """Lose power: unsynced writes are lost or torn, and the host is down until `start`."""
         self._end("crash", power_loss=True)
         self.network.set_up(self.name, False)
         self.disk.crash()
@@ -109,21 +109,21 @@ class Host:
         self.disk.unmount()
 
     def forget_lives(self) -> None:
-        """The simulation is over: what its processes still held is let go."""
+        """Release the resources of all processes at the end of the simulation."""
         self.process = None
         self.lives.clear()
 
     def strike_after(
         self, strike: Callable[[], None] | None, *, turns: int = 0, changes: int = 0
     ) -> None:
-        """Call `strike` when the process has come so far: turns of its loop, or changes of its
-        disk; None: leave it alone."""
+        """Call `strike` after this number of turns of the process's loop, or changes of its disk;
+        None: never."""
         self.disk.strike_after(changes, strike if changes else None)
         if self.process is not None:
             self.process.loop.strike_after(turns, strike if turns else None)
 
     def pause(self, seconds: float) -> None:
-        """The process stops for a while, as under SIGSTOP or a stalled machine."""
+        """Suspend the process for a while, as with SIGSTOP or a stalled machine."""
         self.world.note(self.name, "pause", seconds)
         if self.process is not None:
             self.process.loop.pause(seconds)

@@ -2,10 +2,10 @@
 
 Code that runs here is ordinary asyncio code. Callbacks are FIFO within a loop; each turn of a
 loop comes a small random time after it was asked for, so that processes interleave differently
-for every seed. `kill()` ends the process between two callbacks: what was pending never runs.
+for every seed. `kill()` ends the process between two callbacks: pending ones never run.
 
 Invariants: no callback runs after `kill()`; while one runs, this loop is asyncio's running
-loop; an exception that nobody handled fails the simulation.
+loop; an unhandled exception fails the simulation.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.world.now + self.clock_offset_s
 
     def jump_clock(self, seconds: float) -> None:
-        """The process' clock moves at once; timers notice, as they would on a real machine."""
+        """Set the process's clock forward or back, which affects timers as on a real machine."""
         self.clock_offset_s += seconds
         self._wake_at = float("inf")
         self._wake()
@@ -75,8 +75,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._paused_until = max(self._paused_until, self.world.now + seconds)
 
     def strike_after(self, turns: int, strike: Callable[[], None] | None) -> None:
-        """Call `strike` (a kill, say) in place of this turn, counted from now; None: never.
-        A busy moment is more likely to be hit than by a time chosen at random."""
+        """Call `strike`, e.g. a kill, in place of a later turn; None: never. Counting turns hits
+        busy moments more often than choosing a time at random."""
         self._strike_in, self._strike = (turns, strike) if strike else (0, None)
 
     # -- callbacks and timers
@@ -154,7 +154,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.world.at(max(self.world.now + delay, self._paused_until), self._turn)
 
     def _turn(self) -> None:
-        """Run what is ready now; what that makes ready waits for the next turn."""
+        """Run the callbacks that are ready now; those they schedule wait for the next turn."""
         self._turn_scheduled = False
         if self.killed:
             return
@@ -247,7 +247,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- the end
 
     def kill(self) -> None:
-        """Drop everything pending, at once and for good. Tasks are kept until `bury()`: a
+        """Drop everything pending, permanently. Tasks are kept until `bury()`: a
         coroutine that is merely forgotten would run its `finally` blocks when it is collected."""
         if self.killed:
             return
@@ -316,7 +316,7 @@ def _refuse_tls(options: dict[str, Any]) -> None:
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine, and those that it was to await: if it never began, nobody else would."""
+    """Close a coroutine and those passed to it, which stay unawaited if it never began."""
     if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == CORO_CREATED:
         for argument in inspect.getcoroutinelocals(coroutine).values():
             if inspect.iscoroutine(argument):

@@ -1,4 +1,4 @@
-"""The simulated network: listening addresses, which hosts reach each other, delays.
+"""The simulated network: listening addresses, partitions and delays.
 
 Hosts are names; a name is also its address (`vsn-1:7401`). Loopback names mean the host itself.
 Faults: `partition` (held bytes, connections that time out, connects that hang), `slow`,
@@ -64,7 +64,8 @@ class Network:
     # -- hosts
 
     def set_up(self, host: str, up: bool) -> None:
-        """A host that is down answers nothing; one that is up refuses what nobody listens to."""
+        """Note whether a host is up. If it is down it does not answer; otherwise it refuses
+        connections to ports without a listener."""
         self._hosts_up[host] = up
 
     @property
@@ -72,7 +73,7 @@ class Network:
         return list(self._hosts_up)
 
     def end_process(self, loop: SimLoop, *, power_loss: bool) -> None:
-        """The process is gone; its peers hear a FIN or a reset, after a power loss maybe late."""
+        """End a process: its peers get a FIN or a reset, after a power loss perhaps late."""
         for address, server in list(self._servers.items()):
             if server.get_loop() is loop:
                 del self._servers[address]
@@ -91,8 +92,8 @@ class Network:
     # -- faults
 
     def partition(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Nothing gets from `a` to `b` (nor back) until `heal`. Open connections hold their
-        bytes; about half of them time out if it lasts."""
+        """Deliver nothing between `a` and `b` until `heal`. Open connections keep their bytes;
+        about half of them time out if it lasts."""
         self.world.note("net", "partition", a, b, "one way" if one_way else "")
         self._blocked[a, b] = True
         if not one_way:
@@ -245,7 +246,7 @@ class Network:
 
 
 class _Attempt:
-    """A connect that is under way."""
+    """A connection attempt in progress."""
 
     def __init__(self, loop: SimLoop, host: str, port: int) -> None:
         self.loop = loop
@@ -273,7 +274,7 @@ class _Attempt:
             self.waiter.set_exception(error)
 
     def give_up(self) -> None:
-        """The caller was cancelled; it may have been connected in the same turn."""
+        """Called when the caller was cancelled, perhaps in the turn in which it was connected."""
         if self.waiter.done() and not self.waiter.cancelled() and not self.waiter.exception():
             self.waiter.result().abort()
 

@@ -87,7 +87,7 @@ class Simulation:
     ) -> None:
         try:
             if error is None:
-                gc.collect(0)  # exceptions that nobody retrieved speak up now
+                gc.collect(0)  # reports exceptions that were never retrieved
                 self.world.raise_failure(again=False)
         finally:
             self._dispose()
@@ -110,8 +110,8 @@ class Simulation:
 
 
 def _collect_garbage() -> None:
-    """Free what a run leaves: the collector is off meanwhile. All that it made is young. Sometimes
-    look at old objects, too: that takes longer than many runs, in a process that has a lot."""
+    """Collect the garbage of a run, during which the collector is off. Its objects are young. Only
+    rarely collect old ones, too, which takes longer than many runs in a large process."""
     gc.collect(2 if next(_runs) % LOOK_AT_ALL_EVERY == 0 else 1)
 
 
@@ -150,9 +150,9 @@ class _ToWorld(logging.Handler):
 def _watched_logs(world: World, excused: Callable[[str], bool]) -> Iterator[None]:
     """Copy log lines of simulated servers to the trace; an error fails the simulation.
 
-    Servers answer an exception that they did not expect with an error frame and a line in their
-    log; a test that only looked at answers would miss such a bug. Only `excused` hosts, e.g. those
-    whose disk failed, may log errors.
+    Servers answer an unexpected exception with an error frame and log it; a test that only checked
+    answers would miss such a bug. Only `excused` hosts, e.g. those whose disk failed, may log
+    errors.
     """
     logger = logging.getLogger("loomlog")
     before = logger.level, logger.propagate

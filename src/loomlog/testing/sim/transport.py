@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 HIGH_WATER_BYTES = 64 * 1024  # asyncio's default
-_IO_CONTEXT = Context()  # network callbacks belong to nobody's context
+_IO_CONTEXT = Context()  # network callbacks run outside of any caller's context
 
 
 class Ending(Enum):
@@ -79,7 +79,7 @@ class SimConnection:
         return {end.loop.host for end in self.ends} == {a, b}
 
     def break_off(self, make_error: Callable[[], OSError]) -> None:
-        """Both ends find the connection gone, each by itself."""
+        """Break the connection; each end notices separately."""
         for end in self.ends:
             end.loop.call_soon(end.lose, make_error(), context=_IO_CONTEXT)
 
@@ -88,7 +88,7 @@ class Pipe:
     """One direction of a connection."""
 
     def __init__(self, network: Network, window_bytes: int) -> None:
-        self.window_bytes = window_bytes  # what the kernels hold for us beyond the transport
+        self.window_bytes = window_bytes  # buffered in the kernels
         self.buffer = bytearray()  # written, not yet received
         self.ending: Ending | None = None
         self.hold_until = 0.0
@@ -106,7 +106,7 @@ class Pipe:
         return max(0, len(self.buffer) - self.window_bytes)
 
     def end(self, ending: Ending, *, tear: bool = False) -> None:
-        """End the pipe; with `tear`, lose some of what was written."""
+        """End the pipe; with `tear`, lose some of the written bytes."""
         if tear:
             del self.buffer[self._world.random.randint(0, len(self.buffer)) :]
         if self.ending is not Ending.RESET and not (ending is Ending.FIN and self.finished):
@@ -114,7 +114,7 @@ class Pipe:
         self.move()
 
     def move(self) -> None:
-        """Make sure that what is there arrives some time."""
+        """Make sure that the written bytes arrive eventually."""
         if self._moving or not (self.buffer or self.ending):
             return
         if self._blocked() or not self.target.wants_data:
@@ -124,7 +124,7 @@ class Pipe:
         self._world.at(max(self._world.now + delay, self.hold_until), self._arrive)
 
     def abandoned(self) -> None:
-        """The reader is dead: an arrival that waited in its loop never comes to pass."""
+        """Called when the reader is dead, so that a scheduled arrival will not happen."""
         self._moving = False
         self.move()
 
@@ -178,7 +178,7 @@ class Pipe:
         return size
 
     def _bounce(self) -> None:
-        """Bytes came to an end that is gone: the sender gets a reset, if it can be reached."""
+        """Answer bytes for an end that is gone: reset the sender, if it can be reached."""
         had_bytes = bool(self.buffer)
         self.buffer.clear()
         self.ending = None
@@ -228,13 +228,13 @@ class SimTransport(asyncio.Transport):
 
     @property
     def wants_data(self) -> bool:
-        """True if the incoming pipe may deliver. An end that is lost takes data, to bounce it."""
+        """True if the incoming pipe may deliver. A lost end accepts data, and resets the sender."""
         if self.lost:
             return True
         return self._protocol is not None and self._reading and not self._closing
 
     def receive(self, data: memoryview) -> int:
-        """Hand data to the protocol; returns how much it took."""
+        """Pass data to the protocol; return the number of bytes that it accepted."""
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             room = memoryview(protocol.get_buffer(-1))
@@ -315,7 +315,7 @@ class SimTransport(asyncio.Transport):
         return not self.lost and (self._writing_paused or self._closing)
 
     def drained(self) -> None:
-        """Called when some of what was written has been received."""
+        """Called when some of the written bytes were received."""
         if self.lost:
             return
         if self._writing_paused and self.outgoing.backlog_bytes <= self._low_bytes:
@@ -354,13 +354,13 @@ class SimTransport(asyncio.Transport):
             self._leave(None)
 
     def lose(self, error: Exception) -> None:
-        """The network or the peer broke the connection."""
+        """Called when the network or the peer has broken the connection."""
         if not self.lost:
             self.outgoing.buffer.clear()
             self._leave(error)
 
     def die(self, ending: Ending, heard_after_s: float) -> None:
-        """Called when the process is gone: no callback; the peer notices later, or never."""
+        """Called when the process is gone: no callbacks run, and the peer may never notice."""
         was_lost = self.lost
         self.lost = self._closing = True
         if not was_lost:

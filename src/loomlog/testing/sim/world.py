@@ -1,9 +1,9 @@
 """The kernel of a simulation: a virtual clock, one queue of events, one source of chance.
 
-Nothing happens but by an event, and events run one after the other in (time, sequence number)
-order, so a run is a function of its seed. May not enter: real time, real randomness, anything
-whose order depends on `id()` or on hash randomisation. `World` knows no process, network or
-disk; those schedule themselves here and `note` what they do, which feeds the fingerprint.
+Everything happens in events, which run one after the other in (time, sequence number) order, so a
+run is a function of its seed. Nothing here may use real time, real randomness, or an order that
+depends on `id()` or hash randomisation. `World` knows no process, network or disk; these schedule
+events here and `note` their actions, which determine the fingerprint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Trace = Callable[[str], None]
 
 
 class SimulationError(Exception):
-    """A simulation that did not go well; the message names the seed and the virtual time."""
+    """A simulation failed; the message names the seed and the virtual time."""
 
 
 class Stalled(SimulationError):  # noqa: N818 - it says what happened
@@ -31,7 +31,7 @@ class Stalled(SimulationError):  # noqa: N818 - it says what happened
 
 
 class Overdue(SimulationError):  # noqa: N818
-    """The virtual time allowed has passed and what was waited for has not come."""
+    """The condition was not met within the allowed virtual time."""
 
 
 class Runaway(SimulationError):  # noqa: N818
@@ -39,11 +39,11 @@ class Runaway(SimulationError):  # noqa: N818
 
 
 class Failed(SimulationError):  # noqa: N818
-    """A simulated process raised an exception that nobody handled (see `__cause__`)."""
+    """A simulated process raised an unhandled exception (see `__cause__`)."""
 
 
 class World:
-    """Virtual time and the queue of what will happen."""
+    """Virtual time and the queue of events."""
 
     def __init__(self, seed: int, *, trace: Trace | None = None) -> None:
         self.seed = seed
@@ -69,7 +69,7 @@ class World:
         return probability > 0.0 and self.random.random() < probability
 
     def note(self, who: str, what: str, *details: object) -> None:
-        """Tell the trace. Details must print the same in every run: no objects with addresses."""
+        """Add an event to the trace. Details must have the same text in every run."""
         self._digest.update(repr((self.now, who, what, details)).encode())
         if self._trace is not None:
             self._trace(f"{self.now:12.6f} {who:<10} {what} {' '.join(map(str, details))}".rstrip())
@@ -84,12 +84,12 @@ class World:
             self._trace(f"{self.now:12.6f} {who:<10} {text}")
 
     def stamp(self, who: bytes, count: int) -> None:
-        """Enter into the fingerprint what is too small to tell the trace."""
+        """Add a value to the fingerprint, but not to the trace."""
         self._digest.update(_STAMP.pack(self.now, count) + who)
 
     @property
     def fingerprint(self) -> str:
-        """Equal for two runs that did the same things at the same times."""
+        """A value that is equal for two runs with the same events at the same times."""
         return self._digest.hexdigest()
 
     def fail(self, who: str, message: str, cause: BaseException | None) -> None:
@@ -105,7 +105,7 @@ class World:
             raise self._failure
 
     def clear(self) -> None:
-        """Let go of everything that was still to happen."""
+        """Drop all scheduled events."""
         self._queue.clear()
 
     def run(
@@ -117,8 +117,8 @@ class World:
     ) -> None:
         """Run to a virtual time, or until a condition holds.
 
-        A condition that does not hold after `timeout_s` of virtual time raises `Overdue`; when
-        nothing is left to happen, `Stalled`.
+        Raise `Overdue` if the condition does not hold after `timeout_s` of virtual time, and
+        `Stalled` if no event is left.
         """
         if callable(until):
             self._run(until, self.now + timeout_s, self.steps + steps_max)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 from poll import wait_until
+from rich.console import Console
 
-from loomlog.cli.console.pipeline_output import RunOutput
-from loomlog.spark.pipelines.units import Progress, Unit, UnitRange
+from loomlog.cli.console import pipeline_output
+from loomlog.cli.console.pipeline_output import RunOutput, print_pipelines
+from loomlog.spark.pipelines.status import PipelineStatus, SourceStatus
+from loomlog.spark.pipelines.units import Counters, Progress, Unit, UnitRange
 
 INSTANT_S = 0.001
 AGES_S = 3600.0
@@ -41,3 +44,18 @@ def test_signs_end_with_the_first_unit_or_with_the_run(commits: bool) -> None:
             output.committed(Unit(1, {"access": UnitRange(1, 30)}), Progress({}, {"access": 30}))
     expected = ["unit 1 committed: access 1 to 30"] if commits else []
     assert output.lines == expected
+
+
+def test_the_table_of_pipelines_fits_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pipeline_output, "console", lambda: Console(width=80))
+    sources = tuple(SourceStatus(log, 30_000, 30_000, 0, 0.0) for log in ("clicks", "impressions"))
+    output = "parquet access-counts.table"
+    place = ("running", "site-1", 1, output, 3)
+    counted = Counters(units=1_234, records=56)
+    print_pipelines([PipelineStatus("access-counts", *place, sources, None, counted, 0.0, "")])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    row = ["access-counts", "running", "site-1", "clicks", "30,000", "0", "records", "1,234", "0"]
+    assert row in lines
+    assert ["impressions", "30,000", "0.0", "s"] in lines

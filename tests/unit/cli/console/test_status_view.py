@@ -8,9 +8,9 @@ from rich.console import Console, RenderableType
 
 from loomlog.cli.bench.reports import number_table
 from loomlog.cli.console.status_view import STREAMS_SHOWN, Rates, log_view, status_view
+from loomlog.wire.conditions import ConditionInfo
 from loomlog.wire.info import (
     ClusterStatus,
-    ConditionInfo,
     CopysetInfo,
     EpochsInfo,
     LogInfo,

@@ -1,4 +1,4 @@
-"""Appends whose answers are missing: what became of them is found out, and no entry doubles."""
+"""The outcome of appends without an answer is determined, and no entry is duplicated."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,17 @@ def test_the_whole_surface_without_an_event_loop(fake: FakeCluster) -> None:
         cluster.delete_log("events")
         with pytest.raises(errors.NotFound):
             cluster.log("events").tail()
+
+
+def test_only_documented_names_are_public(fake: FakeCluster) -> None:
+    with connect_sync(fake.address) as cluster:
+        log = cluster.create_log("events")
+        for each in (cluster, log, cluster._target, log._target):
+            kind = type(each)
+            names = {name for name in dir(each) if not name.startswith("_")}
+            assert len(names) > 20
+            documented = {name for name in names if inspect.getdoc(getattr(kind, name, None))}
+            assert names - documented <= {"name"}, kind
 
 
 def test_several_threads_append_at_once(fake: FakeCluster) -> None:

@@ -8,10 +8,11 @@ from typing import cast
 
 import pytest
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.chained.chains import Chains
 from loomlog.client.loglets.copyset.segments import Segments
-from loomlog.client.servers import CachedLog, Connections
+from loomlog.client.servers import Connections
 from loomlog.core.chained.chain import first_projection
 from loomlog.core.copyset.log_state import first_state
 from loomlog.core.copyset.nodeset import Member

@@ -1,4 +1,4 @@
-"""The parts of a log that a reader passes, and what it knows of their streams."""
+"""The parts of a log that a reader passes, and their streams."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Writers tell replicas what was acknowledged. So the first node of a chain, which was not waited
-for after a power failure, can prove that all others forgot a block."""
+"""Writers report acknowledged blocks to replicas. So the first node of a chain, which was not
+waited for after a power failure, can prove that all others forgot a block."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEAD = Replica(1, LOG, 0, 1)
 
 
 def told(log: Chains, *others: Block, sequence: int = 99) -> Block:
-    """Append a block that tells of others."""
+    """Append a block that reports other blocks as acknowledged."""
     ticket = log.ticket()
     block = batch(ticket, sequence)._replace(acknowledged=tuple(other.first for other in others))
     assert log.run(append(log.projection, ticket, block)) == Appended()
@@ -138,7 +138,7 @@ def test_what_was_trimmed_is_not_lost() -> None:
 
 
 def test_the_comparison_looks_through_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks far behind and before others tell of them."""
+    """Blocks far after and before others report them."""
     monkeypatch.setattr(lost_blocks, "LIST_MAX", 3)
     log = Forgetful()
     early = log.ticket()
@@ -182,7 +182,7 @@ def join(log: Forgetful, replica: Replica) -> None:
 
 
 def test_replicas_that_gave_each_other_all_they_had_prove_it_in_the_next_power_failure() -> None:
-    """The head got a block back without what was told of it."""
+    """The head got a block back without the report about it."""
     log = Forgetful()
     forgotten = log.appended()
     told(log, forgotten)

@@ -81,7 +81,7 @@ class Reconfigured(Log):
 
 
 def test_what_was_refused_at_the_head_is_not_looked_for_in_the_next_epoch() -> None:
-    """Nothing of it is anywhere. A writer that may not read could not look."""
+    """No replica has it, and a writer without read permission could not search for it."""
     log = Reconfigured()
     assert log.append().epoch == 2
     assert not any(isinstance(ask.request, Read) for ask in log.asked)

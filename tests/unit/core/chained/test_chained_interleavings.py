@@ -1,7 +1,7 @@
 """Every order in which parties can take their steps at one address, with a crash at every step.
 
 A step is one question answered. When all have stopped, finished or not, any one node is left, a new
-epoch begins, and the address is decided: what anybody was told before must hold.
+epoch begins, and the address is decided: earlier answers must still hold.
 """
 
 from __future__ import annotations

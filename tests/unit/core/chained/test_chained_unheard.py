@@ -246,8 +246,8 @@ def test_a_closed_segment_reports_a_loss_and_keeps_its_end() -> None:
 
 
 def test_the_unheard_replica_is_sealed_at_the_epoch_that_did_without_it() -> None:
-    """Sealed at a later one, it would seem to have been in its projection: after a rollback of the
-    metadata nobody could tell."""
+    """If it were sealed at a later epoch, it would seem to have been in that projection, which
+    could not be disproved after a rollback of the metadata."""
     log = Forgetful()
     log.appended()
     log.lose_power(1, 2, absent={3})

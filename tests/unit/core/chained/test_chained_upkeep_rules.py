@@ -136,7 +136,7 @@ def test_a_chain_without_anybody_waits() -> None:
 
 
 def test_a_short_chain_that_is_missing_begins_again_with_what_left_it() -> None:
-    """All that was acknowledged is on those that left when the chain became too short."""
+    """The replicas that left when the chain became too short have every acknowledged block."""
     here, left = Replica(3, 1, 0, 1), (Replica(1, 1, 0, 1), Replica(2, 1, 0, 1))
     gone = frozenset([here])
     short = loglet([3], left=left, least=2, unfit=gone, missing=gone)

@@ -41,7 +41,7 @@ def test_it_is_not_if_others_have_a_copy_of_everything() -> None:
 
 
 def test_all_are_needed_if_too_few_are_left_that_did_not_crash() -> None:
-    """Then entries may be on no shard, which is found out."""
+    """Then entries may be on no shard, which the check detects."""
     assert check_of(state((1, 2, 3)), [1, 2], [1, 2, 3]) == Check((), (1, 2, 3), (1,))
     assert check_of(state((1, 2, 3)), [1, 2], [1, 2]).awaited == (3,)
 

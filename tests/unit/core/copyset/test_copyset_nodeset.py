@@ -58,6 +58,8 @@ def test_only_the_logs_of_a_lost_node_move() -> None:
 
 def test_nobody_can_host_when_nobody_is_up() -> None:
     assert sequencer_of(1, {}) is None
+    assert {sequencer_of(log, {1: 1.0, 2: 1.0}, chosen=2) for log in range(20)} == {2}
+    assert {sequencer_of(log, {1: 1.0, 2: 1.0}, chosen=3) for log in range(20)} == {1, 2}, "away"
 
 
 # ---- nodesets
@@ -172,8 +174,8 @@ def test_a_shard_knows_its_node(index: int) -> None:
 @pytest.mark.parametrize("racks", ["", "ab", "aabbc"])
 @pytest.mark.parametrize("replication", [1, 2, 3])
 def test_no_copyset_has_two_shards_of_a_node(replication: int, racks: str) -> None:
-    """All sets of shards of small clusters: whether they can hold a copyset is exactly whether one
-    is chosen from them, and an f-majority meets every copyset."""
+    """This checks all sets of shards of small clusters: a copyset is chosen from a set if and only
+    if the set can hold one, and an f-majority meets every copyset."""
     metadata = sharded(4, 2, replication, racks)
     shards = metadata.shards
     sets = [set(some) for size in range(len(shards) + 1) for some in combinations(shards, size)]

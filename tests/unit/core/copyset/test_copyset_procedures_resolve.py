@@ -1,4 +1,4 @@
-"""Whether an append that was left open stands in the log, once its epoch is recovered."""
+"""Finding out whether an unanswered append is in the log, once its epoch is recovered."""
 
 from __future__ import annotations
 

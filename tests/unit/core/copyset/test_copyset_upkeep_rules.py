@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from loomlog.core.copyset.log_state import can_be_recovered, first_state, take_epoch
+from loomlog.core.copyset.log_state import can_be_recovered, choose, first_state, take_epoch
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member, choose_short, node_of
 from loomlog.core.copyset.recovery import Basis, EpochRecovery
 from loomlog.core.copyset.upkeep import LogSituation, condition, lossy_shards, reason_for_epoch
@@ -111,6 +111,14 @@ def test_a_sequencer_that_is_gone_is_replaced() -> None:
 
 def test_nothing_is_begun_that_cannot_be_recovered() -> None:
     assert reason_for_epoch(LOG, FakeNodes(dead={1, 2})) == ""
+
+
+def test_the_node_that_an_operator_chose_sequences_if_it_is_there() -> None:
+    log = LOG._replace(state=choose(LOG.state, 3))
+    assert "node 3 is to sequence it" in reason_for_epoch(log, FakeNodes(sequencer=3))
+    assert reason_for_epoch(log, FakeNodes(sequencer=2)) == "", "node 3 is away"
+    own = LOG._replace(state=choose(LOG.state, LOG.state.sequencer))
+    assert reason_for_epoch(own, FakeNodes(sequencer=LOG.state.sequencer)) == ""
 
 
 def test_nodes_that_are_given_up_are_not_waited_for() -> None:

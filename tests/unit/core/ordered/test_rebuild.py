@@ -1,4 +1,4 @@
-"""Rounds rebuilt from what replicas know: what is certain is found, everything else is refused
+"""Rounds are rebuilt from the knowledge of replicas if they are certain; otherwise it is refused
 (docs/design/metadata.md)."""
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def test_one_that_remembers_is_enough_if_nothing_more_is_written() -> None:
 
 
 def test_a_stream_that_was_not_told_gets_the_positions_that_others_leave() -> None:
-    """Stream 1 was told its part of the round, and with it how far the log reaches."""
+    """Stream 1 got its part of the round, and with it the high watermark of the log."""
     log = Log({1: (1, 2), 2: (3, 4)})
     log.append(2, 4)
     log.write(1, 2)

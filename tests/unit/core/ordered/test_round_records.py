@@ -1,4 +1,4 @@
-"""Rounds name the streams that get something; what is stored of them is enough to go on."""
+"""Rounds name the streams that get positions; their records suffice to continue."""
 
 from __future__ import annotations
 

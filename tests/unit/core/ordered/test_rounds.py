@@ -305,7 +305,7 @@ def test_forgotten_rounds_that_are_still_known_are_sent_again(known: int) -> Non
 def test_positions_that_only_one_stream_can_have_had_follow_from_their_number(
     end: int, lengths: list[int]
 ) -> None:
-    """This holds as far as the entries are there."""
+    """This holds for the entries that exist."""
     log, _ = forgetful(1)
     stream = log.streams[1]
     log.report(1, report(1, end, offset=2, high=1))

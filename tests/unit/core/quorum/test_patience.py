@@ -1,4 +1,4 @@
-"""How long a follower waits for its leader."""
+"""The time that a follower waits for its leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quorum round log, pure: majorities, what a member takes, what a leader sends."""
+"""The pure core of the quorum round log: majorities, the member, and the leader."""
 
 from __future__ import annotations
 

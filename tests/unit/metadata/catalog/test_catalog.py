@@ -1,4 +1,4 @@
-"""The catalog over crashes: whatever write was the last, a restart finds something whole."""
+"""The catalog is consistent after a restart, whichever write was the last before a crash."""
 
 from __future__ import annotations
 

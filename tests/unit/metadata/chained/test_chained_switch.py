@@ -155,7 +155,6 @@ async def test_operators_move_replicas_of_chains_and_do_nothing_else_with_them(
         stream = log.streams[0].log_stream_id
         for action, instead in (
             (pb.ChangeStream.SEAL, "loom acl revoke"),
-            (pb.ChangeStream.PRIMARY, "loom stream move"),
             (pb.ChangeStream.SYNC, "loom stream scrub"),
             (pb.ChangeStream.REMOVE, "--streams N"),
             (pb.ChangeStream.ADD_REPLICA, "--replicas N"),

@@ -1,4 +1,4 @@
-"""A node that was not waited for after a power failure comes back with what the others forgot."""
+"""A node that was missing after a power failure comes back with blocks that others forgot."""
 
 from __future__ import annotations
 

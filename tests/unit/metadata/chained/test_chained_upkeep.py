@@ -395,3 +395,41 @@ async def test_a_lost_chain_waits_for_a_node_that_left_it(tmp_path: Path) -> Non
         await cluster.log_is(lambda log: words in chained(log).condition)
         await cluster.start_node(1)
         assert await cluster.log.entries() == cluster.log.acknowledged
+
+
+@pytest.mark.parametrize("nodes", [3, 4])
+async def test_operators_choose_the_head_of_a_chain(tmp_path: Path, nodes: int) -> None:
+    """The others join again behind it, on a spare or where they are. It may be asked for twice."""
+    async with SmallCluster(tmp_path, real=nodes, **QUICK) as cluster:
+        log = await cluster.create_chained()
+        stream = log.streams[0].log_stream_id
+        for number in range(20):
+            await cluster.log.append(b"%d" % number)
+        (chain,) = nodes_of(chained(log))
+        for _ in range(2):
+            changed = await cluster.change(pb.ChangeStream.PRIMARY, stream, to_node=chain[2])
+            assert f"node {chain[2]} is to be the head of chain 0" in changed.done
+        await cluster.log.append(b"meanwhile")
+        log = await cluster.log_is(lambda log: is_whole(log) and _head(log) == chain[2])
+        assert len(set(nodes_of(chained(log))[0])) == 3
+        changed = await cluster.change(pb.ChangeStream.PRIMARY, stream, to_node=chain[2])
+        assert changed.done == f"node {chain[2]} is the head of chain 0 of stream {stream} already"
+        await cluster.log.append(b"after")
+        assert await cluster.log.entries() == cluster.log.acknowledged
+        await cluster.log_is(lambda log: chained(log).condition == "")
+
+
+async def test_only_a_node_of_a_chain_becomes_its_head(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, real=4, heartbeat_s=0.1) as cluster:
+        log = await cluster.create_chained()
+        stream = log.streams[0].log_stream_id
+        (other,) = {1, 2, 3, 4}.difference(nodes_of(chained(log))[0])
+        primary = pb.ChangeStream.PRIMARY
+        with pytest.raises(InvalidArgument, match=f"node {other} has no replica of chain 0"):
+            await cluster.change(primary, stream, to_node=other)
+        with pytest.raises(InvalidArgument, match="has no replica of chain 1"):
+            await cluster.change(primary, stream, to_node=1, part=1)
+
+
+def _head(log: pb.Log) -> int:
+    return nodes_of(chained(log))[0][0]

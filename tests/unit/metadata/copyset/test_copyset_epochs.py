@@ -1,4 +1,4 @@
-"""The epoch store of copyset logs: what nodes ask of it, and who may."""
+"""The epoch store of copyset logs: the requests of nodes, and their authorisation."""
 
 from __future__ import annotations
 

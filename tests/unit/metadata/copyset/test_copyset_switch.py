@@ -110,7 +110,6 @@ async def test_operators_learn_what_to_do_instead_of_changing_streams(tmp_path: 
         for action, instead in (
             (pb.ChangeStream.SEAL, "loom acl revoke"),
             (pb.ChangeStream.MOVE, "loom rebalance"),
-            (pb.ChangeStream.PRIMARY, "loom node drain"),
             (pb.ChangeStream.SYNC, "loom node rebuild-status"),
             (pb.ChangeStream.REMOVE, "loom log trim"),
             (pb.ChangeStream.UNREGISTER, "--replicas N"),
@@ -119,3 +118,40 @@ async def test_operators_learn_what_to_do_instead_of_changing_streams(tmp_path: 
                 await cluster.change(action, stream)
         with pytest.raises(InvalidArgument, match="--nodeset N"):
             await cluster.change(pb.ChangeStream.ADD, log="events")
+
+
+async def test_operators_choose_the_node_that_sequences_a_log(tmp_path: Path) -> None:
+    primary = pb.ChangeStream.PRIMARY
+    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
+        await cluster.create_copyset()
+        await cluster.log.append(b"one")
+        log = await cluster.describe()
+        stream, before = copyset(log).log_stream_id, copyset(log).copyset.sequencer
+        node, other = sorted({1, 2, 3} - {before})
+        changed = await cluster.change(primary, stream, to_node=node)
+        assert changed.done == f"node {node} sequences stream {stream}"
+        assert copyset(await cluster.describe()).copyset.sequencer == node
+        await cluster.log.append(b"two")
+        again = await cluster.change(primary, stream, to_node=node)
+        assert again.done == f"node {node} sequences stream {stream} already"
+
+        await cluster.stop_node(node)
+        await cluster.log.append(b"without it")
+        with pytest.raises(InvalidArgument, match=f"node {node} is away"):
+            await cluster.change(primary, stream, to_node=node)
+        await cluster.start_node(node)
+        await cluster.log_is(lambda log: copyset(log).copyset.sequencer == node)
+        await cluster.log.append(b"with it again")
+        await cluster.change(primary, stream, to_node=other)
+        await cluster.log_is(lambda log: copyset(log).copyset.sequencer == other)
+        assert await cluster.log.entries() == cluster.log.acknowledged
+
+
+async def test_the_choice_holds_from_the_first_append_on(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, real=3, heartbeat_s=0.1) as cluster:
+        stream = (await cluster.create_copyset()).streams[0].log_stream_id
+        for node in (1, 2, 3):
+            changed = await cluster.change(pb.ChangeStream.PRIMARY, stream, to_node=node)
+            assert "from the first append on" in changed.next
+        await cluster.log.append(b"one")
+        assert copyset(await cluster.describe()).copyset.sequencer == 3

@@ -1,4 +1,4 @@
-"""Asking another metadata repository who leads, whatever happens to the connection."""
+"""Asking another metadata repository which one leads, with failing connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs created, described, trimmed, deleted; and what is said to those who ask for nonsense."""
+"""Logs are created, described, trimmed and deleted, and invalid requests are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: what is too old is trimmed, and nothing that is in doubt."""
+"""Retention trims entries that are too old, and none in case of doubt."""
 
 from __future__ import annotations
 

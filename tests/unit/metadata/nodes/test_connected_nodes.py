@@ -21,7 +21,7 @@ def connection() -> Connection:
 
 
 class Story:
-    """ConnectedNodes with what they told; silence is made by setting the clock of a member back."""
+    """ConnectedNodes with its calls; silence is simulated by setting back the time of a node."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, bool]] = []

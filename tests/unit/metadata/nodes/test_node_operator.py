@@ -1,4 +1,4 @@
-"""Operators' changes of nodes, and what they are told."""
+"""Operators' changes of nodes, and the answers to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata as one file: what goes in comes out, in the other form, and nothing else does."""
+"""Metadata in one file is imported into either form exactly as it was exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators' changes of streams, and what they are told."""
+"""Operators' changes of streams, and the answers to them."""
 
 from __future__ import annotations
 

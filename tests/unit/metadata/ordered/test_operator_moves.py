@@ -284,7 +284,7 @@ async def test_an_unregistered_replica_is_not_taken_up_again_after_a_restart(
 
 
 async def test_a_newcomer_that_is_given_up_keeps_what_it_had_before(tmp_path: Path) -> None:
-    """Nothing is deleted but what was made for this attempt."""
+    """Only data that was created for this attempt is deleted."""
     async with quick(tmp_path) as cluster:
         nodes = await started(cluster, 3, replicas=3)
         await cluster.change(CHANGE.UNREGISTER, from_node=2)

@@ -1,4 +1,4 @@
-"""Every round log is lost: what the nodes know is enough, or nothing is changed
+"""Every round log is lost; rounds are rebuilt from the nodes, or nothing is changed
 (docs/design/metadata.md)."""
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class UnwritableStore(FaultyStore):
 async def test_a_stream_whose_seal_is_not_recorded_is_not_sealed_in_the_epoch_in_which_it_ran(
     tmp_path: Path,
 ) -> None:
-    """Else it could run in that epoch again, with other entries than a replica that was away."""
+    """Otherwise it could run in that epoch again, with other entries than an absent replica."""
     store = UnwritableStore()
     async with SmallCluster(tmp_path, store=store, **QUICK) as cluster:
         nodes = await cluster.add_beating_nodes(3)

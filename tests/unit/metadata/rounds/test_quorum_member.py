@@ -1,4 +1,4 @@
-"""A member of the quorum round log on its disk: what it stores, when it answers, what it finds."""
+"""A member of the quorum round log on a disk: its writes, answers and restarts."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ async def outcome(path: Path) -> Content | LoomError:
 
 
 def is_wrong(found: Content | LoomError, before: Content) -> bool:
-    """Return whether it is neither what was written, nor refused for good with a reason."""
+    """Return whether a read neither returns the written value nor is refused with a reason."""
     if not isinstance(found, LoomError):
         return found != before
     text = str(found)
@@ -111,7 +111,7 @@ async def test_a_damaged_format_number_is_not_another_format(tmp_path: Path, bit
 async def test_a_flipped_bit_in_the_log_of_a_killed_process_costs_at_most_its_last_swap(
     tmp_path: Path,
 ) -> None:
-    """The last transaction looks like one that was torn by the crash; nodes tell if it was not."""
+    """The last transaction looks torn by the crash; if it was not, nodes reveal it."""
     path = tmp_path / "metadata.sqlite"
     async with opened(path) as store:
         for number in range(12):

@@ -1,4 +1,4 @@
-"""A storage node serves chains: what it answers to whom, and what it remembers."""
+"""A storage node serves chains: its answers to each peer, and its durable state."""
 
 from __future__ import annotations
 
@@ -424,7 +424,7 @@ async def test_a_source_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 async def test_rows_that_a_reader_cannot_read_let_the_rest_be_salvaged(tmp_path: Path) -> None:
-    """Nothing is served before the metadata repository knows that blocks may be missing."""
+    """The replica is not served before the metadata repository knows that blocks may be missing."""
     async with ChainNodes(tmp_path, 1) as nodes:
         await nodes.create()
         for first in range(1, 301):

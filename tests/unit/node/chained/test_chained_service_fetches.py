@@ -120,7 +120,7 @@ class Attentive:
 
 
 class Look:
-    """A replica whose look-ups are answered by the test."""
+    """A replica whose look-ups the test answers."""
 
     def __init__(self) -> None:
         self.under_way: list[Callable[[Answer], None]] = []

@@ -1,4 +1,4 @@
-"""The donor of a shard: what it has finished, what is left, and how much it sends at once."""
+"""The donor of a shard: its progress, the remaining work, and the size of its portions."""
 
 from __future__ import annotations
 

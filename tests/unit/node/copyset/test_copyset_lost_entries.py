@@ -1,4 +1,4 @@
-"""A node calls entries lost only if all shards that may have them told that they do not."""
+"""A node reports entries as lost only if all shards that may have them lack them."""
 
 from __future__ import annotations
 

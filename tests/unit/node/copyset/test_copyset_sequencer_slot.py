@@ -263,7 +263,7 @@ async def test_without_the_metadata_repository_nobody_begins_but_who_sequences_g
 
 
 async def test_who_leads_the_metadata_is_not_named_as_who_sequences(tmp_path: Path) -> None:
-    """Clients would ask there, and be told that they ask for something impossible."""
+    """Otherwise clients would ask there, and get an error about an impossible request."""
     async with CopysetRig(tmp_path) as rig:
         first = rig.favourites[0]
         whole = rig.epochs.to_wire

@@ -1,5 +1,5 @@
-"""Appends that arrive late, or wait while others sequence: whoever sent them may have repeated them
-elsewhere since, so nobody takes them in an epoch behind."""
+"""Appends arrive late, or wait while another node sequences. Their clients may have repeated them
+elsewhere since, so no later epoch accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An epoch store that went back in time: nothing is acknowledged where something stands already."""
+"""After the epoch store went back in time, no append is acknowledged at a used position."""
 
 from __future__ import annotations
 

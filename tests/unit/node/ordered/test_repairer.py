@@ -73,7 +73,7 @@ async def test_a_scrub_says_what_no_peer_could_repair(tmp_path: Path) -> None:
 async def test_a_scrub_on_a_volume_that_fails_for_now_takes_nothing_for_lost(
     tmp_path: Path,
 ) -> None:
-    """The volume may work again, and nobody would ask a replica that is damaged for good."""
+    """The volume may work again, and a replica marked as damaged would not be asked any more."""
     async with Nodes(tmp_path, 2) as nodes:
         await two_replicas(nodes)
         (volume,) = nodes.nodes[1]._disks.volumes

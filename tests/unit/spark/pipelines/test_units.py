@@ -1,5 +1,5 @@
-"""The life of a work unit, as a pure value: whatever happens in whatever order, every position is
-committed once, in order."""
+"""The life of a work unit, as a pure value: every position is committed once, in order, whatever
+happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever looks while others write sees synced data of one state."""
+"""Concurrent look-ups see synced data of one state."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def test_of_recent_batches_some_may_be_trimmed(rig: LogsRig) -> None:
 
 
 def test_a_clock_that_is_ahead_does_not_make_recent_batches_old(rig: LogsRig) -> None:
-    """The node's own, when it is started again: nobody else's clock is so late."""
+    """Only the node's own requests after a restart can be so late."""
     rig.put(*(sent(offset, at_s=10 * offset) for offset in (1, 2, 3)))
     batches = [RecentBatch(9, offset, make(1, offset)) for offset in (3, 2, 1)]
     assert recent(rig, 86_400, span_s=15) == RecentBatches(batches[:2], complete=True)

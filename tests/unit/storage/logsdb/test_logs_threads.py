@@ -75,7 +75,7 @@ async def test_what_was_stored_at_once_is_read_in_order(running: ThreadedStore) 
 
 
 async def test_readers_miss_nothing_while_partitions_come_and_go(running: ThreadedStore) -> None:
-    """Whoever is told of no trim gets every record; that is how readers know a loss."""
+    """An answer without a trim has every record, which is how readers detect a loss."""
     last = 300
 
     async def write() -> None:

@@ -21,7 +21,7 @@ WAYS = ("cut", "zeros", "garbage")
 
 
 def break_from(path: Path, offset: int, way: str) -> None:
-    """Nothing at or behind `offset` is as it was."""
+    """Change every byte from `offset` on."""
     content = bytearray(path.read_bytes())
     rest = len(content) - offset
     if way == "cut":

@@ -201,7 +201,8 @@ def test_batches_with_broken_headers_leave_producers_uncertain(rig: StorageRig) 
 def test_what_was_whole_when_it_was_closed_is_damaged_not_torn(
     rig: StorageRig, at: int, llsns: range
 ) -> None:
-    """Nothing is cut off, also not by a crash after the next start, and peers can repair it."""
+    """The data is not cut off, not even after a crash following the next start, and peers can
+    repair it."""
     rig.fill(10)
     rig.close()
     whole = damage(rig, llsns, at)

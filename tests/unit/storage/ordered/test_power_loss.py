@@ -1,7 +1,7 @@
 """Random work on a simulated disk that loses power between any two steps, many times over.
 
-Whatever was acknowledged must be there afterwards, nothing may look damaged, and what was
-truncated or trimmed must stay gone.
+All acknowledged data must be there afterwards, nothing may look damaged, and truncated or trimmed
+data must not reappear.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def test_cached_reads_answer_or_say_that_they_would_wait(rig: StorageRig) -> Non
         pass  # the page cache may have lost it
 
     class ColdFile(RealFile):
-        """Nothing of it is in the page cache."""
+        """A file that is not in the page cache."""
 
         def read_cached(self, size: int, offset: int) -> bytearray | None:
             return None

@@ -33,7 +33,7 @@ class ChainedCarrier(Carrier):
         self.unreported = chains.unreported
         self.loop = client.loop
         self.spinning = client.spinning
-        # Do not find out whether a doubtful batch was written.
+        # Do not search for a doubtful batch.
         self.at_once = client.settings.retry == "at-once"
         self._producer = client.producer
 
@@ -84,7 +84,7 @@ class ChainedAppend(Attempt):
             view = carrier.chains.view(self.target.id)
             if view.projection.closed:
                 raise Sealed(f"the segment of stream {view.stream} has ended")
-            if not self.batch.is_checked:  # one that is refused must not take positions
+            if not self.batch.is_checked:  # a refused batch must not take positions
                 self._block = carrier.encode(self.batch, self.target.compression)
         except LoomError as error:
             carrier.loop.call_soon(self._failed, error)
@@ -139,7 +139,7 @@ class ChainedAppend(Attempt):
         return placed(block, stream, epoch, first, told)
 
     def _tell_again(self) -> None:
-        """Tell with another block what may not have been told with this one."""
+        """Report with another block what this block may not have reported."""
         if self._told:
             self._carrier.unreported.add(self._chain, *self._told)
             self._told = ()
@@ -152,7 +152,7 @@ class ChainedAppend(Attempt):
             self._carrier.outcomes.declined(self, Unavailable(refusal.reason))
 
     def _interrupted(self) -> None:
-        """Tell with another block, too: this one may be completed without what it tells."""
+        """Report again with another block: this one may be completed without its reports."""
         self._tell_again()
         self._rest()
 

@@ -3,8 +3,9 @@
 Projections come with the log's metadata. After an interruption, all operations affected share one
 request to the metadata repository, which also reports nodes that do not answer.
 
-Later blocks tell replicas what was acknowledged; if none follow, a request does. What they have
-forgotten by then is reported to the metadata repository. The client tries until that is done.
+Later blocks report acknowledged blocks to the replicas; if none follow, a request does. If replicas
+have forgotten such blocks, the client informs the metadata repository. It retries until this is
+done.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import BACKOFF, Client, Retries
 from loomlog.client.loglets.chained.requests import (
     ANSWER_S,
@@ -24,7 +26,6 @@ from loomlog.client.loglets.chained.requests import (
     resolve,
 )
 from loomlog.client.loglets.views import SegmentGoneError, SegmentViews
-from loomlog.client.servers import CachedLog
 from loomlog.core.backoff import Backoff
 from loomlog.core.chained.append import ChainKey, UnreportedBlocks
 from loomlog.core.chained.chain import Chain, Projection
@@ -53,12 +54,12 @@ from loomlog.wire import loomlog_pb2 as pb
 REPORT_S: Final = 1.0  # for the metadata repository to accept a report and start a new epoch
 NEWER_S: Final = 4.0  # how long to wait for a newer epoch before asking again
 LOOK_S: Final = 0.2  # the same for an operation that may continue in the old epoch
-PROOFS_MAX: Final = 10_000  # of reserved positions; whoever loses one reserves another
-TELL_S: Final = 0.5  # until replicas learn what was acknowledged; at most twice as much
+PROOFS_MAX: Final = 10_000  # of reserved positions; without one, another is reserved
+TELL_S: Final = 0.5  # until blocks are reported as acknowledged; at most twice as long
 TELL_AGAIN: Final = Backoff(0.1, 5.0)
-TELLING_MAX: Final = 1000  # requests that replicas learn it; what is older is left out
-TELL_LAST_S: Final = 0.3  # for what is left when the client is closed
-FORGOTTEN_S: Final = 15.0  # for the metadata repository to record what is lost
+TELLING_MAX: Final = 1000  # pending reports; older blocks are left out
+TELL_LAST_S: Final = 0.3  # for the remaining reports when the client is closed
+FORGOTTEN_S: Final = 15.0  # for the metadata repository to record a loss
 
 
 class ChainView(NamedTuple):
@@ -94,7 +95,7 @@ class Chains(SegmentViews[ChainView]):
         self._closed = False
 
     async def close(self) -> None:
-        """Fail operations that wait for a newer projection. Tell what is not told yet."""
+        """Fail operations that wait for a newer projection. Send the pending reports."""
         if self._watching is not None:
             self._watching.cancel()
         self._tell_soon(self.unreported.take_all())
@@ -155,8 +156,8 @@ class Chains(SegmentViews[ChainView]):
     async def _tell(
         self, stream: StreamId, epoch: int, chain: int, addresses: tuple[Glsn, ...]
     ) -> None:
-        """Tell all replicas of a chain in force, and report what they have forgotten; try again
-        until that is done."""
+        """Report to all replicas of a chain in force, and inform the metadata repository of blocks
+        that they have forgotten; retry until this is done."""
         attempts = 0
         while True:
             try:
@@ -164,7 +165,7 @@ class Chains(SegmentViews[ChainView]):
                 if await self._tell_once(view, view.projection.chains[chain], addresses):
                     return
             except (SegmentGoneError, NotFound, InvalidArgument, PermissionDenied):
-                return  # it was trimmed, or that is not known or allowed there
+                return  # it was trimmed, or the request is unknown or not allowed there
             except LoomError:
                 pass
             await asyncio.sleep(TELL_AGAIN.delay_s(attempts, self._rng))
@@ -206,7 +207,7 @@ class Chains(SegmentViews[ChainView]):
     def renew(
         self, view: ChainView, request: Renew, renewed: Callable[[ChainView | Exception], None]
     ) -> asyncio.Task[None]:
-        """Call `renewed` with the newest view; after a pause if it is not newer than `view`."""
+        """Call `renewed` with the newest view, after a pause if it is not newer than `view`."""
 
         async def look() -> None:
             interrupted = Interrupted("", request.met)

@@ -14,9 +14,9 @@ import asyncio
 from typing import Final
 
 from loomlog.batch import read_header
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.loglets.chained.chains import Chains, ChainView
 from loomlog.client.loglets.views import SegmentGoneError
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.pieces import Single, decode_one
 from loomlog.core.chained.chain import Block
 from loomlog.core.chained.messages import Found, Interrupted, NotWritten, Reading, Trimmed

@@ -2,8 +2,8 @@
 
 A ticket reserves one position, which is written once. So several processes may write the same
 block with the same ticket at any time: it is stored once or, if all were too late, never. Where
-permissions are enforced, only the client that reserved it is not too late: others lack the proof of
-the ticket, and find the position filled.
+permissions are enforced, only the client that reserved the position can write it: others lack the
+proof of the ticket, and find the position filled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loomlog.errors import AppendUnknown, DataLoss, Sealed, Timeout
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, StreamId
 
-LOOK_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)  # between looks at a position; then the last
+LOOK_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02)  # between reads of a position; then the last
 
 
 async def reserve(chains: Chains, stream: StreamId, count: int) -> Fixed:
@@ -53,7 +53,7 @@ async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
             steps = write(view.projection, ticket, block._replace(acknowledged=told))
             outcome, projection = await chains.run(view, steps)
             if isinstance(outcome, Appended):
-                # In a later epoch, it was perhaps completed without what it tells.
+                # In a later epoch, it may have been completed without its reports.
                 told = () if projection.epoch == ticket.epoch else told
                 told = (*told, ticket.first)
         except AppendUnknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loomlog.client.append.carriers import Outcomes
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.chained.carrier import ChainedCarrier
 from loomlog.client.loglets.chained.chains import Chains
@@ -10,7 +11,6 @@ from loomlog.client.loglets.chained.finder import ChainedFinder, ChainedTail
 from loomlog.client.loglets.chained.fixed_append import append_fixed, reserve, settle
 from loomlog.client.loglets.chained.part import ChainedPart
 from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Run
 from loomlog.client.subscribe.pieces import Single
 from loomlog.errors import LoomError

@@ -69,7 +69,7 @@ class ChainedPart(FollowedPart):
         self._view = chains.view(stream.log_stream_id)
         self._tails = [_Fetched() for _ in self._view.projection.chains]
         self._decided: Block | None = None  # found by an investigation
-        self._loss: Block | None = None  # begins a loss of which the end is looked for
+        self._loss: Block | None = None  # begins a loss whose end is being searched
         self._loss_end: Glsn = 0  # of the last such loss
         self._patience = Patience(hole_timeout_s, self._loop.time())
         self._window_bytes = max(1, options.window_bytes // len(self._tails))
@@ -88,7 +88,7 @@ class ChainedPart(FollowedPart):
             is_lost = self._view.projection.is_lost(block)
             is_exact = not is_lost or block.count < limits.REFERENCE_RECORDS_MAX
             if not is_exact and self._loss_end < block.end:
-                self._loss = block  # its end is looked for
+                self._loss = block  # its end is being searched
                 return None
             end = block.end if is_exact else self._loss_end
             first, last = max(block.first, self._next), self._clipped(end - 1)
@@ -247,7 +247,7 @@ class ChainedPart(FollowedPart):
         self._loss_end = outcome if isinstance(outcome, int) else block.end
 
     async def _learn_end(self) -> None:
-        """Learn where the closed segment ends."""
+        """Find out where the closed segment ends."""
         try:
             await self._log.refresh()
         except Retryable:
@@ -284,7 +284,7 @@ class _Fetched:
 
     def __init__(self) -> None:
         self.blocks: deque[Block] = deque()
-        self.came_s: deque[float] = deque()  # when each of them arrived
+        self.came_s: deque[float] = deque()  # their times of arrival
         self.late: deque[Block] = deque()  # fetched by a peek
         self.end: Glsn = 0  # fetching has passed all positions below
         self._bytes = 0

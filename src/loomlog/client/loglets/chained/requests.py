@@ -1,4 +1,4 @@
-"""Requests to replicas and sequencers, and operations made of them, by plain callbacks.
+"""Requests to replicas and sequencers, and operations that consist of them, with plain callbacks.
 
 An append is four requests, each sent when the previous one is answered. With a Future and a task
 switch for each, the client would take as long as the disks.
@@ -296,7 +296,7 @@ class ChainRequests:
             self._tick()
 
     def forget(self, request: ReplicaRequest) -> bool:
-        """Wait for its answer no longer; return whether it had none yet."""
+        """Stop waiting for the answer; return whether it was still pending."""
         return self._pending.pop(request, False)
 
     def _tick(self) -> None:

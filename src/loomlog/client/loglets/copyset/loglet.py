@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loomlog.client.append.carriers import Outcomes
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
 from loomlog.client.loglets.copyset.carrier import CopysetCarrier
@@ -12,7 +13,6 @@ from loomlog.client.loglets.copyset.finder import CopysetFinder, CopysetTail
 from loomlog.client.loglets.copyset.fixed_append import FixedAppend
 from loomlog.client.loglets.copyset.part import CopysetPart
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Run
 from loomlog.client.subscribe.pieces import Single
 from loomlog.core.copyset.record import epoch_of, make

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.loglets.views import SegmentViews
-from loomlog.client.servers import CachedLog, Connections
+from loomlog.client.servers import Connections
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import node_of, sequencer_of
 from loomlog.core.copyset.record import Epoch
@@ -160,7 +161,8 @@ def _chosen(view: View) -> str:
     """Return the address of the node that nodes choose as sequencer, too."""
     alive = [node for node in view.nodes.values() if node.alive]
     staying = [node for node in alive if not node.draining] or alive
-    chosen = sequencer_of(view.loglet, {node.node_id: 1.0 for node in staying})
+    weights = {node.node_id: 1.0 for node in staying}
+    chosen = sequencer_of(view.loglet, weights, view.state.chosen)
     if chosen is None:
         raise Unavailable(f"no node is alive that could sequence stream {view.stream}")
     return view.nodes[chosen].address

@@ -119,7 +119,7 @@ class OrderedAttempt(Attempt):
         self.connection = connection
         self._carrier.outcomes.sent(self)
         frame = pb.Frame()
-        append = frame.append  # in its place: a frame copies what it is given
+        append = frame.append  # filled in place, because assigning a message would copy it
         append.log_stream_id, append.seal_epoch = self.target.id, self.epoch
         if (expected_tail := self.batch.expected_tail) is not None:
             append.expected_tail = expected_tail

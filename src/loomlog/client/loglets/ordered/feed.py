@@ -14,9 +14,10 @@ from collections import deque
 from typing import Any, Final, NamedTuple, Protocol
 
 from loomlog import batch as batches
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import BACKOFF
 from loomlog.client.loglets.contract import FollowOptions
-from loomlog.client.servers import CachedLog, Connections
+from loomlog.client.servers import Connections
 from loomlog.errors import (
     Corrupt,
     DataLoss,

@@ -121,7 +121,7 @@ class OrderedFinder:
         """Search the headers of batches, then their rows: exact for any order of timestamps."""
         timestamp_us, first, last, rows_from = query
         if any(stream.lost_from for stream in streams):
-            return await find_by_halves(query)  # what a lost stream had is nowhere
+            return await find_by_halves(query)  # the entries of a lost stream are nowhere
         while first <= last:
             asked = (self._ask_time(stream, timestamp_us, first, last) for stream in streams)
             begins = [position for position in await asyncio.gather(*asked) if position]
@@ -178,8 +178,8 @@ def _no_replica(stream: pb.LogStream) -> LoomError:
 
 
 def _least_certain(errors: Sequence[LoomError]) -> LoomError:
-    """Return an error that may pass, if there is one: a replica may have what others lost. What is
-    damaged on all of them is lost."""
+    """Return a temporary error, if there is one, because that replica may have entries that others
+    lost. Entries that are damaged on all replicas are lost."""
     error = next((each for each in errors if not isinstance(each, _DAMAGE)), errors[-1])
     return DataLoss(f"no replica has it whole: {error}") if isinstance(error, Corrupt) else error
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from loomlog.client.append.carriers import retryable_if_sound
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.contract import Confirm, Fixed
-from loomlog.client.servers import CachedLog
 from loomlog.errors import (
     AppendUnknown,
     Corrupt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loomlog.client.append.carriers import Outcomes
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
 from loomlog.client.loglets.ordered.carrier import OrderedCarrier
@@ -13,7 +14,6 @@ from loomlog.client.loglets.ordered.finder import OrderedFinder
 from loomlog.client.loglets.ordered.fixed_append import append_fixed
 from loomlog.client.loglets.ordered.part import OrderedPart
 from loomlog.client.loglets.times import TimeQuery
-from loomlog.client.servers import CachedLog
 from loomlog.client.subscribe.numbering import Run
 from loomlog.client.subscribe.pieces import Single
 from loomlog.errors import LoomError

@@ -1,4 +1,4 @@
-"""Clients tell replicas what was acknowledged, as often as that takes; but not more and more."""
+"""Clients report acknowledged blocks to replicas until they succeed, with bounded traffic."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.chained import chains
 from loomlog.client.loglets.chained.chains import Chains
-from loomlog.client.servers import CachedLog
 
 MOST = 10
 

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loomlog.batch import assign_place, build
+from loomlog.client.cached_log import CachedLog
 from loomlog.client.loglets.copyset import finder
 from loomlog.client.loglets.copyset.finder import LikelyHolders
 from loomlog.client.loglets.copyset.segments import Segments, View
-from loomlog.client.servers import CachedLog, Connections, Metadata
+from loomlog.client.servers import Connections, Metadata
 from loomlog.core.copyset.messages import Delivered, LogState, Read
 from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import Kind, Record, make
