@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -128,4 +129,5 @@ def parse_size(text: str) -> int | None:
     """Return the number of bytes of a size such as 100, 512M or 1.5T (powers of 1024), or None if
     the text is not a size."""
     size = _SIZE.fullmatch(text.strip())
-    return int(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None
+    found = float(size[1]) * 1024 ** " KMGT".index(size[2] or " ") if size else math.inf
+    return int(found) if math.isfinite(found) else None

@@ -7,7 +7,9 @@ python tests/bench/measure_groups.py 127.0.0.1:7400 [--records 1000000] [--membe
 CPU seconds are those of the readers alone. `plain` are as many plain readers as there are members,
 also all at once, so that both share the cores alike; they take turns with the members, and each
 figure is the median of the rounds. `passed` is how many records of the log a reader goes through
-for each second; `handed out` counts an entry once, for all members together.
+for each second; `handed out` counts an entry once, for all members together. `received` are readers
+that get columns and make no entries, and `bound` is what could be handed out at most, of plain, if
+it cost a member nothing to choose its rows.
 """
 
 from __future__ import annotations
@@ -64,6 +66,16 @@ async def read_all(address: str, records: int) -> Measured:
         return Measured(count, perf_counter() - began_s, process_time() - used_s)
 
 
+async def receive(address: str, records: int) -> Measured:
+    async with await loomlog.connect(address) as cluster:
+        began_s, used_s, count = perf_counter(), process_time(), 0
+        async for batch in cluster.log(LOG).subscribe_arrow():
+            count += batch.num_rows
+            if count == records:
+                break
+        return Measured(count, perf_counter() - began_s, process_time() - used_s)
+
+
 async def shard_sizes(address: str, shards: int, records: int) -> Counter[int]:
     async with await loomlog.connect(address) as cluster:
         sizes: Counter[int] = Counter()
@@ -105,6 +117,10 @@ def plain(address: str, records: int) -> Measured:
     return uvloop.run(read_all(address, records))
 
 
+def received(address: str, records: int) -> Measured:
+    return uvloop.run(receive(address, records))
+
+
 def share(address: str, name: str, members: int, sizes: Counter[int]) -> Measured:
     return uvloop.run(read_share(address, name, members, sizes))
 
@@ -132,17 +148,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     address, records, members = options.cluster, options.records, options.members
     uvloop.run(fill(address, records, options.batch))
     sizes = uvloop.run(shard_sizes(address, options.shards, records))
-    plain_rates, shares = [], []
+    plain_rates, received_rates, shares = [], [], []
     with ProcessPoolExecutor(members, get_context("spawn")) as pool:
         for number in range(options.rounds):
             plain_rates.append(per_cpu_s(at_once(pool, members, plain, address, records)))
+            received_rates.append(per_cpu_s(at_once(pool, members, received, address, records)))
             group = f"measured-{number}"
             shares.append(per_cpu_s(at_once(pool, members, share, address, group, members, sizes)))
     rate, handed_out = median(plain_rates), median(shares)
-    passed = handed_out * members
+    passed, without_entries = handed_out * members, median(received_rates)
+    # Of receiving, as a part of a plain reader's; columns of few rows cost more than their entries.
+    cost = min(1.0, rate / without_entries)
     print(f"plain:      {rate:12,.0f} records per CPU second")
+    print(f"received:   {without_entries:12,.0f} records per CPU second, as columns")
     print(f"passed:     {passed:12,.0f} records per CPU second of a member, {passed / rate:.2f} x")
     print(f"handed out: {handed_out:12,.0f} entries per CPU second, {handed_out / rate:.2f} x")
+    print(f"bound:      {1 / (members * cost + 1 - cost):12.2f} x")
 
 
 if __name__ == "__main__":

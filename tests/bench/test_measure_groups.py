@@ -21,4 +21,4 @@ async def test_members_are_measured() -> None:
         printed, _ = await program.communicate()
     assert program.returncode == 0
     names = [line.partition(":")[0] for line in printed.decode().splitlines()]
-    assert names == ["plain", "passed", "handed out"]
+    assert names == ["plain", "received", "passed", "handed out", "bound"]

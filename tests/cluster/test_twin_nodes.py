@@ -17,7 +17,8 @@ from poll import until
 from loomlog import Cluster, connect
 from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
 from loomlog.types import Glsn, NodeId
-from loomlog.wire.info import ClusterStatus, ConditionInfo
+from loomlog.wire.conditions import ConditionInfo
+from loomlog.wire.info import ClusterStatus
 
 pytestmark = pytest.mark.timeout(120)
 PROTOCOLS = {"ordered": 2, "chained": 2, "copyset": 2}

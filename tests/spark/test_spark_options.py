@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from loomlog.errors import InvalidArgument
+from loomlog.spark import lag
+from loomlog.spark.options import _NAMES as ALL_NAMES
 from loomlog.spark.options import read_options
 
 PLACE = {"cluster": "127.0.0.1:7400", "log": "events"}
@@ -122,3 +124,23 @@ def test_a_wrong_option_is_one_line_that_names_it(given: dict[str, str], said: s
     with pytest.raises(InvalidArgument, match=said) as caught:
         read_options(PLACE | given, streaming=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [*ALL_NAMES])
+@pytest.mark.parametrize(
+    "text", ["9" * 30, "9" * 5000, "(" * 5000, "a{99999999999}", "9" * 400 + "G"]
+)
+def test_a_huge_value_is_refused_in_one_short_line_or_fine(name: str, text: str) -> None:
+    given = PLACE | {name: text}
+    if name in ("logs", "logPattern"):
+        del given["log"]
+    refusals = []
+    try:
+        read_options(given, streaming=True)
+    except InvalidArgument as error:
+        refusals.append(str(error))
+    assert all(name in said and len(said) < 400 and "\n" not in said for said in refusals)
+
+
+def test_there_is_no_lag_before_the_first_micro_batch() -> None:
+    assert lag(None) == {}

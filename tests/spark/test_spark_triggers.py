@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from poll import wait_until
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_rig import SparkRig
 
 from loomlog.spark import lag
@@ -110,6 +112,30 @@ def test_a_query_with_all_limits_reads_everything_once(rig: SparkRig, tmp_path: 
     assert rig.written(tmp_path) == list(range(1, 61))
     assert len([p for p in query.recentProgress if p["numInputRows"]]) > 1
     assert lag(query.lastProgress) == {rig.log.name: 0}
+
+
+def test_a_listener_gets_the_lag_after_each_micro_batch(rig: SparkRig, tmp_path: Path) -> None:
+    found: list[dict[str, int]] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None: ...
+
+        def onQueryProgress(self, event: Any) -> None:
+            found.append(lag(event.progress))
+
+        def onQueryIdle(self, event: Any) -> None: ...
+
+        def onQueryTerminated(self, event: Any) -> None: ...
+
+    rig.fill(6)
+    listener = Listener()
+    rig.spark.streams.addListener(listener)
+    try:
+        rig.run_available(tmp_path, startingPosition="earliest", maxRecordsPerTrigger=4)
+        wait_until(lambda: len(found) == 2)
+    finally:
+        rig.spark.streams.removeListener(listener)
+    assert [progress[rig.log.name] for progress in found] == [2, 0]
 
 
 def test_lag_is_told_of_each_log_and_of_no_other_source() -> None:

@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import Request
 
 from loomlog import limits
+from loomlog.client.arguments import parse_number
 from loomlog.client.cluster import Cluster
 from loomlog.console.failures import TooLarge
 from loomlog.errors import InvalidArgument
@@ -196,9 +197,9 @@ def _parsed(name: str, text: str, schema: Schema) -> Any:
     kind = schema.get("type")
     try:
         if kind == "integer":
-            if not text.isascii() or not text.isdigit() or len(text) > 19:
+            if (number := parse_number(text)) is None:
                 raise ValueError
-            return int(text)
+            return number
         if kind == "number":
             return float(text)
         if kind == "boolean":

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
+from loomlog.client.arguments import parse_number
 from loomlog.client.log import Log
 from loomlog.console import view
 from loomlog.console.api.records import first_position
@@ -37,9 +38,10 @@ async def search(log: Log, asked: Mapping[str, str]) -> dict[str, Any]:
 
 async def _search(log: Log, asked: Mapping[str, str], found: dict[str, Any]) -> None:
     wanted = asked["count"] or str(ENTRIES)
-    if not wanted.isascii() or not wanted.isdigit() or not 0 < int(wanted) <= ENTRIES_MAX:
+    most = parse_number(wanted) or 0
+    if not 0 < most <= ENTRIES_MAX:
         raise InvalidArgument(f"show 1 to {ENTRIES_MAX} entries, not {wanted[:20]!r}")
-    most, key = int(wanted), asked["key"].encode() if asked["key"] else None
+    key = asked["key"].encode() if asked["key"] else None
     tail = await log.tail()
     if asked["from"]:
         start = await first_position(log, asked["from"])

@@ -9,11 +9,11 @@ from typing import Any
 from loomlog.types import Glsn
 
 
-def lag(progress: Mapping[str, Any]) -> dict[str, int]:
+def lag(progress: Mapping[str, Any] | None) -> dict[str, int]:
     """Return how many positions a query is behind the tail of each log it reads, given its
-    `lastProgress`."""
+    `lastProgress`; an empty dict if that is None, as it is before the first micro-batch."""
     found: dict[str, int] = {}
-    for source in progress["sources"]:
+    for source in () if progress is None else progress["sources"]:
         done = positions(source["endOffset"])
         for log, tail in positions(source["latestOffset"]).items():
             found[log] = max(found.get(log, 0), tail - done.get(log, 0))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
-from loomlog.client.arguments import duration_s
+from loomlog.client.arguments import duration_s, parse_number
 from loomlog.config import parse_size
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn
@@ -175,17 +175,18 @@ def _logs(options: Mapping[str, str]) -> tuple[str, tuple[str, ...], str]:
     if "logs" in options:
         names = [name.strip() for name in options["logs"].split(",")]
         if not all(names) or len(set(names)) < len(names):
+            given_names = options["logs"]
             raise InvalidArgument(
-                f"logs must be different names with commas between them, not {options['logs']!r}"
+                f"logs must be different names with commas between them, not {given_names!r:.100}"
             )
         return "", tuple(sorted(names)), ""
     if "logPattern" in options:
         pattern = required(options, "logPattern", "a regular expression for names of logs")
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise InvalidArgument(
-                f"logPattern {pattern!r} is not a regular expression: {error}"
+                f"logPattern {pattern!r:.100} is not a regular expression: {error}"
             ) from None
         return "", (), pattern
     return required(options, "log", "the name of the log to read"), (), ""
@@ -223,7 +224,7 @@ def _size(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     size = None if text is None else parse_size(text)
     if text is not None and not size:
-        raise InvalidArgument(f"{name} must be a number of bytes such as 64M, not {text!r}")
+        raise InvalidArgument(f"{name} must be a number of bytes such as 64M, not {text!r:.100}")
     return size
 
 
@@ -238,9 +239,10 @@ def _delay(options: Mapping[str, str], least: int | None) -> float:
 
 
 def number(name: str, text: str, wanted: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= _NUMBER_MAX:
-        return int(text)
-    raise InvalidArgument(f"{name} must be {wanted}, not {text!r}")
+    found = parse_number(text)
+    if found and found <= _NUMBER_MAX:
+        return found
+    raise InvalidArgument(f"{name} must be {wanted}, not {text!r:.100}")
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -248,7 +250,7 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise InvalidArgument(f"{name} must be true or false, not {text!r}")
+        raise InvalidArgument(f"{name} must be true or false, not {text!r:.100}")
     return text.lower() == "true"
 
 
@@ -265,5 +267,5 @@ def _time(options: Mapping[str, str], name: str) -> datetime | None:
     except (ValueError, OverflowError):
         raise InvalidArgument(
             f"{name} must be ISO 8601, e.g. 2026-01-31T12:00:00Z, or milliseconds since 1970, "
-            f"not {text!r}"
+            f"not {text!r:.100}"
         ) from None

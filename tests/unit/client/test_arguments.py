@@ -12,6 +12,7 @@ from loomlog.client.groups.group import GroupOptions
 from loomlog.client.queues.queue import QueueOptions
 from loomlog.errors import InvalidArgument
 from loomlog.limits import RETENTION_S_MAX
+from loomlog.net.address import split_address
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,9 @@ def test_sizes_that_are_retained() -> None:
     assert found == [0, 10 << 30, 3 << 19, 2 << 30, 1 << 20]
 
 
-@pytest.mark.parametrize("size", ["10", "", "-1G", "1P", "lots", 0, -1, 1.5e6, True, 1 << 61])
+@pytest.mark.parametrize(
+    "size", ["10", "", "-1G", "1P", "lots", "9" * 400 + "G", 0, -1, 1.5e6, True, 1 << 61]
+)
 def test_sizes_that_cannot_be_retained(size: str | int) -> None:
     with pytest.raises(InvalidArgument, match="1 MiB to 1 EiB"):
         retention_bytes(size)
@@ -80,3 +83,8 @@ def test_what_are_no_addresses(addresses: str) -> None:
         InvalidArgument, match=r"addresses must be strings such as 127\.0\.0\.1:7400"
     ):
         parse_addresses(addresses)
+
+
+def test_an_address_with_a_huge_port_is_none() -> None:
+    with pytest.raises(InvalidArgument, match=r"is not host:port"):
+        split_address("localhost:" + "9" * 5000)

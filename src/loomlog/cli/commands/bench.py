@@ -14,6 +14,7 @@ from loomlog.cli.console.command import command, default_command, run_async
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster, Json
 from loomlog.cli.console.output import print_json
+from loomlog.client.arguments import parse_number
 from loomlog.limits import BATCH_BYTES_MAX
 from loomlog.types import SyncMode
 
@@ -374,7 +375,7 @@ def _print(report: BenchReport, *, as_json: bool) -> None:
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+    numbers = [parse_number(part.strip()) for part in text.split(",")]
+    if not all(numbers):
         raise typer.BadParameter(f"{text!r} is not a list such as 128,1024", param_hint=option)
-    return tuple(int(part) for part in parts)
+    return tuple(number for number in numbers if number)

@@ -21,6 +21,7 @@ from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, SPARK_MASTER, Cluster, Json, SparkMaster, Yes
 from loomlog.cli.console.output import print_json, say
 from loomlog.cli.processes.spark_session import start_spark, stop_spark
+from loomlog.client.arguments import parse_number
 from loomlog.errors import LoomError, NotFound, Retryable
 
 if TYPE_CHECKING:
@@ -134,11 +135,11 @@ def reset(
     from loomlog.spark.pipelines import store
 
     changes.confirm(lambda: f"Reset {name} to {to}? Its state is discarded.", yes=yes)
-    if to not in ("earliest", "latest") and not (to.isascii() and to.isdigit() and int(to)):
+    position = parse_number(to)
+    if to not in ("earliest", "latest") and not position:
         raise UsageError(f"--to {to}: give earliest, latest or a position from 1 on")
     with connected_sync(cluster) as client:
-        start = int(to) if to.isdigit() else to
-        progress = store.reset(client, name, start, same_output=same_output)
+        progress = store.reset(client, name, position or to, same_output=same_output)
     behind = ", ".join(f"{log} at {at + 1}" for log, at in progress.positions.items())
     text = f"reset {name}: continues with {behind}, into version {progress.version}"
     positions = dict(progress.positions)

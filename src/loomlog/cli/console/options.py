@@ -14,6 +14,7 @@ import typer
 
 from loomlog import limits
 from loomlog.cli.console.failures import UsageError
+from loomlog.client.arguments import parse_number
 from loomlog.config import EtcdSettings, VolumeLimit, parse_size
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.limits import IdentityLimits
@@ -125,10 +126,10 @@ class RepairOptions:
 
 def read_nodes(text: str) -> list[int]:
     """Parse the numbers of nodes, such as 1,2,4."""
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+    numbers = [parse_number(part.strip()) for part in text.split(",")] if text else []
+    if not all(numbers):
         raise UsageError(f"{text!r} does not name nodes: write their numbers, such as 1,2,4")
-    return [int(part) for part in parts]
+    return [number for number in numbers if number]
 
 
 # ---- positions, as they are displayed or as plain numbers

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 
+from loomlog.client.arguments import parse_number
 from loomlog.client.blocking import BlockingCluster
 from loomlog.console.entries import bytes_field
 from loomlog.console.route import FLAG, NUMBER, TEXT, Call, Parameter, Route, in_body, in_path
@@ -66,9 +67,11 @@ async def _pause(call: Call, *, wanted: bool) -> dict[str, Any]:
 
 async def reset(call: Call) -> dict[str, Any]:
     name, to = call["pipeline"], call["to"] or "earliest"
-    if to not in ("earliest", "latest") and not (to.isascii() and to.isdigit() and int(to)):
-        raise InvalidArgument(f"to must be earliest, latest or a position from 1 on, not {to!r}")
-    start = int(to) if to.isdigit() else to
+    start = parse_number(to) or to
+    if start not in ("earliest", "latest") and not isinstance(start, int):
+        raise InvalidArgument(
+            f"to must be earliest, latest or a position from 1 on, not {to!r:.100}"
+        )
     same = bool(call["same_output"])
     progress = await in_thread(
         call, lambda cluster: store.reset(cluster, name, start, same_output=same)
