@@ -1,10 +1,10 @@
 """Divides a range of positions among tasks: ranges of streams, and of the archive where the log
 is trimmed.
 
-LLSNs are dense where they are not positions, so the ranges of all streams together are exactly as
-long as the range of positions: checked on every plan.
+Where LLSNs are not positions they are dense, so the ranges of all streams together are exactly as
+long as the range of positions. This is checked on every plan.
 
-Where they are positions there may be gaps, and gaps between epochs may be wide. So a range is cut
+Where they are positions, there may be gaps, and gaps between epochs may be wide. So a range is cut
 where epochs begin; the number of entries is known only for the last one.
 """
 
@@ -23,9 +23,9 @@ from loomlog.errors import DataLoss, Trimmed
 from loomlog.spark.options import ReadOptions
 from loomlog.types import Glsn, Llsn, StreamId
 
-ARCHIVED_PER_TASK: Final = 1_000_000  # without a wish of the user's: some seconds of work
+ARCHIVED_PER_TASK: Final = 1_000_000  # by default: some seconds of work
 EPOCHS_MAX: Final = 64  # a range is cut at most this many times
-_PLANS_MAX: Final = 5  # a trim may come between two questions; not again and again
+_PLANS_MAX: Final = 5  # attempts; each may be overtaken by a trim
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def plan(
         try:
             found = _locate(log, live, last) if live <= last else []
         except Trimmed:
-            continue  # just now: the next look at the head finds out
+            continue  # trimmed just now; the next attempt uses the new head
         wanted = [r for r in found if streams is None or r.stream in streams]
         ranges += itertools.chain.from_iterable(map(_to_read, wanted))
         return [replace(part, log=log.name) for part in _split(ranges, options)]
@@ -101,7 +101,7 @@ def _archived(
     last: Glsn,
     streams: frozenset[StreamId] | None,
 ) -> Iterator[TaskRange]:
-    """Yield trimmed positions as far as they are archived; handle data loss as the options say."""
+    """Yield trimmed positions that are archived; handle data loss according to the options."""
     if first > last:
         return
     info = log.archive()
@@ -131,7 +131,7 @@ def _locate(log: BlockingLog, first: Glsn, last: Glsn) -> list[StreamRange]:
         raise Trimmed(f"log {log.name!r} was trimmed at {first} or later")
     ranges = [
         StreamRange(stream, begin, ends[stream] - 1, first, last, stream not in counted)
-        for stream, begin in begins.items()  # a stream that came since begins above `last`
+        for stream, begin in begins.items()  # a stream that was added since begins above `last`
         if begin < ends[stream]
     ]
     found, expected = sum(r.count for r in ranges), last - first + 1

@@ -1,11 +1,12 @@
 """`spark.read` and `spark.readStream`: a range of positions, and the log as micro-batches.
 
-A batch is planned once and read by many tasks. Of a stream, an offset is `{"log": NAME, "position":
-N}`: all positions of that log up to and with N are read. A micro-batch is the range above its
-start, to its end inclusive, whatever became of the log's streams meanwhile. If there may be several
-logs, an offset is `{"logs": {NAME: N, …}}`; one micro-batch names a new log, the next one reads it.
+A batch is planned once and read by many tasks. The offset of a streaming query is `{"log": NAME,
+"position": N}`: all positions of that log up to and including N are read. A micro-batch is the
+range above its start, up to and including its end, whatever happens to the log's streams meanwhile.
+If there may be several logs, an offset is `{"logs": {NAME: N, …}}`; one micro-batch names a new
+log, and the next one reads it.
 
-A reader travels from the planner to the tasks: it holds options, never an open connection.
+A reader is pickled for the tasks, so it has options but no open connection.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, StreamRange | PositionRange):
-            return iter(())  # Spark's own partition, when there was nothing to plan
+            return iter(())  # Spark's default partition if nothing was planned
         return read_range(self._options, partition, to_arrow_schema(self._schema, timezone="UTC"))
 
     def _positions(self, cluster: BlockingCluster, log: BlockingLog) -> tuple[Glsn, Glsn]:
@@ -129,7 +130,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(begins, ends, limit)
         ends = {name: max(end, begins[name]) for name, end in ends.items()}
-        # The checkpoint has to know where a new log begins before anything of it is read.
+        # The beginning of a new log must be in the checkpoint before the log is read.
         known = begins.keys() | (names if self._targets is None else self._targets.keys())
         new = [name for name in names if name in known and name not in begins]
         return self._offset(ends | {name: self._log(name).earliest() - 1 for name in new})
@@ -146,7 +147,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(at for at in (tail, target, self._last) if at is not None)
 
     def _limited(self, begins: Positions, ends: Positions, limit: ReadLimit) -> Positions:
-        """Return the ends of the next micro-batch: `ends`, or less as the options limit it."""
+        """Return the ends of the next micro-batch: `ends`, or lower ones if the options say so."""
         before = {name: before_next(self._log(name), begins[name], ends[name]) for name in ends}
         waiting = {name: max(ends[name] - before[name], 0) for name in ends}
         if self._targets is None and not self._patience.is_over(sum(waiting.values())):
@@ -163,7 +164,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one limit, as Spark wants it; what others there are the options know."""
+        """Return one limit, as Spark requires; all limits are applied from the options."""
         options = self._options
         if options.records_per_trigger_max is not None:
             return ReadMaxRows(options.records_per_trigger_max)
@@ -230,7 +231,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def names_of(
     cluster: BlockingCluster, options: ReadOptions, done: Collection[str] = ()
 ) -> Sequence[str]:
-    """Return the names of the logs that the options mean now; raise DataLoss if one of `done`,
+    """Return the names of the logs that match the options now; raise DataLoss if one of `done`,
     which a query has read, was deleted."""
     if not options.log_pattern:
         return options.logs or (options.log,)
@@ -245,7 +246,7 @@ def names_of(
 
 
 def _first_position(cluster: BlockingCluster, log: BlockingLog, start: Start) -> Glsn:
-    """Return the first position to read; above the tail if only what comes is wanted."""
+    """Return the first position to read; above the tail if only new entries are wanted."""
     if start == "earliest":
         return log.earliest()
     if start == "latest":
@@ -256,8 +257,8 @@ def _first_position(cluster: BlockingCluster, log: BlockingLog, start: Start) ->
 
 
 def _first_at(log: BlockingLog, earliest: Glsn, moment: datetime) -> Glsn:
-    """Return where entries of this time begin. The archive is not searched: if they may be there,
-    it is read from its beginning."""
+    """Return the first position at or after a time. The archive is not searched; if it may have
+    such entries, it is read from its beginning."""
     found = log.find_time(moment)
     return earliest if found <= log.head() else found
 

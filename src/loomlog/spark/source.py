@@ -1,6 +1,6 @@
-"""The data source `loomlog` as Spark meets it: its columns, its options, readers and writers.
+"""The data source `loomlog`, as Spark uses it: columns, options, readers and writers.
 
-Spark creates it again in each of its Python processes, so it holds only the options.
+Spark creates it again in each of its Python processes, so it has only the options.
 """
 
 from __future__ import annotations

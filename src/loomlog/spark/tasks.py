@@ -30,7 +30,7 @@ _LLSN: Final = SCHEMA.get_field_index("llsn")
 
 
 def connect(options: ReadOptions) -> BlockingCluster:
-    """Connect for one task or one plan; the user chooses how long to wait for an answer."""
+    """Connect for one task or one plan, with the timeout of the options."""
     timeout_s = min(options.read_timeout_s, limits.REQUEST_TIMEOUT_S)
     return connect_sync(
         options.cluster, request_timeout_s=timeout_s, tls=options.tls, token_file=options.token_file
@@ -84,7 +84,7 @@ def _by_position(log: BlockingLog, options: ReadOptions, wanted: PositionRange) 
         except Trimmed:
             head = log.head()
             if head <= position:
-                raise  # a trim that the metadata repository does not know of
+                raise  # the metadata repository does not know of this trim
             if options.fail_on_data_loss:
                 raise lost(log.name, position, min(wanted.last, head - 1)) from None
             position = head
@@ -102,8 +102,8 @@ def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> It
                 next_llsn = batch.column(_LLSN)[-1].as_py() + 1
                 position = batch.column(0)[-1].as_py() + 1
                 yield batch
-            return  # fewer rows than LLSNs: a transaction failed
-        except (Trimmed, NotFound):  # a stream of an ended segment goes with its last entry
+            return  # fewer rows than LLSNs, because a transaction failed
+        except (Trimmed, NotFound):  # a stream of an ended segment is removed with its last entry
             found, info = next_llsn, log.archive()
             is_whole = info is not None and info.first <= position and info.through >= wanted.last
             for batch in _meanwhile_archived(log, options, wanted, next_llsn, position):
@@ -117,7 +117,7 @@ def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> It
             head = log.head()
             kept = log.locate(head).get(wanted.stream, wanted.last_llsn + 1)
             if kept <= next_llsn:
-                raise  # a trim that the metadata repository does not know of
+                raise  # the metadata repository does not know of this trim
             if options.fail_on_data_loss:
                 raise lost(log.name, position, min(wanted.last, head - 1)) from None
             next_llsn = kept
@@ -126,8 +126,8 @@ def _streamed(log: BlockingLog, options: ReadOptions, wanted: StreamRange) -> It
 def _meanwhile_archived(
     log: BlockingLog, options: ReadOptions, wanted: StreamRange, next_llsn: Llsn, position: Glsn
 ) -> Iterator[Any]:
-    """The rest of a stream's range that was trimmed after it was planned; none of it if the archive
-    does not have it either."""
+    """Return the part of a stream's range that was trimmed after planning and is in the archive; an
+    empty range if it is not."""
     info = log.archive()
     if info is None or info.first > position:
         return

@@ -17,7 +17,7 @@ _COUNTED = ("key", "value", "headers")
 
 
 class Patience:
-    """Lets few records wait for more, but no longer than `delay_s`."""
+    """Makes small numbers of records wait for more, but no longer than `delay_s`."""
 
     def __init__(self, records_min: int, delay_s: float) -> None:
         self._records_min = records_min
@@ -25,7 +25,7 @@ class Patience:
         self._since: float | None = None  # when records were first seen to wait
 
     def is_over(self, records: int) -> bool:
-        """Return whether these are enough, or have waited long enough."""
+        """Return whether there are enough records, or they have waited long enough."""
         now = time.monotonic()
         since = now if self._since is None else self._since
         if records >= self._records_min or (records > 0 and now - since >= self._delay_s):
@@ -36,8 +36,8 @@ class Patience:
 
 
 def shares(waiting: Mapping[str, int], records_max: int) -> dict[str, int]:
-    """Divide the records of a micro-batch among logs: what the small ones leave over the large ones
-    get, and one is for each log that has any, so that none starves."""
+    """Divide the records of a micro-batch among logs. Large logs get the shares that small ones do
+    not use, and every log with records gets at least one, so that none starves."""
     found, left = {}, records_max
     logs = sorted((log for log in waiting if waiting[log] > 0), key=lambda log: waiting[log])
     for at, log in enumerate(logs):
@@ -60,12 +60,12 @@ def within_bytes(
     log: BlockingLog, first: Glsn, last: Glsn, bytes_max: int, timeout_s: float
 ) -> Glsn:
     """Return the last position up to `last` so that the entries from `first` have at most this
-    many bytes; there is at least one entry. What is trimmed has none."""
+    many bytes, but at least one entry. Trimmed entries have no size."""
     while (begin := max(first, log.earliest())) <= last:
         try:
             return _within_bytes(log, begin, last, bytes_max, timeout_s)
         except Trimmed:
-            continue  # just now: the next look finds out
+            continue  # trimmed just now; the next attempt uses the new head
     return last
 
 

@@ -1,12 +1,10 @@
 """`write` and `writeStream`: tasks stage their rows, the driver publishes them all at once.
 
-Readers of the log see all rows of a batch or micro-batch or none, and see them once: a micro-batch
-that Spark repeats has the number that it had, and the cluster knows whether that was published.
-What a failed task or an aborted batch has staged is never published; trimming the log clears it
-away.
+Readers of the log see all rows of a batch or micro-batch or none, and see them once: a repeated
+micro-batch has the same number, and the cluster knows whether that was published. The staged rows
+of a failed task or an aborted batch are never published; trimming the log removes them.
 
-A writer travels from the planner to the tasks and to the commit: it holds options, never a
-connection.
+A writer is pickled for the tasks and the commit, so it has options but no connection.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from loomlog.client.publish.stager import Staged
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.spark.options import named, number, required
 
-_QUERY: Final = "sql.streaming.queryId"  # where Spark tells a task to which query it belongs
+_QUERY: Final = "sql.streaming.queryId"  # the property with the query of a task
 _OPTIONS: Final = ("cluster", "log", "writer", "sequence", "tls", "tokenFile")
-_OF_SPARK: Final = ("checkpointlocation",)  # it hands its own on
+_OF_SPARK: Final = ("checkpointlocation",)  # options of Spark, which it passes on
 
 _BYTES: Final = (BinaryType, StringType)
 _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -54,7 +52,7 @@ class WriteOptions:
 
     cluster: str
     log: str
-    writer: str | None  # of a batch: None for one that is written but once
+    writer: str | None  # of a batch; None if it is written only once
     sequence: int
     tls: str | None  # as of `connect`
     token_file: str
@@ -124,7 +122,7 @@ class TaskStaged(WriterCommitMessage):
     """The rows that a task staged."""
 
     staged: Staged
-    writer: str = ""  # who publishes them
+    writer: str = ""  # the name of the writer that publishes them
 
 
 def all_staged(messages: Sequence[WriterCommitMessage | None], log: str) -> Staged:
@@ -148,7 +146,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with suppress(LoomError):  # Spark is about to tell what was wrong in the first place
+        with suppress(LoomError):  # Spark reports the original error
             self._forget()
 
     def _forget(self) -> None:
@@ -189,7 +187,7 @@ def _publish(
     """Publish on the driver, when all tasks are done."""
     writers = [message.writer for message in messages if isinstance(message, TaskStaged)]
     if not writers:
-        return  # Spark had no task for it: there was nothing to write
+        return  # Spark ran no task, because there were no rows
     with _connect(options) as cluster:
         writer = cluster.log(options.log).writer(writers[0])
         writer.publish(sequence, all_staged(messages, options.log))

@@ -48,14 +48,14 @@ def _block(
 
 
 def _block_sent(message: pb.ChainRequest, payload: memoryview) -> Block:
-    told = _told(message, payload)
+    acknowledged = _acknowledged(message, payload)
     try:
-        return _block(message.position, message.count, payload, told)
+        return _block(message.position, message.count, payload, acknowledged)
     except LoomError as error:
         raise InvalidArgument(f"a block for {message.position}: {error}") from None
 
 
-def _told(message: pb.ChainRequest, _: memoryview) -> tuple[Glsn, ...]:
+def _acknowledged(message: pb.ChainRequest, _: memoryview) -> tuple[Glsn, ...]:
     """Return the addresses of blocks that were acknowledged."""
     addresses = tuple(message.acknowledged)
     if not addresses:
@@ -110,7 +110,7 @@ _REQUESTS: Final = Family[Request, pb.ChainRequest](
         _Ask.FETCH: (core.Fetch, "epoch", "position", _limit(FETCH_BYTES_MAX), "salvage", "last"),
         _Ask.CHECK: (core.Check, "epoch"),
         _Ask.END: (core.FindEnd, "epoch"),
-        _Ask.ACKNOWLEDGE: (core.Acknowledge, "epoch", Field("acknowledged", _told)),
+        _Ask.ACKNOWLEDGE: (core.Acknowledge, "epoch", Field("acknowledged", _acknowledged)),
         _Ask.TRIM: (core.Trim, "epoch", "position"),
         _Ask.SEAL: (core.Seal, "epoch", "salvage"),
         _Ask.CREATE: (core.Create,),
@@ -177,8 +177,9 @@ def _blocks(message: pb.ChainAnswer, payload: memoryview) -> list[Block]:
 
 def _only_block(message: pb.ChainAnswer, payload: memoryview) -> Block:
     (block,) = _blocks(message, payload)
-    told = message.acknowledged
-    return block._replace(acknowledged=tuple(told)) if told else block
+    if not message.acknowledged:
+        return block
+    return block._replace(acknowledged=tuple(message.acknowledged))
 
 
 _EXTENT: Final = Shape(Extent, pb.BlockExtent, "first", "count")

@@ -118,7 +118,7 @@ def verify(
         token = _verified(text, keys, now_s)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # whatever a stranger sent, a panic of the library included
+    except BaseException:  # for any input, including a panic of the library
         token = None
     if token is None:
         raise PermissionDenied(f"the token was not signed by a key of this cluster: {_DENY}")
@@ -130,9 +130,9 @@ def verify(
 
 
 def _is_cheap(source: str) -> bool:
-    """Return whether an added block has plain checks only. The library's limit of time does not
-    interrupt a single one, so one that joins many facts, calls itself for all elements of a set or
-    compiles a large expression could stop a server for minutes."""
+    """Return whether an added block has only plain checks. The library's time limit does not
+    interrupt a single check, so one that joins many facts, recurses over the elements of a set or
+    compiles a large expression could block a server for minutes."""
     return all(map(_CHECK.fullmatch, source.splitlines())) and not _COSTLY.search(source)
 
 

@@ -1,6 +1,6 @@
 """Converts between wire messages and the types of core/.
 
-Numbers beyond what a stream can have are refused here: they would not fit on disk, and no later
+Numbers above the limits of a stream are refused here: they would not fit on disk, and no later
 number could be higher.
 """
 
@@ -83,7 +83,7 @@ def held_from_wire(message: pb.LogStreamUncommitReport) -> HeldReplica:
 
 
 def pack_reports(message: pb.GetReportResponse) -> None:
-    """Pack the reports of a message, but for those with a precondition."""
+    """Pack the reports of a message, except for those with a precondition."""
     plain = []
     rows = [message.packed_reports]
     for report in message.uncommit_reports:

@@ -46,7 +46,7 @@ class ConnectedNode:
     node_id: NodeId
     connection: Connection | None
     presence: Presence  # on the loop's clock
-    told: Standing = Standing.HERE  # for which `changed` was last called
+    reported: Standing = Standing.HERE  # for which `changed` was last called
     was_lost: bool = False  # its connection
     stored_bytes_total: int = 0  # of all protocols
     loglet_bytes: int | None = None  # of protocols that do not report them by stream; None: not yet
@@ -212,8 +212,8 @@ class ConnectedNodes:
         known = self._nodes.get(node)
         old = known.connection if known else None
         presence = Presence(self._loop.time(), self._failure_detection_s, connected=True)
-        told = known.told if known else Standing.SILENT
-        self._nodes[node] = ConnectedNode(node, connection, presence, told)
+        reported = known.reported if known else Standing.SILENT
+        self._nodes[node] = ConnectedNode(node, connection, presence, reported)
         self._node_of[connection] = node
         self._held_back.pop(node, None)
         self._turned_away.pop(node, None)
@@ -263,15 +263,15 @@ class ConnectedNodes:
     def heard(self, node: NodeId) -> ConnectedNode:
         known = self._nodes[node]
         now, presence = self._loop.time(), known.presence
-        if known.told is Standing.HERE and now < presence.heard_at + self._check_every_s:
+        if known.reported is Standing.HERE and now < presence.heard_at + self._check_every_s:
             presence.heard_at, presence.asked_at = now, inf  # it is there, as before
             return known
-        was_here = known.told is Standing.HERE is presence.standing(now)
+        was_here = known.reported is Standing.HERE is presence.standing(now)
         presence.heard(now)
         if (
             not was_here and not presence.ended
         ):  # listeners may not know yet, but the state may have been queried
-            known.told = Standing.HERE
+            known.reported = Standing.HERE
             self._changed(node, True)
         return known
 
@@ -401,8 +401,8 @@ class ConnectedNodes:
 
     def _check(self, known: ConnectedNode) -> None:
         standing = self.standing(known.node_id)
-        if standing is not known.told:
-            known.told = standing
+        if standing is not known.reported:
+            known.reported = standing
             self._changed(known.node_id, standing is Standing.HERE)
 
     # ---- messages

@@ -36,7 +36,7 @@ class Losses:
             return None
         return find_loss(stream, self.without_commits(stream), given_up)
 
-    def told_to_readers(self, stream: StreamRounds) -> Loss | None:
+    def shown_to_readers(self, stream: StreamRounds) -> Loss | None:
         """Return the loss of a stream for readers, which then wait for none of its replicas. The
         loss may have no entries, if all nodes that could confirm that there are none were given
         up."""

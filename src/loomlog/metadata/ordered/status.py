@@ -74,7 +74,7 @@ class StreamStatus:
             condition = "; ".join(filter(None, words))
         if stream.sealed and stream.wanted_running:
             condition = self._sealed(stream, condition, advice)
-        told = self._losses.told_to_readers(stream)
+        loss = self._losses.shown_to_readers(stream)
         return pb.LogStream(
             log_stream_id=stream_id,
             state=STATE_TO_WIRE[self.state(stream)],
@@ -88,8 +88,8 @@ class StreamStatus:
             protocol=segment.settings.protocol if segment else log.protocol,
             held=not (stream.wanted_running or stream.closed or stream.removing),
             removing=stream.removing,
-            lost_from=told.first if told else 0,
-            lost_after=told.after if told else 0,
+            lost_from=loss.first if loss else 0,
+            lost_after=loss.after if loss else 0,
             rolled_back=self._has_lost_rounds(stream_id),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from loomlog.errors import LoomError
 from loomlog.node.metadata_link import MetadataLink
-from loomlog.node.ordered.reader import Held
+from loomlog.node.ordered.reader import OpenReplica
 from loomlog.types import StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection, Frame
@@ -15,7 +15,7 @@ from loomlog.wire.link import Connection, Frame
 
 async def append_held(
     link: MetadataLink,
-    holding: Callable[[StreamId], Held],
+    holding: Callable[[StreamId], OpenReplica],
     connection: Connection,
     frame: Frame,
     payload: memoryview,

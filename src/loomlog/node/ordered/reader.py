@@ -330,8 +330,8 @@ class StreamSubscription:
         self._connection.refuse(self._request_id, error)
 
 
-class Held(NamedTuple):
-    """A replica and the objects that work on it."""
+class OpenReplica(NamedTuple):
+    """An open replica and the objects that work on it."""
 
     driver: ReplicaDriver
     reader: ReplicaReader
@@ -344,7 +344,7 @@ class ReadRequests:
 
     def __init__(
         self,
-        holding: Callable[[StreamId], Held],
+        holding: Callable[[StreamId], OpenReplica],
         service: Service,
         check_replica: Callable[[Connection, StreamId], Awaitable[None]],
     ) -> None:
@@ -401,7 +401,7 @@ class ReadRequests:
             raise Unavailable(str(error)) from None
         self._service.spawn(self._answer_read(connection, frame, held))
 
-    async def _answer_read(self, connection: Connection, frame: Frame, held: Held) -> None:
+    async def _answer_read(self, connection: Connection, frame: Frame, held: OpenReplica) -> None:
         async with connection.turns:
             try:
                 chunk = await held.reader.read(frame.read.glsn)

@@ -27,7 +27,7 @@ from loomlog.node.ordered.copy_destination import CopyDestination
 from loomlog.node.ordered.copy_source import OutgoingCopy
 from loomlog.node.ordered.holds import append_held
 from loomlog.node.ordered.mover import ReplicaMover
-from loomlog.node.ordered.reader import Held, ReadRequests, ReplicaReader
+from loomlog.node.ordered.reader import OpenReplica, ReadRequests, ReplicaReader
 from loomlog.node.ordered.repairer import Repairer, Scrub
 from loomlog.node.ordered.replica import ReplicaDriver
 from loomlog.node.ordered.replication import Backups
@@ -62,7 +62,7 @@ class OrderedService(NodeProtocol):
         self._coming_and_going = asyncio.Lock()  # serializes additions and removals of replicas
         self._unreported: dict[StreamId, None] = {}  # an ordered set of changed replicas
         self._packs_reports = False  # the metadata repository accepts packed reports
-        self.held: dict[StreamId, Held] = {}
+        self.held: dict[StreamId, OpenReplica] = {}
         self._reads = ReadRequests(self.holding, context.requests, self.check_replica)
         self._stores = StreamStores(context.disks)
         self._mover = ReplicaMover(self._stores, context.disks)
@@ -104,7 +104,7 @@ class OrderedService(NodeProtocol):
         for held in self.held.values():
             held.driver.close()
 
-    def holding(self, stream_id: StreamId) -> Held:
+    def holding(self, stream_id: StreamId) -> OpenReplica:
         held = self.held.get(stream_id)
         if held is None:
             if reason := self._stores.why_unopened(stream_id):
@@ -114,7 +114,7 @@ class OrderedService(NodeProtocol):
             )
         return held
 
-    def stamped(self, stream_id: StreamId, stamp: int) -> Held:
+    def stamped(self, stream_id: StreamId, stamp: int) -> OpenReplica:
         """Return the replica for a request that may delete entries. Raise Conflict unless it names
         the creation stamp that is stored with them."""
         held = self.holding(stream_id)
@@ -137,7 +137,7 @@ class OrderedService(NodeProtocol):
         )
         repairer = Repairer(driver, self._disks.reader, self._codec)
         reader = ReplicaReader(driver, self._disks.reader, repairer)
-        self.held[driver.stream_id] = Held(driver, reader, repairer, CopyDestination(driver))
+        self.held[driver.stream_id] = OpenReplica(driver, reader, repairer, CopyDestination(driver))
         return driver.stream_id
 
     async def _let_go(self, stream_id: StreamId) -> None:

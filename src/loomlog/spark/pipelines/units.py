@@ -6,9 +6,9 @@ A work unit is a contiguous range of each source. Its life:
        ▲           │
        └─ failed ──┘  after enough failures: halved, and in the end a record that is alone
 
-Output is staged while it runs. `decided` makes it committing, with what was staged: from then on it
-is published, by any runner that finds it, and not computed again, unless the staged rows were lost
-before anybody saw it (`undecided`).
+Output is staged while the unit runs. `decided` records the staged rows and makes it committing.
+From then on any runner publishes these rows and does not compute them again, unless they were lost
+before they were visible (`undecided`).
 
 Invariants: numbers of units only grow; positions move only when a unit is committed; the value
 does not grow with the length of the log.
@@ -74,7 +74,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """All that is known of a pipeline."""
+    """The whole state of a pipeline."""
 
     definition: Mapping[str, Any]  # must not change while progress is kept: sources, output, …
     positions: Mapping[str, Glsn]  # by log: committed up to and with
@@ -82,12 +82,12 @@ class Progress:
     next_unit: int = 1
     unit: Unit | None = None
     pieces: tuple[UnitRange, ...] = ()  # of a unit that was halved, still to do, in order
-    life: str = ""  # tells it from others of its name, before it or elsewhere
+    life: str = ""  # distinguishes it from pipelines of the same name
     epoch: int = 0  # of the runner that changed it last
     version: int = 1  # of the output
-    versions: int = 1  # the newest that was given to anybody
+    versions: int = 1  # the newest one that was assigned
     generation: int = 1  # of the checkpoint; a reset begins a new one
-    query: str = ""  # whose checkpoint it is
+    query: str = ""  # the streaming query of the checkpoint
     batch: int = -1  # the last micro-batch that is committed
     counters: Counters = Counters()
     paused: bool = False
@@ -97,7 +97,7 @@ class Progress:
 
     @property
     def at_end(self) -> bool:
-        """True if nothing is left to do, for good."""
+        """True if the pipeline has reached its ends."""
         reached = (self.positions[log] >= end for log, end in self.ends.items())
         return self.unit is None and bool(self.ends) and all(reached)
 
@@ -106,7 +106,7 @@ class Progress:
 
 
 def taken_over(progress: Progress, epoch: int) -> Progress:
-    """A runner whose lease has this epoch continues the pipeline."""
+    """Called when a runner whose lease has this epoch takes over the pipeline."""
     if epoch < progress.epoch:
         raise Fenced(f"another runner (epoch {progress.epoch}) took over from this one ({epoch})")
     return replace(progress, epoch=epoch)
@@ -114,7 +114,7 @@ def taken_over(progress: Progress, epoch: int) -> Progress:
 
 def is_restored(progress: Progress, epoch: int) -> bool:
     """Return whether the metadata was restored from a copy since a runner changed this, so that
-    units may have been committed that are not known any more. `epoch` is of the next runner."""
+    units may have been committed which it does not know. `epoch` is that of the next runner."""
     return progress.epoch > 0 and was_restored_between(progress.epoch, epoch)
 
 

@@ -1,7 +1,7 @@
 """The work that pipelines with and without state share: DataFrames in, publications out.
 
-`Frames` reads and decodes the sources and calls the pipeline's function. `Publication` is all that
-a unit puts out, committed together: its rows, and letters of records that are lost.
+`Frames` reads and decodes the sources and calls the pipeline's function. `Publication` commits the
+output of a unit as a whole: its rows, and dead letters.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Work:
         self._stopping = stopping
 
     def _publish(self, progress: Progress, unit: Unit) -> None:
-        """Publish what is decided and fold the unit into the progress. Raises Busy if the unit has
-        to be computed again."""
+        """Publish the decided output and fold the unit into the progress. Raise Busy if the unit
+        has to be computed again."""
         staged = unit.staged or {}
         try:
             self._publication.publish(self._id(progress, unit), staged)
@@ -70,7 +70,7 @@ class Work:
 
 
 class Frames:
-    """Makes the frames of one pipeline."""
+    """Creates the frames of one pipeline."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, cluster: str) -> None:
         self._spark = spark
@@ -78,7 +78,7 @@ class Frames:
         self._cluster = cluster
 
     def records(self, log: str, wanted: UnitRange) -> DataFrame:
-        """Return the records of a range, as they are in the log."""
+        """Return the records of a range, as in the log."""
         tasks = min(self._spark.sparkContext.defaultParallelism, wanted.records // _ROWS_PER_TASK)
         options: dict[str, Any] = {
             "startingPosition": wanted.first,
@@ -175,7 +175,7 @@ class Publication:
             raise output_ahead(unit.pipeline, f"{output.describe()} has")
 
     def publish(self, unit: UnitId, staged: Mapping[str, Any]) -> None:
-        """Make it visible; may be called again."""
+        """Make the staged output visible; may be called again."""
         if staged.get("output") is not None:
             self._output.publish(unit, staged["output"])
         if staged.get("dead_letters") is not None:

@@ -60,9 +60,9 @@ class ChainedAppend(Attempt):
         "_chain",
         "_drive",
         "_encoding",
+        "_reported",
         "_sent",
         "_spins",
-        "_told",
         "_width",
     )
 
@@ -76,7 +76,7 @@ class ChainedAppend(Attempt):
         self._spins = False
         self._width = 1  # the number of chains
         self._chain: ChainKey = target.id, 0, 0  # of the block
-        self._told: tuple[Glsn, ...] = ()  # with the block, of others that were acknowledged
+        self._reported: tuple[Glsn, ...] = ()  # with the block, of others that were acknowledged
 
     def start(self) -> None:
         carrier = self._carrier
@@ -130,19 +130,19 @@ class ChainedAppend(Attempt):
             if self._encoding is not None:
                 self._encoding.cancel()
             block = self._carrier.encode(self.batch, self.target.compression)
-        if self._told:
+        if self._reported:
             self._tell_again()
         stream, first = self.target.id, ticket.first
         epoch = ticket.epoch
         chain = self._chain = stream, epoch, first % self._width
-        told = self._told = self._carrier.unreported.take(chain)
-        return placed(block, stream, epoch, first, told)
+        reports = self._reported = self._carrier.unreported.take(chain)
+        return placed(block, stream, epoch, first, reports)
 
     def _tell_again(self) -> None:
         """Report with another block what this block may not have reported."""
-        if self._told:
-            self._carrier.unreported.add(self._chain, *self._told)
-            self._told = ()
+        if self._reported:
+            self._carrier.unreported.add(self._chain, *self._reported)
+            self._reported = ()
 
     def _report(self, refusal: Interrupted | None) -> None:
         self._sent = refusal is None

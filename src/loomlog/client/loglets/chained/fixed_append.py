@@ -48,21 +48,21 @@ async def append_fixed(chains: Chains, fixed: Fixed, batch: bytearray) -> Glsn:
         except SegmentGoneError:
             return 0  # references are not trimmed before their writer records them
         chain = fixed.stream, ticket.epoch, ticket.first % len(view.projection.chains)
-        told = chains.unreported.take(chain)
+        reports = chains.unreported.take(chain)
         try:
-            steps = write(view.projection, ticket, block._replace(acknowledged=told))
+            steps = write(view.projection, ticket, block._replace(acknowledged=reports))
             outcome, projection = await chains.run(view, steps)
             if isinstance(outcome, Appended):
                 # In a later epoch, it may have been completed without its reports.
-                told = () if projection.epoch == ticket.epoch else told
-                told = (*told, ticket.first)
+                reports = () if projection.epoch == ticket.epoch else reports
+                reports = (*reports, ticket.first)
         except AppendUnknown:
             return 0  # it was trimmed: the same
         except SegmentGoneError:
             continue  # or this client has just lost what it knew of the log
         finally:
-            if told:
-                chains.unreported.add(chain, *told)
+            if reports:
+                chains.unreported.add(chain, *reports)
         return ticket.first if isinstance(outcome, Appended) else 0
 
 
