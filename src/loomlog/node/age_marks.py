@@ -72,6 +72,13 @@ class Generations:
             if number:
                 self._save_one(path, Generation(number, clean=True))
 
+    def end_life(self) -> None:
+        """Record that another process has the data of this node, perhaps newer: the next start
+        begins a new life. Blocking."""
+        for path, number in self._stored.items():
+            if number:
+                self._save_one(path, Generation(number))
+
     async def grow(self, written: Callable[[], int]) -> None:
         """Begin a new generation every few seconds while data is written. Runs forever."""
         before = -1

@@ -112,9 +112,9 @@ class Disks:
             volume.start()
         self.failed.start()
 
-    def close(self, *, clean: bool = False) -> None:
+    def close(self, *, clean: bool = False, ends_life: bool = False) -> None:
         """Close everything. `clean`: everything acknowledged is written, and the metadata
-        repository knows of any earlier crash."""
+        repository knows of any earlier crash. `ends_life`: another process may have newer data."""
         for volume in self.volumes:
             volume.stop()
         if self._opened is not None:
@@ -125,7 +125,9 @@ class Disks:
             worker.close()
         for stores in self._stores:
             stores.close()
-        if clean:
+        if ends_life:
+            self.generations.end_life()
+        elif clean:
             self.generations.close()
         if self._opened is not None:
             self._opened.close()

@@ -158,6 +158,11 @@ class MetadataLink:
         answer, _ = await self._connection.request(frame)
         return answer
 
+    @property
+    def has_twin(self) -> bool:
+        """Return whether another process of this node was there when it was refused."""
+        return self.refused.done() and isinstance(self.refused.result(), AlreadyExists)
+
     # ---- connecting
 
     async def _stay_connected(self) -> None:

@@ -172,7 +172,8 @@ class StorageNode:
         if self._codec.credentials is not None:
             await self._codec.credentials.wait_closed()
         # A crash before this start that was not reported yet must be reported by the next one.
-        self._disks.close(clean=self._has_registered or self._disks.generations.is_clean)
+        clean = self._has_registered or self._disks.generations.is_clean
+        self._disks.close(clean=clean, ends_life=self._link.has_twin)
 
     # ---- protocols
 

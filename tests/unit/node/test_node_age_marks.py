@@ -38,6 +38,15 @@ def test_every_start_is_another_generation(tmp_path: Path) -> None:
     assert [start(tmp_path).numbers for _ in range(3)] == [[1], [2], [3]]
 
 
+def test_a_node_whose_data_another_process_has_begins_a_new_life(tmp_path: Path) -> None:
+    # For example an older copy that is started again and again beside the original.
+    start(tmp_path).close()
+    generations = start(tmp_path)
+    assert generations.is_clean
+    generations.end_life()
+    assert [start(tmp_path).is_clean for _ in range(2)] == [False, False]
+
+
 def test_it_goes_on_from_what_the_metadata_repository_has_heard_of(tmp_path: Path) -> None:
     generations = start(tmp_path)
     generations.registered(7)

@@ -49,6 +49,8 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5  # while something is rebuilt
+LEAVE_S: Final = 5.0  # between passes over all loglets for a shard that waits for some of them
+LOGS_AT_ONCE: Final = 64  # before other tasks may run
 _AWAY: Final = frozenset({Status.RESTORING, Status.LOST})
 _ONLY: Final = 0  # there is one event log
 
@@ -74,6 +76,7 @@ class Rebuilder:
         self._version_at = 0, 0.0  # a version and the time when it began
         self._closed_since: dict[ShardId, float] = {}  # its copies are not there, or do not open
         self._why: dict[ShardId, str] = {}  # what each waits for
+        self._leaves_at: dict[ShardId, tuple[int, float]] = {}  # in which version, and when again
 
     def wake(self) -> None:
         self._work.wake(_ONLY)
@@ -301,7 +304,7 @@ class Rebuilder:
             if delayed := self.view.delay(shard):
                 self._why[shard] = delayed
                 if is_scanned and state.status(shard) in _AWAY:
-                    await self._narrow(shard)
+                    await self._leave(shard)
             elif not is_scanned:
                 self._why[shard] = self._stuck()
             elif self.view.is_given_up(shard) and (stuck := self.view.stuck_without(shard)):
@@ -313,6 +316,14 @@ class Rebuilder:
             else:
                 await self._append(IsRebuilt(shard, state.version))
         await self._take_in()
+
+    async def _leave(self, shard: ShardId) -> None:
+        """Let a shard leave the nodesets that it need not wait for, if that is worth a look."""
+        version, now_s = self.state.version, self._loop.time()
+        before, next_s = self._leaves_at.get(shard, (0, 0.0))
+        if before != version or now_s >= next_s:
+            self._leaves_at[shard] = version, now_s + LEAVE_S
+            await self._narrow(shard)
 
     async def _take_in(self) -> None:
         """Begin another version for loglets that donors left out, once they are done."""
@@ -415,7 +426,11 @@ class Rebuilder:
         """Drop a shard from the nodesets for which it was rebuilt; it may have later copies. It
         stays in those that it may not leave yet."""
         extent = self._log.extents.get(shard, Extent({}))
-        for each in self.view.loglets():
+        for number, each in enumerate([*self.view.loglets()]):
+            if not number % LOGS_AT_ONCE:
+                await asyncio.sleep(0)  # there may be thousands
+            if shard not in each.state.all_shards:
+                continue
             through = extent.through.get(each.loglet, 0)
 
             def narrowed(
