@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
+WHEELS := $(VENV)/wheels
 PROTO  := src/loomlog/wire/loomlog.proto
 
 # Workers of the test run, for two cores: many tests wait for servers. Spark's need more than a core.
@@ -13,12 +14,14 @@ SEED ?= 1
 RUNS ?= 500
 MINUTES ?= 0
 ARGS ?=
-MOST := tests/cluster tests/bench tests/sim tests/conformance tests/unit tests/fuzz
+# What needs PySpark, and all other tests.
+SPARKS := tests/spark tests/unit/spark tests/cluster/test_gaps.py
+MOST := tests/cluster tests/bench tests/sim tests/conformance tests/unit tests/fuzz $(SPARKS:%=--ignore=%)
 
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd promtool chromium screenshots demo test most long kills lint types sim soak attack pythons fuzz bench bench-peers proto reference clean
+.PHONY: help venv java etcd promtool chromium screenshots demo test most spark-tests spark-wheel long kills lint types sim soak attack pythons fuzz bench bench-peers proto reference clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -35,19 +38,30 @@ $(STAMP): pyproject.toml constraints.txt
 
 # PySpark is large: only the demo and the tests need it.
 $(SPARK): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[spark,delta]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation \
+		$(if $(wildcard $(WHEELS)),--find-links $(WHEELS)) -e '.[spark,delta]'
+	@rm -rf $(WHEELS)
 	@touch $@
+
+# PySpark is downloaded and built while other tests run, which use the venv: it does not change.
+spark-wheel: $(STAMP)
+	@test -e $(SPARK) || $(BIN)/python -m pip wheel --quiet -c constraints.txt --no-build-isolation \
+		--no-deps --wheel-dir $(WHEELS) pyspark
 
 demo: $(SPARK)  ## a cluster of three nodes on this machine: append, read back, look, a pipeline, stop
 	@$(MAKE) --no-print-directory java >/dev/null 2>&1 || true  # without Java, all but the pipeline
 	@$(BIN)/python examples/demo.py
 
-test: lint java etcd promtool chromium  ## lint, types, all tests
-	@$(MAKE) --no-print-directory -j 2 types most
-	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) tests/spark
+test: lint etcd promtool chromium  ## lint, types, all tests
+	@$(MAKE) --no-print-directory -j 2 spark-wheel most
+	@$(MAKE) --no-print-directory java
+	@$(MAKE) --no-print-directory -j 2 types spark-tests
 
-# All but Spark's. Each worker begins elsewhere in the list, so that there is always one that computes
-# (sim) beside those that wait (cluster), and takes from the others when it is done.
+spark-tests: $(SPARK)
+	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) $(SPARKS)
+
+# All that need no PySpark. Each worker begins elsewhere in the list, so that there is always one
+# that computes (sim) beside those that wait (cluster), and takes from the others when it is done.
 # On a fresh checkout, one process compiles everything first: each worker would, all at once.
 most: $(STAMP)
 	@test -d tests/rigs/__pycache__ || $(BIN)/python -m pytest -q --collect-only $(MOST) >/dev/null || true

@@ -18,6 +18,9 @@ from poll import until
 
 from loomlog import Cluster, Log, connect
 from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses, running
+from loomlog.client.loglets.copyset import acknowledged
+from loomlog.core.backoff import Backoff
+from loomlog.errors import DataLoss
 from loomlog.protocol_names import COPYSET
 from loomlog.testing.ports import free_address
 from loomlog.types import Gap, Glsn
@@ -95,6 +98,66 @@ async def test_a_node_that_is_not_waited_for_reports_what_all_others_forgot(tmp_
             assert positions == [kept, later]
             assert (losses[0].first, losses[0].exact) == (forgotten, True)
             assert losses[-1].last < later
+
+
+@pytest.mark.parametrize("is_given_up", [True, False])
+async def test_a_client_that_appends_nothing_more_reports_what_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_given_up: bool
+) -> None:
+    """The only node that has it never comes back; or all disks forgot it."""
+    monkeypatch.setattr(acknowledged, "LOOK", Backoff(0.5, 1.0))
+    async with cluster_in(tmp_path) as (servers, cluster):
+        log = await cluster.create_log("log", COPYSET, replicas=3)
+        kept = await append(log)
+        forgetful = NODES[:2] if is_given_up else NODES
+        for name in forgetful:
+            copy(servers, tmp_path, name)
+        forgotten = [await append(log), await append(log)]
+
+        await asyncio.gather(*(servers.end(name, signal.SIGKILL) for name in NODES))
+        for name in forgetful:
+            put_back(tmp_path, name)
+        await asyncio.gather(*map(servers.start_again, forgetful))
+        if is_given_up:
+            await until(cluster.status, lambda s: not s.nodes[2].alive)
+            await cluster.mark_unrecoverable(3)
+        status = await until(
+            cluster.status, lambda s: any(c.kind == "data-lost" for c in s.conditions)
+        )
+        assert [c.log for c in status.conditions if c.kind == "data-lost"] == ["log"]
+        last = await append(log)
+        for reader in (log, (await connect(servers.address)).log("log")):
+            positions, losses = await found(reader, last)
+            assert positions == [kept, last]
+            first = losses[0]
+            assert (first.first, first.last, first.exact) == (*forgotten, True)
+        with pytest.raises(DataLoss):
+            await log.read(forgotten[1])
+
+
+async def test_a_loss_is_read_in_a_segment_that_was_closed_in_between(tmp_path: Path) -> None:
+    """The next segment does not get the positions of its last entries."""
+    async with cluster_in(tmp_path) as (servers, cluster):
+        log = await cluster.create_log("log", COPYSET, replicas=3)
+        kept = await append(log)
+        for name in NODES[:2]:
+            copy(servers, tmp_path, name)
+        forgotten = [await append(log), await append(log)]
+
+        await asyncio.gather(*(servers.end(name, signal.SIGKILL) for name in SERVERS[1:]))
+        for name in NODES[:2]:
+            put_back(tmp_path, name)
+        await asyncio.gather(*map(servers.start_again, NODES[:2]))
+        await cluster.switch_log("log", protocol="chained", replicas=2)
+        later = await append(log)
+        assert later > forgotten[1]
+        await servers.start_again(NODES[2])
+        await until(cluster.status, lambda s: any(c.kind == "data-lost" for c in s.conditions))
+        async with await connect(servers.address) as another:
+            positions, losses = await found(another.log("log"), later)
+        assert positions == [kept, later]
+        assert losses[0].first == forgotten[0]
+        assert losses[-1].last >= forgotten[1]
 
 
 async def test_what_a_disk_forgot_is_stored_on_it_again(tmp_path: Path) -> None:

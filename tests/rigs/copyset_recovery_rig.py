@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from copyset_node import CopysetNode
 
-from loomlog.core.copyset.log_state import miss, presume, set_clean
+from loomlog.core.copyset.late_losses import miss
+from loomlog.core.copyset.log_state import presume, set_clean
 from loomlog.core.copyset.messages import (
     EpochStoreRequest,
     LogState,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 from delivery_world import REFUSALS, DeliveryWorld, ManualTask, Step
 
 from loomlog.client.append.carriers import Outcomes
+from loomlog.client.loglets.copyset.acknowledged import Acknowledgements
 from loomlog.client.loglets.copyset.carrier import CopysetAttempt, CopysetCarrier
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
 from loomlog.core.copyset.log_state import first_state
@@ -112,6 +113,13 @@ class ModelCarrier(CopysetCarrier):
         return []
 
 
+class NoReports:
+    """Ignores what is acknowledged: no disk forgets it here."""
+
+    def add(self, stream: int, first: Glsn, count: int) -> None:
+        pass
+
+
 class CopysetWorld(DeliveryWorld):
     """One segment, sequenced by two nodes in turn."""
 
@@ -132,7 +140,8 @@ class CopysetWorld(DeliveryWorld):
     def carrier(self, outcomes: Outcomes) -> CopysetCarrier:
         segments = cast(Segments, self)
         self.sequencers = Sequencers(segments)
-        return ModelCarrier(segments, self.sequencers, self.client, outcomes)
+        reports = cast(Acknowledgements, NoReports())
+        return ModelCarrier(segments, self.sequencers, reports, self.client, outcomes)
 
     def encode(self, index: int, sequence: int) -> bytes:
         return b"%d %d" % (index, sequence)

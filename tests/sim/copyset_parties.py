@@ -22,6 +22,7 @@ from loomlog.core.copyset.effects import (
     ReadGap,
     SetTimer,
 )
+from loomlog.core.copyset.late_losses import miss
 from loomlog.core.copyset.messages import (
     Activate,
     Delivered,
@@ -287,7 +288,7 @@ class EpochStore:
             case Presume():
                 self.state = log_state.presume(state, request)
             case Miss():
-                self.state = log_state.miss(state, request)
+                self.state = miss(state, request)
             case Finish():
                 self.state = log_state.finish(state, request)
             case GetState() | Activate():

@@ -119,7 +119,7 @@ def test_waiting_appends_that_a_seal_does_not_refuse_are_found(
 ) -> None:
     """Such appends would be answered with the positions of later ones."""
     monkeypatch.setattr(WaitingAppends, "refuse", lambda self, after_llsn, error: None)
-    assert is_found("all", by="violations", first=31)
+    assert is_found("all", by="violations", first=34)
 
 
 def test_a_client_that_repeats_what_may_have_happened_is_found(

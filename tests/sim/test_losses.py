@@ -9,6 +9,7 @@ import pytest
 from run_seeds import Choice, Outcome, run_seed
 from seed_chunks import chunks
 
+from loomlog.client.loglets.copyset import acknowledged
 from loomlog.core.chained import comparison, reconfigure
 from loomlog.core.chained.append import UnreportedBlocks
 from loomlog.core.chained.lost_blocks import Side
@@ -105,7 +106,7 @@ def test_the_judge_notices_nodes_that_are_believed_after_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registration, "life_of", lambda claim, known: 1)
-    errors = (run_forgetful(seed).error or "" for seed in range(1, 60))
+    errors = (run_forgetful(seed).error or "" for seed in range(8, 67))
     assert any("was acknowledged, is not lost" in error for error in errors)
 
 
@@ -124,7 +125,7 @@ def run_workload(workload: str, seed: int) -> Outcome:
     return run_seed(Choice(seed, workload, "none"))
 
 
-@pytest.mark.parametrize("workload", ["absent", "absent-chained", "in-turn"])
+@pytest.mark.parametrize("workload", ["absent", "absent-chained", "reported", "in-turn"])
 def test_what_disks_forget_is_made_again_or_said_to_be_lost(workload: str) -> None:
     for seed in range(FORGOTTEN_SEEDS):
         outcome = run_workload(workload, seed)
@@ -136,6 +137,14 @@ def test_the_judge_notices_an_absent_node_that_keeps_a_loss_for_itself(
 ) -> None:
     monkeypatch.setattr(procedures, "knows_of_loss", lambda end, me, lng: False)
     errors = (run_workload("absent", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
+    assert any("was acknowledged, is not lost" in error for error in errors)
+
+
+def test_the_judge_notices_a_writer_that_keeps_a_loss_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acknowledged, "to_report", lambda state, ranges: [])
+    errors = (run_workload("reported", seed).error or "" for seed in range(FORGOTTEN_SEEDS))
     assert any("was acknowledged, is not lost" in error for error in errors)
 
 

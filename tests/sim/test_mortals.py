@@ -30,7 +30,7 @@ def is_found(first: int, seeds: int = 40) -> bool:
 
 def test_nodes_that_serve_every_epoch_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "_check_epoch", lambda request, standing: None)
-    assert is_found(first=174)
+    assert is_found(first=196)
 
 
 def test_a_sequencer_that_begins_below_what_is_written_is_found(

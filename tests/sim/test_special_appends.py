@@ -76,7 +76,7 @@ def test_a_round_that_ignores_preconditions_is_found(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(StreamRounds, "next_end", any_end)
     monkeypatch.setattr(LogRounds, "_holder", lambda self: None)
-    assert is_found(Rule.EXPECTED, first=5)
+    assert is_found(Rule.EXPECTED, first=7)
 
 
 def test_a_sequencer_that_counts_acknowledged_records_only_is_found(
@@ -95,7 +95,7 @@ def test_a_sequencer_that_forgets_earlier_epochs_is_found(monkeypatch: pytest.Mo
         return self.next_lsn - 1 if self._next_offset > 1 else 0
 
     monkeypatch.setattr(EpochSequencer, "_last", property(of_this_epoch))
-    assert is_found(Rule.EXPECTED, first=16)
+    assert is_found(Rule.EXPECTED, first=22)
 
 
 def test_a_sequencer_that_gives_any_ticket_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

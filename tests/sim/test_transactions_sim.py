@@ -88,7 +88,7 @@ def test_readers_that_take_any_block_for_the_decision_are_found(
         return (yield from settle(projection, ticket, producer_id, fill=fill))
 
     monkeypatch.setattr(append, "settle", any_block)
-    assert is_found(by="is only in", first=47)
+    assert is_found(by="is only in", first=62)
 
 
 def _is_of(block: Block, producer_id: int) -> bool:

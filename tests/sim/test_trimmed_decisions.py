@@ -46,4 +46,4 @@ def test_cells_that_are_marked_before_they_are_decided_are_found(
         return self.known_tail(log, segment)
 
     monkeypatch.setattr(ChainedKeeper, "settle", undecided)
-    assert is_found(first=73)
+    assert is_found(first=99)

@@ -345,6 +345,10 @@ class ProtocolKeeper(ABC):
 
     # ---- requests
 
+    def has_loglet(self, loglet: LogId) -> bool:
+        """Return whether this protocol keeps a loglet, for requests that several protocols take."""
+        return False
+
     def requests(self) -> Mapping[str, Answer]:
         """Return the handlers of this protocol's requests, by their fields in `pb.Frame`.
 
@@ -387,6 +391,9 @@ class LogletKeeper(ProtocolKeeper, Generic[L]):
 
     def has_stream(self, stream_id: StreamId) -> bool:
         return self.records.of_stream(stream_id) is not None
+
+    def has_loglet(self, loglet: LogId) -> bool:
+        return self.records.get(loglet) is not None
 
     def version_of(self, log: LogRecord) -> int:
         return self.records.version_of(log.log_id)

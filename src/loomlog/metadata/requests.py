@@ -7,7 +7,7 @@ if another member leads by the time it arrives. Answers carry the epoch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,7 @@ from loomlog.errors import (
 )
 from loomlog.metadata.access import CatalogNames, ClusterAccess
 from loomlog.metadata.logs.stream_description import describe_stream
-from loomlog.metadata.protocol import Answer, AnswerAtOnce, TakeReport
+from loomlog.metadata.protocol import Answer, AnswerAtOnce, ProtocolKeeper, TakeReport
 from loomlog.metadata.store.contract import StoreFailed
 from loomlog.metadata.term import Term
 from loomlog.wire import loomlog_pb2 as pb
@@ -96,13 +96,16 @@ class Requests(Service):
             "get_status": self._get_status,
         }
         self._report_handlers: list[TakeReport] = [term.nodes.take_report]
+        answers: dict[str, list[tuple[ProtocolKeeper, Answer]]] = {}
         for keeper in term.keepers.values():
             if (handler := keeper.report_handler()) is not None:
                 self._report_handlers.append(handler)
             for kind, answer in keeper.requests().items():
-                routes[kind] = self._confirming(answer, term.gate.wait)
+                answers.setdefault(kind, []).append((keeper, answer))
             for kind, answer_at_once in keeper.requests_at_once().items():
                 routes[kind] = self._at_once(answer_at_once)
+        for kind, takers in answers.items():
+            routes[kind] = self._confirming(_by_loglet(kind, takers), term.gate.wait)
         super().__init__(codec, routes, guard)
 
     def _at_once(self, answer: AnswerAtOnce) -> Route:
@@ -392,6 +395,21 @@ class Front(Service):
         self._closed(connection)
         if self.requests is not None:
             self.requests.connection_closed(connection, error)
+
+
+def _by_loglet(kind: str, takers: Sequence[tuple[ProtocolKeeper, Answer]]) -> Answer:
+    """Return the handler of a request: if several protocols take it, that of the one which keeps
+    the loglet that it names."""
+    first = takers[0][1]
+    if len(takers) == 1:
+        return first
+
+    async def answer(connection: Connection, frame: Frame) -> Frame:
+        loglet = getattr(frame, kind).loglet_id
+        chosen = (taken for keeper, taken in takers if keeper.has_loglet(loglet))
+        return await next(chosen, first)(connection, frame)
+
+    return answer
 
 
 def _hide(status: pb.Status, sees: Callable[[str], bool]) -> None:

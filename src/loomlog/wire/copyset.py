@@ -127,7 +127,7 @@ _REQUESTS: Final = Family[NodeRequest, pb.CopysetRequest](
         _Ask.STORE: (core.Store, "loglet_id", Field("record", _sent, _RECORD.to_wire), "draining"),
         _Ask.AMEND: (core.Amend, "loglet_id", Field("record", _sent_bare, _bare_to_wire)),
         _Ask.RELEASE: (core.Release, "loglet_id", "lsn"),
-        _Ask.SEAL: (core.Seal, "loglet_id", "epoch", "wave"),
+        _Ask.SEAL: (core.Seal, "loglet_id", "epoch", "wave", "recovered"),
         _Ask.DIGEST: (
             core.Digest,
             "loglet_id",

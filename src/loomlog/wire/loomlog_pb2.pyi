@@ -2370,12 +2370,14 @@ class ReportChain(_message.Message):
     def __init__(self, loglet_id: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_node_id: _Optional[int] = ...) -> None: ...
 
 class ReportForgotten(_message.Message):
-    __slots__ = ("loglet_id", "addresses")
+    __slots__ = ("loglet_id", "addresses", "ranges")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     addresses: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, loglet_id: _Optional[int] = ..., addresses: _Optional[_Iterable[int]] = ...) -> None: ...
+    ranges: _containers.RepeatedCompositeFieldContainer[CopysetRange]
+    def __init__(self, loglet_id: _Optional[int] = ..., addresses: _Optional[_Iterable[int]] = ..., ranges: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ...) -> None: ...
 
 class DecidePosition(_message.Message):
     __slots__ = ("loglet_id", "epoch", "position")
@@ -2434,7 +2436,7 @@ class CopysetEnd(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., lng: _Optional[int] = ..., last: _Optional[int] = ..., seal: _Optional[int] = ..., wave: _Optional[int] = ..., uncertain: _Optional[bool] = ..., found: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ..., crashed: _Optional[_Iterable[int]] = ..., absent: _Optional[_Iterable[int]] = ..., lost: _Optional[_Iterable[_Union[CopysetRange, _Mapping]]] = ...) -> None: ...
 
 class CopysetRequest(_message.Message):
-    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp", "producer_id", "sequence", "version", "shard")
+    __slots__ = ("kind", "loglet_id", "record", "draining", "lsn", "until", "epoch", "seal", "bytes_max", "without_batches", "end", "known_down", "everything", "wait_ms", "wave", "stamp", "producer_id", "sequence", "version", "shard", "recovered")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[CopysetRequest.Kind]
@@ -2483,6 +2485,7 @@ class CopysetRequest(_message.Message):
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_FIELD_NUMBER: _ClassVar[int]
     kind: CopysetRequest.Kind
     loglet_id: int
     record: CopysetRecord
@@ -2503,7 +2506,8 @@ class CopysetRequest(_message.Message):
     sequence: int
     version: int
     shard: int
-    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
+    recovered: int
+    def __init__(self, kind: _Optional[_Union[CopysetRequest.Kind, str]] = ..., loglet_id: _Optional[int] = ..., record: _Optional[_Union[CopysetRecord, _Mapping]] = ..., draining: _Optional[bool] = ..., lsn: _Optional[int] = ..., until: _Optional[int] = ..., epoch: _Optional[int] = ..., seal: _Optional[int] = ..., bytes_max: _Optional[int] = ..., without_batches: _Optional[bool] = ..., end: _Optional[_Union[CopysetEnd, _Mapping]] = ..., known_down: _Optional[_Iterable[int]] = ..., everything: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., wave: _Optional[int] = ..., stamp: _Optional[int] = ..., producer_id: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., shard: _Optional[int] = ..., recovered: _Optional[int] = ...) -> None: ...
 
 class CopysetAnswer(_message.Message):
     __slots__ = ("kind", "seal", "trouble", "reason", "last_clean", "trimmed", "ends", "records", "more", "next_lsn", "released", "damaged", "lost_through", "lsns", "certain", "version", "life")
@@ -2854,24 +2858,28 @@ class CopysetFilled(_message.Message):
     def __init__(self, left: _Optional[int] = ...) -> None: ...
 
 class CheckCopyset(_message.Message):
-    __slots__ = ("loglet_id", "shard", "suspects", "epochs")
+    __slots__ = ("loglet_id", "shard", "suspects", "epochs", "reports")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     shard: int
     suspects: _containers.RepeatedScalarFieldContainer[int]
     epochs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ...) -> None: ...
+    reports: bool
+    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., reports: _Optional[bool] = ...) -> None: ...
 
 class CopysetChecked(_message.Message):
-    __slots__ = ("left", "lost")
+    __slots__ = ("left", "lost", "reported")
     LEFT_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
     left: int
     lost: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, left: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+    reported: bool
+    def __init__(self, left: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ..., reported: _Optional[bool] = ...) -> None: ...
 
 class FindCopysetLandmarks(_message.Message):
     __slots__ = ("loglet_id", "timestamp_us", "shard")

@@ -10,7 +10,7 @@ from loomlog.testing.sim import FaultPlan, Simulation
 from workloads.clocks import clocks, clocks_chained, clocks_copyset
 from workloads.cluster import cluster
 from workloads.decisions import decisions
-from workloads.forgotten import absent, absent_chained, in_turn
+from workloads.forgotten import absent, absent_chained, in_turn, reported
 from workloads.given_up import given_up, given_up_chained, given_up_copyset
 from workloads.impostors import impostors
 from workloads.losses import forgetful, forgetful_killed, losses
@@ -68,6 +68,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "publishing-clocks": publishing_clocks,
     "publishing-copyset": publishing_copyset,
     "rebuilding": rebuilding,
+    "reported": reported,
     "rollbacks": rollbacks,
     "rounds": rounds,
     "statuses": statuses,

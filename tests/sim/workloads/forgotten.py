@@ -3,12 +3,14 @@
 absent      the power fails everywhere. All disks but one forget the last writes, and the node with
             that one comes back when it is not waited for any more: what it alone had is said to
             be lost. If no disk forgot anything, nothing is.
+reported    the same, but that node is given up, or its disk forgets, too. The writer lives on: it
+            says what is lost, although no node knows.
 in turn     one node after the other loses power and forgets the same writes, as soon as no
             condition is left: nothing is lost, since the copies were made again.
 
-The first one is for `copyset` and `chained` logs. What the first node of a chain alone has may have
-been in flight when the power failed. So its writer tells it what was acknowledged, within a second
-of its last block.
+The first one is for `copyset` and `chained` logs, the second one for `copyset` logs. What the first
+node of a chain alone has may have been in flight when the power failed. So its writer tells it what
+was acknowledged, within a second of its last block.
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from unittest.mock import patch
 from sim_cluster import Shape, SimCluster
 
 from loomlog.client.cluster import Cluster
+from loomlog.client.loglets.copyset import acknowledged
+from loomlog.core.backoff import Backoff
 from loomlog.core.chained import reconfigure
 from loomlog.core.chained.loglet import ChainedRecord
-from loomlog.errors import LoomError
+from loomlog.errors import InvalidArgument, LoomError
 from loomlog.metadata.catalog.records import decode
 from loomlog.metadata.chained.records import PREFIX
 from loomlog.testing.history import History
 from loomlog.testing.sim.faults import FaultPlan
 from loomlog.testing.sim.host import Process
 from loomlog.testing.sim.simulation import Simulation
-from loomlog.types import Gap, Glsn, SyncMode
+from loomlog.types import Gap, Glsn, NodeId, SyncMode
 from workloads.cluster import finish
 from workloads.losses import LOG, WITHIN_S, ForgetfulDisks
 
@@ -54,8 +58,14 @@ def absent_chained(sim: Simulation, plan: FaultPlan) -> History:
         return _AbsentOfChain(sim, SimCluster(sim, _shape(sim, nodes=3))).run()
 
 
-def in_turn(sim: Simulation, plan: FaultPlan) -> History:
+def reported(sim: Simulation, plan: FaultPlan) -> History:
     """Run the second workload of this module, without other faults."""
+    with patch.object(acknowledged, "LOOK", Backoff(1.0, 4.0)):
+        return _Reported(sim, SimCluster(sim, _shape(sim, nodes=3))).run()
+
+
+def in_turn(sim: Simulation, plan: FaultPlan) -> History:
+    """Run the third workload of this module, without other faults."""
     return _InTurn(sim, SimCluster(sim, _shape(sim, nodes=sim.world.random.choice((3, 4))))).run()
 
 
@@ -167,6 +177,69 @@ class _AbsentOfChain(_Absent):
         if bool(lost) != ("data-lost" in self._kinds):
             raise AssertionError(f"{lost} is lost, and the conditions are {self._kinds}")
         super()._judge(found, lost)
+
+
+class _Reported(_CopysetDisks):
+    def __init__(self, sim: Simulation, servers: SimCluster) -> None:
+        super().__init__(sim, servers)
+        self._parts = 0  # of what the writer appends, up to now
+        self._wanted = 1
+
+    def run(self) -> History:
+        self._begin()
+        self._sim.host("writer").start(self._write)
+        self._do(self._written)
+        names = [*self._servers.node_names]
+        absent = self._random.choice([None, *names])
+        forgetful = [] if self._random.random() < 0.3 else [n for n in names if n != absent]
+        really = {name: self._sim.host(name).disk.copy() for name in forgetful}
+        self._hit = names if forgetful else []
+        self._wanted = 2
+        self._do(self._written)
+        self._lose_power(really)
+        for name in self._servers.servers:
+            is_gone = forgetful and name == absent
+            if not is_gone and self._sim.host(name).process is None:
+                self._start(name)
+        if forgetful and absent is not None:
+            node = int(absent.removeprefix("vsn-"))
+            self._do(lambda cluster: self._give_up(cluster, node))
+        self._do(self._check)
+        self._do(self._append)
+        self._do(self._read)
+        return History()
+
+    async def _write(self, process: Process) -> None:
+        """Append twice, and live on."""
+        cluster = await self._servers.connect(process)
+        while True:
+            while self._parts == self._wanted:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            await self._append(cluster)
+            self._parts += 1
+
+    async def _written(self, cluster: Cluster) -> None:
+        while self._parts < self._wanted:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+    async def _give_up(self, cluster: Cluster, node: NodeId) -> None:
+        while True:
+            with suppress(InvalidArgument):  # it is not missed yet
+                await cluster.mark_unrecoverable(node)
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _check(self, cluster: Cluster) -> None:
+        """Wait until the loss is known; if there is none, for as long as that would take."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RECOVERY_S):
+                while not await self._is_known(cluster):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(LOOK_S)
+        if await self._is_known(cluster) and not self._hit:
+            raise AssertionError("no disk forgot anything")
+
+    async def _is_known(self, cluster: Cluster) -> bool:
+        return any(each.kind == "data-lost" for each in (await cluster.status()).conditions)
 
 
 class _InTurn(_CopysetDisks):

@@ -7,12 +7,17 @@ all up to an LNG was acknowledged. Then disks have forgotten writes, so nobody c
 far the epoch was acknowledged.
 
 Copies behind its LNG prove nothing: an append that was in flight is stored on some nodes only.
+
+The writer of a record knows, too, whether it was acknowledged. If it is still there, it reports the
+records in whose places recovery left marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from loomlog.core.copyset.messages import EpochEnd
@@ -54,10 +59,36 @@ def marked_at(end: EpochEnd | None, offset: Offset) -> Marked:
     return Marked(None, OFFSET_MAX)
 
 
+class Loss(NamedTuple):
+    """A loss that the epoch store knows of, from an offset on."""
+
+    last: Offset
+    exact: bool  # all of it was acknowledged
+
+
+def loss_at(end: EpochEnd | None, offset: Offset) -> Loss | None:
+    """Return the known loss at an offset. Nobody confirmed that there is nothing in the place of a
+    mark which does not count: it may have been acknowledged, or not."""
+    if end is None or not end.lost:
+        return None
+    if offset > end.last and not end.exact:
+        return Loss(OFFSET_MAX, exact=False)
+    last = next((last for first, last in end.lost if first <= offset <= last), None)
+    if last is None:
+        return None
+    is_marked, through = marked_at(end, offset)
+    return Loss(min(last, through), exact=is_marked is not False)
+
+
 def with_loss(end: EpochEnd, lng: Offset) -> EpochEnd:
     """Return the end of an epoch that was recovered without nodes, given that all up to `lng` was
     acknowledged."""
     return _with_loss(end, lng) if end.absent else end
+
+
+def with_forgotten(end: EpochEnd, ranges: Iterable[tuple[Offset, Offset]]) -> EpochEnd:
+    """Return the end of an epoch, given which ranges were acknowledged, as their writer knows."""
+    return _with_lost(end, _within(list(_marked(end, OFFSET_MAX)), ranges))
 
 
 def recovered(end: EpochEnd, good: Offset, doubted: Sequence[tuple[Offset, Offset]]) -> EpochEnd:
@@ -71,17 +102,50 @@ def recovered(end: EpochEnd, good: Offset, doubted: Sequence[tuple[Offset, Offse
 
 
 def _with_loss(end: EpochEnd, lng: Offset) -> EpochEnd:
-    through = max([lng, *(last for _, last in end.lost)])
-    marked = list(_marked(end, through))
-    if not marked:
+    return _with_lost(end, list(_marked(end, lng)))
+
+
+def _with_lost(end: EpochEnd, marked: Sequence[tuple[Offset, Offset]]) -> EpochEnd:
+    """Return the end with a loss of these ranges, in which there are only marks. If there are very
+    many, all that recovery marked around one counts as lost with it."""
+    lost = _union([*end.lost, *marked])
+    if not marked or lost == end.lost:
         return end
-    known = [old for old in end.lost if not any(_covers(new, old) for new in marked)]
-    lost = tuple(sorted([*known, *marked]))
-    return replace(end, last=max(end.last, lng), exact=False, found=tuple(_found(end)), lost=lost)
+    if len(lost) > UNMARKED_MAX:
+        around = list(_marked(end, lost[-1][1]))
+        lost = tuple(mark for mark in around if any(_overlap(mark, each) for each in lost))
+    last = end.last
+    for first, until in lost:  # behind the last record, as far as it is known
+        last = until if first <= last + 1 and until > last and until < OFFSET_MAX else last
+    return replace(end, last=last, exact=False, found=tuple(_found(end)), lost=lost)
 
 
-def _covers(one: tuple[Offset, Offset], other: tuple[Offset, Offset]) -> bool:
-    return one[0] <= other[0] and other[1] <= one[1]
+def _union(ranges: Iterable[tuple[Offset, Offset]]) -> tuple[tuple[Offset, Offset], ...]:
+    union: list[tuple[Offset, Offset]] = []
+    for first, last in sorted(ranges):
+        if union and first <= union[-1][1] + 1:
+            union[-1] = union[-1][0], max(last, union[-1][1])
+        else:
+            union.append((first, last))
+    return tuple(union)
+
+
+def _within(
+    marked: Sequence[tuple[Offset, Offset]], ranges: Iterable[tuple[Offset, Offset]]
+) -> list[tuple[Offset, Offset]]:
+    """Return the parts of ranges that are marked; the marks are in order."""
+    parts = []
+    for first, last in ranges:
+        for index in range(bisect_left(marked, first, key=itemgetter(1)), len(marked)):
+            begin, until = marked[index]
+            if begin > last:
+                break
+            parts.append((max(first, begin), min(last, until)))
+    return parts
+
+
+def _overlap(one: tuple[Offset, Offset], other: tuple[Offset, Offset]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
 
 
 def _marked(end: EpochEnd, through: Offset) -> Iterator[tuple[Offset, Offset]]:

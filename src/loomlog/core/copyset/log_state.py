@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 
-from loomlog.core.copyset.evidence import with_loss
 from loomlog.core.copyset.messages import (
     Acknowledged,
     EpochEnd,
     Finish,
     Life,
     LogState,
-    Miss,
     SetClean,
     Taker,
     UseShort,
@@ -31,7 +29,6 @@ from loomlog.core.copyset.nodeset import (
 )
 from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.record import (
-    OFFSET_MAX,
     Epoch,
     Lsn,
     epoch_of,
@@ -67,6 +64,9 @@ def take_epoch(
     """Give the next epoch to a node. With `closed` it and later epochs take no appends. `short`:
     the shards of its short copyset, if it needs one; `least`: the number of copies that must do;
     `lives`: of the nodes."""
+    tail = state.tail
+    if closed:  # it ends here for good, so losses that are found later must be below it
+        tail = max([tail, *(end.whole for end in state.ends if _is_doubtful(state, end))])
     epoch, newest = state.epoch + 1, state.history[-1]
     history = state.history
     metadata = EpochMetadata(epoch, tuple(nodeset), newest.replication)
@@ -81,6 +81,7 @@ def take_epoch(
         sequencer=node,
         history=history,
         closed=closed or state.closed,
+        tail=tail,
         least=least,
         takers=(*state.takers, Taker(state.epoch, state.sequencer))
         if state.epoch > state.last_clean
@@ -173,17 +174,27 @@ def set_clean(state: LogState, request: SetClean) -> LogState:
     acknowledged = state.acknowledged_in(end.epoch)
     if acknowledged.final and not end.exact:  # it came while the epoch was being recovered
         end = replace(end, last=max(end.last, acknowledged.last), exact=True)
+    is_doubtful = not acknowledged.final and _is_doubtful(state, end)
+    tail = end.whole if state.closed and is_doubtful else end.tail
     return replace(
         state,
         last_clean=end.epoch,
-        tail=max(state.tail, _tail_of(end)),
-        ends=state.ends if _is_empty(end) and not end.absent else (*state.ends, end),
+        tail=max(state.tail, tail),
+        ends=(*state.ends, end) if is_doubtful or not _is_empty(end) else state.ends,
         told=tuple(each for each in state.told if each.epoch > end.epoch),
         takers=tuple(each for each in state.takers if each.epoch > end.epoch),
         lives=tuple(each for each in state.lives if each.epoch > end.epoch),
         witnesses=state.witnesses if _is_empty(end) else _with_witnesses(state, end.epoch),
         presumed=tuple(each for each in state.presumed if each.epoch > end.epoch),
     )
+
+
+def _is_doubtful(state: LogState, end: EpochEnd) -> bool:
+    """Return whether all nodes that recovered an epoch may have forgotten the same records: then a
+    loss may be found later."""
+    metadata = state.metadata_of(end.epoch)
+    vouching = set(metadata.shards).difference(end.crashed)
+    return bool(end.absent) or not metadata.is_f_majority(vouching)
 
 
 def _with_witnesses(state: LogState, epoch: Epoch) -> tuple[Life, ...]:
@@ -227,24 +238,6 @@ def checked(state: LogState, lives: Mapping[NodeId, int], through: Epoch) -> Log
         for end in state.ends
     )
     return replace(state, ends=ends, witnesses=tuple(sorted(witnesses)))
-
-
-def miss(state: LogState, request: Miss) -> LogState:
-    """Note what was acknowledged in a recovered epoch, as an absent node knows. The end of a closed
-    log stays where it is: the next segment may begin behind it."""
-    end = next((end for end in state.ends if end.epoch == request.epoch), None)
-    if end is None or (changed := with_loss(end, request.lng)) == end:
-        return state
-    tail = state.tail if state.closed else max(state.tail, _tail_of(changed))
-    ends = tuple(changed if each is end else each for each in state.ends)
-    return replace(state, ends=ends, tail=tail)
-
-
-def _tail_of(end: EpochEnd) -> Lsn:
-    """Return the last position of an epoch that may be acknowledged: all, if its end is inexact."""
-    if not end.exact:
-        return make(end.epoch, OFFSET_MAX)
-    return make(end.epoch, end.last) if end.last else 0
 
 
 def finish(state: LogState, request: Finish) -> LogState:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from loomlog.core.copyset.nodeset import EpochMetadata, Trouble
 from loomlog.core.copyset.presumption import Presume, Presumption
-from loomlog.core.copyset.record import Epoch, Lsn, Offset, Record
+from loomlog.core.copyset.record import OFFSET_MAX, Epoch, Lsn, Offset, Record, make
 from loomlog.types import LogId, NodeId, ShardId
 
 # ---- to a storage node: from the sequencer
@@ -56,6 +56,7 @@ class Seal:
     log: LogId
     epoch: Epoch  # the last one that is sealed: the recovering sequencer's minus one
     wave: int = 1  # of recovery: the number of its attempt
+    recovered: Epoch = 0  # its state is in the answer, also if it is clean there
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +244,7 @@ class EpochEnd:
     """The result of the recovery of an epoch. Whatever is missing up to `last` is lost. It is not
     `exact` if too few nodes were left to tell where the epoch ended: then more may have been
     acknowledged behind `last`, and is lost. A lost record is read if a copy of it comes back.
-
-    It never changes, but for losses of which an `absent` node knows (evidence.py)."""
+    It never changes, but for losses of which an `absent` node or a writer knows (evidence.py)."""
 
     epoch: Epoch
     lng: Offset  # all up to here was on R nodes before recovery began
@@ -261,6 +261,17 @@ class EpochEnd:
     def precedence(self) -> tuple[int, int]:
         """The precedence of this recovery's records. Of two different ends the higher counts."""
         return self.seal + 1, self.wave
+
+    @property
+    def tail(self) -> Lsn:
+        """The last position that may be acknowledged: all, if the end is inexact; 0: none."""
+        known = make(self.epoch, self.last) if self.last else 0
+        return known if self.exact else self.whole
+
+    @property
+    def whole(self) -> Lsn:
+        """The last position of the epoch."""
+        return make(self.epoch, OFFSET_MAX)
 
 
 @dataclass(frozen=True, slots=True)

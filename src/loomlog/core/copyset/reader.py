@@ -360,8 +360,15 @@ class CopysetReader:
             return False
         if not finding.at_once:
             self._sources.missed_grace(self.head)
-        self._gap(last, GapKind.DATALOSS, exact=not self._is_behind_end(exact=False))
+        self._gap(last, GapKind.DATALOSS, exact=not self._is_vague())
         return True
+
+    def _is_vague(self) -> bool:
+        """Return whether too few nodes were left in recovery to tell what was acknowledged at the
+        head: then it left no marks from there on."""
+        is_marked, last = self._knowledge.marked_at(self.head)
+        is_open = is_marked is False and last == OFFSET_MAX
+        return is_open or self._is_behind_end(exact=False)
 
     def _suspect(self) -> None:
         """Note that the head may be lost. What was learned before does not confirm it: while a node

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from loomlog.core.copyset.effects import GapKind, ReadGap
-from loomlog.core.copyset.evidence import Marked, marked_at
+from loomlog.core.copyset.evidence import Marked, loss_at, marked_at
 from loomlog.core.copyset.messages import Delivered, EpochEnd, LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, node_of
-from loomlog.core.copyset.record import Epoch, Lsn, epoch_of, last_of, make, offset_of
+from loomlog.core.copyset.record import (
+    OFFSET_MAX,
+    Epoch,
+    Lsn,
+    epoch_of,
+    last_of,
+    make,
+    offset_of,
+)
 from loomlog.types import ShardId
 
 
@@ -77,15 +85,12 @@ class Knowledge:
 
     def loss_at(self, lsn: Lsn) -> ReadGap | None:
         """Return the part of a loss that is recorded in the metadata, from an LSN on."""
-        epoch, offset = epoch_of(lsn), offset_of(lsn)
-        end = self.end_of(epoch)
-        if end is None or not end.lost:
+        epoch = epoch_of(lsn)
+        loss = loss_at(self.end_of(epoch), offset_of(lsn))
+        if loss is None:
             return None
-        if offset > end.last and not end.exact:
-            return ReadGap(lsn, last_of(epoch), GapKind.DATALOSS, exact=False)
-        within = (last for first, last in end.lost if first <= offset <= last)
-        last = next(within, 0)
-        return ReadGap(lsn, make(epoch, last), GapKind.DATALOSS, exact=True) if last else None
+        last = last_of(epoch) if loss.last == OFFSET_MAX else make(epoch, loss.last)
+        return ReadGap(lsn, last, GapKind.DATALOSS, loss.exact)
 
     def marked_at(self, lsn: Lsn) -> Marked:
         """Return whether there is a hole, or an unknown loss, according to the metadata."""
@@ -94,7 +99,7 @@ class Knowledge:
     def may_be_disproved(self, epoch: Epoch) -> bool:
         """Return whether an epoch has marks that do not count, for all that is known."""
         end = self.end_of(epoch)
-        return end is None or bool(end.absent)
+        return end is None or bool(end.absent or end.crashed)
 
     def is_outdated(self, epoch: Epoch) -> bool:
         """Return whether nodes know that an epoch is recovered, and its metadata is from before:

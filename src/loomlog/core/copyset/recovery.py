@@ -285,7 +285,7 @@ class EpochRecovery:
     # ---- sealing
 
     def _seal_nodes(self) -> Steps[dict[ShardId, SealedAt] | Failed | Preempted]:
-        seal = Seal(self._log, *self._by)
+        seal = Seal(self._log, *self._by, self._epoch)
         answers = yield from ask_each(self._metadata.shards, seal, self._are_sealed)
         if (preempted := _preempted(answers.values())) is not None:
             return preempted

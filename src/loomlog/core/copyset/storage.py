@@ -32,9 +32,7 @@ from loomlog.core.copyset.messages import (
     Preempted,
     Purge,
     Read,
-    Reassign,
     Release,
-    Restore,
     Seal,
     SealedAt,
     Store,
@@ -308,6 +306,9 @@ def _seal(request: Seal, standing: LogStanding, records: Records) -> Decision:
     if request.epoch < standing.seal:
         return Preempted(standing.seal), []
     epochs = _unclean_epochs(standing, records, request.epoch)
+    told = records.end_of(request.recovered) if request.recovered <= standing.last_clean else None
+    if told is not None:  # by a recovery that died, of which the epoch store does not know
+        epochs = [EpochState(told.epoch, told.lng, told.last), *epochs]
     newest = records.last_head(LSN_MAX)
     newer = newest.last if newest is not None and newest.epoch > request.epoch else 0
     answer = SealedAt(standing.last_clean, standing.trimmed, epochs, newer=newer)
@@ -363,12 +364,17 @@ def _purge(end: EpochEnd, standing: LogStanding, records: Records) -> list[Chang
     """Delete what this node has above the LNG of an epoch that was recovered without it, where
     recovery left a hole. It stays if too few nodes knew where the epoch ended, or if they knew of
     nothing although something was stored on R nodes: then this may be all that is left. It goes if
-    it counts as lost: readers may have passed it."""
-    if end.epoch <= standing.last_clean:
+    it counts as lost: readers may have passed it. What an earlier recovery said, which died, does
+    not count."""
+    known, is_clean = records.end_of(end.epoch), end.epoch <= standing.last_clean
+    if is_clean and (known is None or known.precedence >= end.precedence):
         return []
     changes: list[Change] = [end]
-    if end.lost or (end.exact and (end.last or not standing.lng_of(end.epoch))):
+    lng = max(standing.lng_of(end.epoch), 0 if known is None else known.lng)
+    if end.lost or (end.exact and (end.last or not lng)):
         changes += _erase_leftovers(end, records)
+    if is_clean:
+        return changes
     sealed = _sealed(end.epoch, 0, standing)
     return changes + _changed(standing, _ended(end, sealed, records))
 
@@ -409,13 +415,16 @@ def _release(lsn: Lsn, standing: LogStanding, records: Records) -> LogStanding:
 
 def _clean_before(epoch: Epoch, standing: LogStanding, records: Records) -> Epoch:
     """Return the last epoch up to which all are clean here, given that all before `epoch` are
-    recovered: those with an end here, and those without any copy here."""
+    recovered: those with an end here, and those of which nothing is here. What is known to be
+    fully stored in one must first be compared with its end."""
     clean = standing.last_clean
-    while head := _first_head(records, clean + 1, epoch - 1):
+    open_ones = (e for e, lng in standing.lngs if lng and records.end_of(e) is None)
+    last = min([epoch - 1, *(e - 1 for e in open_ones)])
+    while head := _first_head(records, clean + 1, last):
         if records.end_of(head.epoch) is None:
             return head.epoch - 1
         clean = head.epoch
-    return max(clean, epoch - 1)
+    return max(clean, last)
 
 
 def _read(request: Read, standing: LogStanding, records: Records, me: ShardId) -> Delivered:
@@ -464,31 +473,3 @@ def _digest(request: Digest, standing: LogStanding, records: Records) -> NodeAns
 
 def _changed(before: LogStanding, after: LogStanding) -> list[Change]:
     return [after] if after != before else []
-
-
-# ---- claims
-
-
-def claimed_epoch(request: NodeRequest) -> Epoch:
-    """Return the epoch that the sender must have been granted; 0 if the request changes nothing. A
-    request of an epoch that was never granted must change nothing: it would fence the sequencers
-    of all epochs below it for good."""
-    match request:
-        case Store(_, record) | Amend(_, record):
-            return max(epoch_of(record.first), record.recovered)
-        case Release(_, lsn):
-            return epoch_of(lsn)
-        case Seal(_, epoch):
-            return epoch + 1
-        case Clean(_, seal, end):
-            return max(seal + 1, end.epoch)
-        case Restore(_, record, end):
-            return max(end.seal + 1, end.epoch, record.epoch)
-        case Reassign(_, record):
-            return max(record.epoch, record.recovered)
-    return 0
-
-
-def taken_epoch(standing: LogStanding) -> Epoch:
-    """Return the highest epoch from which the node has accepted a change."""
-    return max(standing.seal + 1, standing.soft_seal + 1, epoch_of(standing.released))

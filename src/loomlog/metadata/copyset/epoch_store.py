@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from loomlog.core.copyset import log_state
+from loomlog.core.copyset.late_losses import miss
 from loomlog.core.copyset.messages import (
     Activate,
     Contradict,
@@ -89,7 +90,7 @@ class EpochStore:
                 await self.change(loglet, lambda state: log_state.finish(state, asked))
             case Miss():
                 self._check_holder(loglet, node)
-                await self.change(loglet, lambda state: log_state.miss(state, asked))
+                await self.change(loglet, lambda state: miss(state, asked))
                 logger.warning(
                     "segment %d: epoch %d was acknowledged up to %d, node %d knows: some is lost",
                     loglet,

@@ -34,6 +34,7 @@ from loomlog.metadata.copyset.recoveries import Recoveries
 from loomlog.metadata.copyset.removal import CopysetRemover, CopysetTrimmer
 from loomlog.metadata.copyset.status import CopysetStatus, metrics
 from loomlog.metadata.copyset.verification import Verification
+from loomlog.metadata.copyset.writers import WriterReports
 from loomlog.metadata.nodes.placement import LOOK_S
 from loomlog.metadata.protocol import (
     Answer,
@@ -96,6 +97,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._operator = CopysetOperator(self.epochs, self._recoveries, self._status)
         self._completion = Completion(self.epochs, context.background, self._rebuilder.restored)
         self._verification = Verification(self.epochs, context.background)
+        self._writers = WriterReports(self.epochs)
         self._trimmer = CopysetTrimmer(self.epochs, context.background)
         self._remover = CopysetRemover(self.epochs, context.background)
 
@@ -462,7 +464,10 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
     # ---- requests
 
     def requests(self) -> Mapping[str, Answer]:
-        return {"epoch_store_request": self._epoch_store_request}
+        return {
+            "epoch_store_request": self._epoch_store_request,
+            "report_forgotten": self._writers.answer,
+        }
 
     async def _epoch_store_request(self, connection: Connection, frame: pb.Frame) -> pb.Frame:
         node, request = self._connected.node_of(connection), frame.epoch_store_request

@@ -307,6 +307,13 @@ class CopysetNodes:
         )
         return (await self._ask(node_of(shard), pb.Frame(check_copyset=order))).copyset_checked
 
+    async def hear(self, shard: ShardId, loglet: LogId) -> bool:
+        """Let a shard report what it knows of losses in epochs that were recovered without it.
+        Return False if its node is too old to know the order."""
+        order = pb.CheckCopyset(loglet_id=loglet, shard=shard, reports=True)
+        answer = await self._ask(node_of(shard), pb.Frame(check_copyset=order))
+        return answer.copyset_checked.reported
+
     async def finish(self, node: NodeId, loglet: LogId) -> None:
         """Let the sequencer on a node end, if any, and report its end to the epoch store."""
         question = pb.FindCopysetTail(loglet_id=loglet, finish=True)

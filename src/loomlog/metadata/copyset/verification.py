@@ -22,6 +22,7 @@ from loomlog.core.copyset.nodeset import node_of
 from loomlog.core.copyset.record import Epoch
 from loomlog.errors import LoomError, Timeout
 from loomlog.metadata.background import Background, Later, RetryLoop, StepResult
+from loomlog.metadata.copyset.absentees import Absentees
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.records import CopysetRecord
 from loomlog.types import LogId, NodeId, ShardId
@@ -40,12 +41,14 @@ class Verification:
     def __init__(self, epochs: EpochStore, background: Background) -> None:
         self._catalog, self._records, self._nodes = epochs.catalog, epochs.records, epochs.nodes
         self._epochs = epochs
+        self._absentees = Absentees(epochs, background)
         self._work = RetryLoop("check of segment", self._step, background)
         self._room = asyncio.Semaphore(AT_ONCE)
         self._unchecked: dict[LogId, frozenset[NodeId]] = {}
         self._awaited: dict[LogId, frozenset[NodeId]] = {}  # nodes that are away, and needed
 
     def look(self, record: CopysetRecord) -> None:
+        self._absentees.look(record)
         if self._note(record):
             self._work.wake(record.loglet)
 

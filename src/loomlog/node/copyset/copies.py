@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from loomlog.core.backoff import Backoff
+from loomlog.core.copyset.claims import taken_epoch
 from loomlog.core.copyset.messages import (
     Begin,
     Delivered,
@@ -51,8 +52,8 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import Trouble
 from loomlog.core.copyset.procedures import Answer, Exchange, purge
-from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, epoch_of, make
-from loomlog.core.copyset.storage import LogStanding, epoch_to_purge, taken_epoch
+from loomlog.core.copyset.record import EPOCH_MAX, Epoch, Lsn, Offset, epoch_of, make
+from loomlog.core.copyset.storage import LogStanding, epoch_to_purge
 from loomlog.core.requests import Lost, drive
 from loomlog.errors import LoomError, NotFound, Unavailable
 from loomlog.limits import MIB
@@ -130,6 +131,16 @@ class Copies:
     def standing(self, log: LogId) -> LogStanding:
         store = self.volume.store
         return store.standing(log) if store is not None else LogStanding()
+
+    async def lng_of(self, log: LogId, epoch: Epoch) -> Offset:
+        """Return up to where an epoch is known to be fully stored. What is not known any more when
+        an epoch has ended, its end says."""
+        store = await self.volume.opened()
+        if store is None:
+            raise Unavailable("the copies of this shard cannot be opened")
+        lng = store.standing(log).released_in(epoch)
+        end = await looked_up(partial(store.end_of, log, epoch))
+        return lng if end is None else max(lng, end.lng)
 
     def stamp_of(self, log: LogId) -> int:
         """Return the creation stamp of the log, as reported to this node or else as stored."""
@@ -385,6 +396,16 @@ class LogCatchUp:
             logger.info("loglet %d, epoch %d: %s", log, epoch, problem)
             return None
         return True
+
+    async def report(self, log: LogId) -> None:
+        """Report what this shard knows of losses in epochs that were recovered without it, and
+        delete what became void. It may know of another end, of a recovery that died."""
+        known = await self._epochs.request(GetState(log))
+        for end in known.state.ends:
+            if self._me in end.absent:
+                lng = await self._copies.lng_of(log, end.epoch)
+                if problem := await drive(purge(log, end.epoch, self._me, lng), self._answer):
+                    raise Unavailable(problem)
 
     async def _answer(self, asked: Exchange) -> list[Answer]:
         """Answer a request of `purge`, which involves only the epoch store and this node."""

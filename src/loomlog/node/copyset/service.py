@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from loomlog.core.conditions import Condition
+from loomlog.core.copyset.claims import claimed_epoch
 from loomlog.core.copyset.messages import (
     Digest,
     Forget,
@@ -24,9 +25,9 @@ from loomlog.core.copyset.messages import (
     Read,
     Release,
 )
-from loomlog.core.copyset.nodeset import Exclusions, shard_name
+from loomlog.core.copyset.nodeset import Exclusions, index_of, shard_name
 from loomlog.core.copyset.record import Epoch, Lsn
-from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
+from loomlog.core.copyset.storage import newest_epoch
 from loomlog.errors import LoomError, NotFound, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.asker import Asker
 from loomlog.node.copyset.copies import bounded, looked_up
@@ -395,6 +396,9 @@ class CopysetService(NodeProtocol):
         self, connection: Connection, frame: Frame, payload: memoryview
     ) -> Frame:
         order = frame.check_copyset
+        if order.reports:
+            await self._shards.get(index_of(order.shard)).catch_up.report(order.loglet_id)
+            return pb.Frame(copyset_checked=pb.CopysetChecked(reported=True))
         mender = next((each for each in self._menders if each.me == order.shard), None)
         if mender is None:
             raise NotFound(f"node {self._me} has no shard {shard_name(order.shard)}")

@@ -197,6 +197,12 @@ class LogsStore(GroupCommit[NodeRequest, NodeAnswer, Refused]):
         """Call `done` with the head of the copy with the highest LSN, or None."""
         self._look(log, lambda stored: stored.last_head(LSN_MAX), done)
 
+    def end_of(
+        self, log: LogId, epoch: Epoch, done: Callable[[EpochEnd | Refused | None], None]
+    ) -> None:
+        """Call `done` with the end of an epoch, or None."""
+        self._look(log, lambda stored: stored.end_of(epoch), done)
+
     def flushed(self, done: Finished) -> None:
         """Call `done` when everything that was decided before is committed."""
         self._commits.run([lambda: None], done)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
 
 from loomlog.core.copyset.evidence import knows_of_loss, marked_at, with_loss
-from loomlog.core.copyset.log_state import miss, trim, uncertain
+from loomlog.core.copyset.late_losses import miss
+from loomlog.core.copyset.log_state import trim, uncertain
 from loomlog.core.copyset.messages import (
     Delivered,
     EpochEnd,

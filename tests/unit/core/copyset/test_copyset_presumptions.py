@@ -5,25 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 from copyset_recovery_rig import LOG, NOW_US, Hook, RecoveryRig, let_through
 
+from loomlog.core.copyset.evidence import loss_at, recovered
 from loomlog.core.copyset.log_state import presume, set_clean, uncertain
 from loomlog.core.copyset.messages import (
     Clean,
     EpochEnd,
     Life,
     LogState,
+    Release,
     SetClean,
     Store,
 )
 from loomlog.core.copyset.nodeset import Authority
 from loomlog.core.copyset.presumption import Presume, Presumption
-from loomlog.core.copyset.procedures import Answer, CopysetAsk
-from loomlog.core.copyset.record import OFFSET_MAX, Kind
+from loomlog.core.copyset.procedures import Answer, CopysetAsk, purge
+from loomlog.core.copyset.record import OFFSET_MAX, Kind, make
 from loomlog.core.copyset.recovery import CRASHED_ATTEMPTS, Recovered, Recovery
+from loomlog.core.copyset.storage import epoch_to_purge
 from loomlog.core.requests import Lost
 
 
@@ -200,3 +204,62 @@ def test_it_forgets_them_with_the_end_of_the_epoch() -> None:
     assert set_clean(state, late) is state
     clean = set_clean(state, SetClean(LOG, 4, EpochEnd(1, 0, 5, seal=3, wave=3)))
     assert (clean.last_clean, clean.presumed) == (1, ())
+
+
+def test_marks_that_nobody_can_confirm_are_no_certain_losses() -> None:
+    """Recovery found something behind them: they are no bridge."""
+    end = EpochEnd(1, lng=1, last=9, seal=1, wave=1, exact=False, found=((2, OFFSET_MAX),))
+    end = recovered(end, 1, [(4, 5)])
+    assert loss_at(end, 4) == (5, False)
+    assert loss_at(end, 6) is None
+
+
+# ---- a recovery that told a node how the epoch ended, and died
+
+
+def told_rig() -> RecoveryRig:
+    """Return three nodes, of which the third was told of an end with the LNG 2. Then the power
+    failed, and the others forgot all but the first record."""
+    rig = RecoveryRig(count=3, replication=2, epoch=2)
+    rig.state = replace(rig.state, lives=tuple(Life(1, node, 1) for node in rig.nodes))
+    rig.lives = dict.fromkeys(rig.nodes, 1)
+    rig.write(1, 1, 2, 3)
+    forgetful = {node: deepcopy(rig.nodes[node]) for node in (1, 2)}
+    rig.write(2, 1, 3)
+    rig.write(3, 1, 3, lng=2)
+    rig.recover(lose(SetClean))
+    assert rig.nodes[3].records(LOG).standing.last_clean == 1
+    rig.nodes.update(forgetful)
+    rig.lives = dict.fromkeys(rig.nodes, 2)
+    rig.next_sequencer()
+    return rig
+
+
+def test_what_it_was_told_counts_in_the_next_recovery() -> None:
+    rig = told_rig()
+    assert isinstance(rig.recover(), Recovered)
+    assert end_of(rig).lng == 2
+
+
+def test_what_it_was_told_counts_when_it_was_absent_from_the_next_one() -> None:
+    rig = told_rig()
+    rig.down = {3}
+    assert isinstance(rig.drive(impatient(rig).attempt({}, NOW_US)), Recovered)
+    assert (end_of(rig).last, end_of(rig).absent) == (1, (3,))
+    rig.down = set()
+    assert not rig.drive(purge(LOG, 1, 3, 2))
+    assert end_of(rig).lost == ((2, 2),)
+    records = rig.nodes[3].records(LOG)
+    assert records.end_of(1) == end_of(rig)
+    assert [first for first, *_ in rig.pieces(3)] == [1]
+    assert not rig.drive(purge(LOG, 1, 3, 2))  # once more changes nothing
+    assert records.end_of(1) == end_of(rig)
+
+
+def test_a_node_without_copies_compares_what_it_knows_with_the_end() -> None:
+    """The node was told of a release, and stored nothing."""
+    rig = RecoveryRig(count=3, replication=2, epoch=2)
+    node = rig.nodes[3]
+    node.answer(Release(LOG, make(1, 4)))
+    node.answer(Release(LOG, make(3, 0)))
+    assert epoch_to_purge(make(3, 0), node.records(LOG).standing) == 1

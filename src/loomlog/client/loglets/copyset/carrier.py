@@ -15,6 +15,7 @@ from loomlog.client.append.appender import Attempt, Batch
 from loomlog.client.append.carriers import Carrier, Outcomes, retryable_if_sound
 from loomlog.client.append.stream import Stream
 from loomlog.client.context import Client, Retries
+from loomlog.client.loglets.copyset.acknowledged import Acknowledgements
 from loomlog.client.loglets.copyset.segments import (
     HOPS_MAX,
     Segments,
@@ -46,10 +47,16 @@ class CopysetCarrier(Carrier):
     """Appends batches to the `copyset` streams of one log."""
 
     def __init__(
-        self, segments: Segments, sequencers: Sequencers, client: Client, outcomes: Outcomes
+        self,
+        segments: Segments,
+        sequencers: Sequencers,
+        acknowledgements: Acknowledgements,
+        client: Client,
+        outcomes: Outcomes,
     ) -> None:
         self.segments = segments
         self.sequencers = sequencers
+        self.acknowledgements = acknowledgements
         self.producer = client.producer
         self.outcomes = outcomes
         self.rng = client.rng
@@ -112,6 +119,7 @@ class CopysetAttempt(Attempt):
         try:
             if first := await self._append():
                 outcomes.appended(self, first, first)
+                self._carrier.acknowledgements.add(self.target.id, first, self.batch.count)
         except LoomError as error:
             if not self.doubtful:
                 certain = NotFound(str(error)) if isinstance(error, SegmentGoneError) else error

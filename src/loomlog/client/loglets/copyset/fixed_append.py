@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from loomlog.batch import read_header
 from loomlog.client.context import Client, Retries
 from loomlog.client.loglets.contract import Confirm, Fixed
+from loomlog.client.loglets.copyset.acknowledged import Acknowledgements
 from loomlog.client.loglets.copyset.segments import Segments, Sequencers, View
 from loomlog.client.loglets.views import SegmentGoneError
 from loomlog.core.copyset.record import OFFSET_MAX, Epoch, make
@@ -36,9 +38,16 @@ ANSWER_S: Final = 2.0  # then the metadata is refreshed and the batch sent again
 class FixedAppend:
     """Appends within a given epoch to the copyset streams of one log."""
 
-    def __init__(self, segments: Segments, sequencers: Sequencers, client: Client) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        sequencers: Sequencers,
+        acknowledgements: Acknowledgements,
+        client: Client,
+    ) -> None:
         self._segments = segments
         self._sequencers = sequencers
+        self._acknowledgements = acknowledgements
         self._timeout_s = client.settings.append_timeout_s
         self._rng = client.rng
 
@@ -70,7 +79,10 @@ class FixedAppend:
             order = pb.CopysetAppend(loglet_id=view.loglet, epoch=epoch)
             frame = pb.Frame(copyset_append=order)
             answer = await self._sequencers.ask(view, frame, ANSWER_S, (batch,))
-            return int(answer.appended.first_glsn) or None  # None: another epoch has begun
+            if not (first := int(answer.appended.first_glsn)):
+                return None  # another epoch has begun
+            self._acknowledgements.add(view.stream, first, read_header(batch).count)
+            return first
 
         try:
             return await self._insist(fixed.stream, attempt, Sealed, NotFound, AppendUnknown)

@@ -8,6 +8,7 @@ from loomlog.client.append.carriers import Outcomes
 from loomlog.client.cached_log import CachedLog
 from loomlog.client.context import Client
 from loomlog.client.loglets.contract import Confirm, Fixed, FollowOptions, Loglet
+from loomlog.client.loglets.copyset.acknowledged import Acknowledgements
 from loomlog.client.loglets.copyset.carrier import CopysetCarrier
 from loomlog.client.loglets.copyset.finder import CopysetFinder, CopysetTail
 from loomlog.client.loglets.copyset.fixed_append import FixedAppend
@@ -34,10 +35,13 @@ class CopysetLoglet(Loglet):
         self._sequencers = Sequencers(self.segments)
         self.tails = CopysetTail(self.segments, self._sequencers, client)
         self._finder = CopysetFinder(self.segments, self.tails)
-        self._fixed = FixedAppend(self.segments, self._sequencers, client)
+        self._acknowledgements = Acknowledgements(self.segments, client)
+        self._fixed = FixedAppend(self.segments, self._sequencers, self._acknowledgements, client)
 
     def carrier(self, outcomes: Outcomes) -> CopysetCarrier:
-        return CopysetCarrier(self.segments, self._sequencers, self._client, outcomes)
+        return CopysetCarrier(
+            self.segments, self._sequencers, self._acknowledgements, self._client, outcomes
+        )
 
     async def read(self, run: Run, position: Glsn, deadline_s: float) -> Single | LoomError:
         [stream] = run.streams
@@ -56,3 +60,6 @@ class CopysetLoglet(Loglet):
 
     async def append_fixed(self, fixed: Fixed, batch: bytearray, confirm: Confirm) -> Glsn:
         return await self._fixed.append(fixed, batch, confirm)
+
+    async def close(self) -> None:
+        await self._acknowledgements.close()

@@ -102,10 +102,11 @@ class CopysetPart(FollowedPart):
         if found.kind is GapKind.DATALOSS and not self._options.gaps:
             self._failure = lost(name, found)
             return None
-        self._next = found.last + 1
+        last = found.last if self._stop is None else min(found.last, self._stop)
+        self._next = last + 1
         if not self._options.gaps:
             return None
-        return Gap(found.first, found.last, str(found.kind), found.exact)
+        return Gap(found.first, last, str(found.kind), found.exact)
 
     # ---- waiting
 
@@ -133,7 +134,7 @@ class CopysetPart(FollowedPart):
                 self._adopt(log)
             except Retryable:
                 pass
-        if not self._at_end():
+        if not (self._arrived or self._at_end()):
             patience_s = LOOKS.delay_s(self._looks)
             await self._doze(self._loop.time() + patience_s)
             self._looks += 1
@@ -142,6 +143,8 @@ class CopysetPart(FollowedPart):
         for segment in log.segments:
             if segment.loglet_id == self._stream.loglet_id and segment.HasField("end"):
                 self._ends_at(segment.end)
+                if self._coming and self._coming[0].first <= segment.end:
+                    self._arrived = True  # the bridge is part of the segment
                 return
         if all(segment.loglet_id != self._stream.loglet_id for segment in log.segments):
             self._ends_at(self._next - 1)  # trimmed after all of it was delivered
