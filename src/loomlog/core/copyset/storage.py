@@ -418,8 +418,10 @@ def _clean_before(epoch: Epoch, standing: LogStanding, records: Records) -> Epoc
     recovered: those with an end here, and those of which nothing is here. What is known to be
     fully stored in one must first be compared with its end."""
     clean = standing.last_clean
-    open_ones = (e for e, lng in standing.lngs if lng and records.end_of(e) is None)
-    last = min([epoch - 1, *(e - 1 for e in open_ones)])
+    last = epoch - 1
+    for known, lng in standing.lngs:
+        if known <= last and lng and records.end_of(known) is None:
+            last = known - 1
     while head := _first_head(records, clean + 1, last):
         if records.end_of(head.epoch) is None:
             return head.epoch - 1
