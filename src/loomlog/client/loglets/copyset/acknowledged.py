@@ -42,10 +42,11 @@ class Acknowledgements:
         self._closed = False
 
     def add(self, stream: StreamId, first: Glsn, count: int) -> None:
-        if self._idle_looks and self._timer is not None:  # its next look may be minutes away
+        if self._idle_looks:  # the next look may be minutes away
             self._idle_looks = 0
-            self._timer.cancel()
-            self._timer = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             self._look_later()
         ranges = self._by_stream.get(stream)
         if ranges is None:

@@ -56,6 +56,11 @@ async def test_it_looks_soon_after_an_append_however_long_there_was_none() -> No
     assert it._timer.when() > soon_s
     it.add(1, make(1, 2), 1)
     assert it._timer.when() < soon_s
+    it._timer.cancel()
+    it._timer, it._idle_looks = None, 9  # all was recovered meanwhile
+    it.add(1, make(1, 3), 1)
+    assert it._timer is not None
+    assert it._timer.when() < soon_s
     await it.close()
 
 
