@@ -39,6 +39,11 @@ def acknowledgements(
     return Acknowledgements(cast(Segments, segments), cast(Client, client))
 
 
+def next_look_s(it: Acknowledgements) -> float:
+    assert it._timer is not None
+    return it._timer.when()
+
+
 async def unused(*_: object, **__: object) -> Never:
     raise AssertionError
 
@@ -51,16 +56,13 @@ async def test_it_looks_soon_after_an_append_however_long_there_was_none() -> No
     it.add(1, make(1, 1), 1)
     for _ in range(10):
         it._look()
-    assert it._timer is not None
     soon_s = it._loop.time() + 2 * acknowledged.LOOK.first_s
-    assert it._timer.when() > soon_s
+    assert next_look_s(it) > soon_s
     it.add(1, make(1, 2), 1)
-    assert it._timer.when() < soon_s
-    it._timer.cancel()
+    assert next_look_s(it) < soon_s
     it._timer, it._idle_looks = None, 9  # all was recovered meanwhile
     it.add(1, make(1, 3), 1)
-    assert it._timer is not None
-    assert it._timer.when() < soon_s
+    assert next_look_s(it) < soon_s
     await it.close()
 
 
