@@ -189,7 +189,8 @@ def primary(
     with connected_sync(how.cluster) as client:
         before = _stream(client, stream)
         change = client.set_primary(stream, node, part)
-        chosen = _settled(before, lambda now: now.primary_of(part) == node)
+        # No node sequences a copyset log before the first append to it.
+        chosen = _settled(before, lambda now: now.primary_of(part) in (node, None))
         changes.say_and_wait(change, how, _until(client, stream, chosen))
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from loomlog.client.subscribe.pieces import Pieces, Rows, Shown
+from loomlog.errors import LoomError
 from loomlog.types import Gap, Glsn
 
 
@@ -17,7 +18,7 @@ class PieceFetcher:
         self._wake = wake
         self._pieces: Pieces[Shown] | None = None
         self._fetch: asyncio.Task[Shown | None] | None = None
-        self._returned: Rows | None = None
+        self._returned: Rows | LoomError | None = None
 
     def begin(self, start: Glsn) -> None:
         """Begin to fetch the next piece. `start` is where to open the log if it is not open yet."""
@@ -37,6 +38,8 @@ class PieceFetcher:
         """Return the next piece if it has arrived."""
         if self._returned is not None:
             returned, self._returned = self._returned, None
+            if isinstance(returned, LoomError):
+                raise returned
             return returned
         if self._fetch is not None:
             if not self._fetch.done():
@@ -45,9 +48,9 @@ class PieceFetcher:
             return fetch.result()
         return None if self._pieces is None else self._pieces.next_ready()
 
-    def put_back(self, rows: Rows) -> None:
-        """Return these rows again, before what follows."""
-        self._returned = rows
+    def put_back(self, found: Rows | LoomError) -> None:
+        """Return these rows again, or raise this error again, before what follows."""
+        self._returned = found
 
     def close(self) -> None:
         self._returned = None

@@ -17,6 +17,7 @@ from loomlog.client.groups.fetcher import PieceFetcher
 from loomlog.client.subscribe.pieces import Piece, Rows
 from loomlog.columns.layout import BINARY
 from loomlog.columns.reader import entries_of, headers_of, index_column, int64_numbers, items
+from loomlog.errors import LoomError
 from loomlog.types import NO_HEADERS, Entry
 
 _SMALL_ROWS: Final = 500  # batches with more are searched one at a time
@@ -98,7 +99,14 @@ def ready_rows(reader: PieceFetcher) -> SearchedRows | None:
     if first is None or not _is_small(first):
         return first
     pieces, count, size = [first], first.rows, first.header.size
-    while count < _ROWS_MAX and size < _BYTES_MAX and (rows := reader.ready()) is not None:
+    while count < _ROWS_MAX and size < _BYTES_MAX:
+        try:
+            rows = reader.ready()
+        except LoomError as error:  # comes after what arrived before it
+            reader.put_back(error)
+            break
+        if rows is None:
+            break
         if not _is_small(rows):
             reader.put_back(rows)
             break

@@ -61,6 +61,9 @@ class ChainOperator:
             return pb.Changed(done=f"node {node} is the head of {what} already", next="")
         if record.projection.closed:
             raise InvalidArgument(f"{what} takes no more appends: it needs no other head")
+        leaves = self._nodes.leaving(node) or record.is_moving(replica)
+        if leaves or not self._nodes.reachable(node):
+            raise InvalidArgument(f"node {node} is away, or leaves {what}: choose another one")
         for each in ahead:
             if not record.is_moving(each):
                 await self._wish(record, each, target=each.node_id)

@@ -49,11 +49,13 @@ class Absentees:
         if record is None or self._catalog.segment_of(record) is None:
             return StepResult.IDLE
         through, there = record.state.last_clean, self._there(record)
+        result: StepResult | Later = StepResult.DONE if there else StepResult.IDLE
         for shard in there:
-            if not await self._has_reported(shard, loglet):
-                return Later(AGAIN_S)
-            await self._epochs.change(loglet, partial(heard, shard=shard, through=through))
-        return StepResult.DONE if there else StepResult.IDLE
+            if await self._has_reported(shard, loglet):
+                await self._epochs.change(loglet, partial(heard, shard=shard, through=through))
+            else:
+                result = Later(AGAIN_S)
+        return result
 
     async def _has_reported(self, shard: ShardId, loglet: LogId) -> bool:
         try:

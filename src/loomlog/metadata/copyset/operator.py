@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
-from loomlog.core.copyset.log_state import choose
+from loomlog.core.copyset.log_state import choose, is_recovered
 from loomlog.core.copyset.messages import LogState
 from loomlog.errors import InvalidArgument, NotFound
 from loomlog.metadata.copyset.epoch_store import EpochStore
@@ -69,7 +69,7 @@ class CopysetOperator:
             return pb.Changed(done=what, next="it does so from the first append on")
         now = self._record(request)
         self._recoveries.look(now)
-        if await self._comes_true(now, lambda state: state.sequencer == node):
+        if await self._comes_true(now, lambda s: s.sequencer == node and is_recovered(s)):
             return pb.Changed(done=f"node {node} sequences {stream}", next=stays)
         reason = self._status.condition(self._record(request))
         return pb.Changed(

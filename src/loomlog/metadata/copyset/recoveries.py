@@ -194,7 +194,8 @@ class Recoveries:
                 await self._nodes.finish(node, record.loglet)
 
     async def _recovered(self, node: NodeId, record: CopysetRecord) -> None:
-        """Wait for the recovery or another epoch; raise Unavailable if the node is lost."""
+        """Wait for the recovery, or until another epoch is needed; raise Unavailable if the node is
+        lost."""
         while self._nodes.reachable(node):
             with suppress(Timeout):
                 await self._nodes.recover(node, self._epochs.for_a_sequencer(record))
@@ -202,6 +203,8 @@ class Recoveries:
             now = self._records.get(record.loglet)
             if now is None or now.state.epoch != record.state.epoch:
                 return
+            if now.state.chosen not in (node, record.state.chosen):
+                return  # an operator has chosen another node since
         raise Unavailable(f"node {node} did not recover it: it is silent")
 
     def _choose(self, record: CopysetRecord) -> NodeId:

@@ -81,7 +81,7 @@ class OrderedDraft(ProtocolDraft):
             has_run = stream is not None and (stream.epoch > 1 or not stream.sealed)
             if has_run and not held and log_id in logs:
                 assert stream is not None
-                if stream.ends_when_trimmed and draft.same.issuperset(stream.replicas):
+                if stream.ends_when_trimmed and draft.whole.issuperset(stream.replicas):
                     # If it was not, the rebuild of the rounds misses untrimmed positions.
                     draft.changes[_key(stream_id)] = None
                     name = logs[log_id].name

@@ -53,7 +53,9 @@ class Draft:
         self.changes: dict[str, MetadataRecord | None] = {}
         self.notes: list[str] = []
         self.reasons: list[str] = []
-        self.same: frozenset[NodeId] = frozenset()  # nodes of the copy that came with their data
+        # Nodes of the copy that came with their data, and those of them that came with all volumes.
+        self.same: frozenset[NodeId] = frozenset()
+        self.whole: frozenset[NodeId] = frozenset()
         self.dropped: set[LogId] = set()  # loglets of completely trimmed segments
         self.has_unknown = False  # nodes have data of unknown logs
 
@@ -115,6 +117,9 @@ class Draft:
             node
             for node, record in came.items()
             if node in known and known[node].node_secret == record.node_secret
+        )
+        self.whole = frozenset(
+            node for node in self.same if {*came[node].shards}.issuperset(known[node].shards)
         )
         for node, record in came.items():
             before = known.get(node)

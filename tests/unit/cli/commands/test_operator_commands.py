@@ -305,6 +305,12 @@ def test_seal_unseal_and_add_wait_for_the_state(vmr: ScriptedVmr, loom: Loom) ->
     assert not vmr.steps
 
 
+def test_nobody_waits_for_the_first_append_to_a_copyset_log(vmr: ScriptedVmr, loom: Loom) -> None:
+    vmr.stream.protocol = "copyset"
+    vmr.stream.copyset.SetInParent()  # no node sequences it yet
+    loom.says("stream", "primary", "7", "--node", "2", "--wait", "--timeout", "1")
+
+
 def test_a_replica_is_added_when_it_is_whole(vmr: ScriptedVmr, loom: Loom) -> None:
     vmr.then(lambda: setattr(vmr.stream, "joining_node", 3))
     vmr.then(lambda: setattr(vmr.stream, "joining_node", 0))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from loomlog import batch, columns
 from loomlog.client.groups.fetcher import PieceFetcher
 from loomlog.client.groups.joined_rows import JoinedRows, ready_rows
 from loomlog.client.subscribe.pieces import Piece, Shown
+from loomlog.errors import Corrupt, LoomError
 from loomlog.types import Gap
 
 Record: TypeAlias = tuple[bytes | None, bytes, bytes | None, int]
@@ -55,16 +58,19 @@ def test_joined_rows_are_those_of_the_pieces(
 
 
 class Ready:
-    """Pieces that have all arrived."""
+    """Pieces that have all arrived, and errors."""
 
-    def __init__(self, shown: list[Shown]) -> None:
+    def __init__(self, shown: Sequence[Shown | LoomError]) -> None:
         self._shown = deque(shown)
 
     async def next(self) -> Shown | None:
         return self.next_ready()
 
     def next_ready(self) -> Shown | None:
-        return self._shown.popleft() if self._shown else None
+        found = self._shown.popleft() if self._shown else None
+        if isinstance(found, LoomError):
+            raise found
+        return found
 
     def close(self) -> None: ...
 
@@ -98,3 +104,20 @@ def test_a_closed_reader_forgets_what_was_put_back() -> None:
         return reader.ready()
 
     assert asyncio.run(after_close()) is None
+
+
+def test_an_error_comes_after_the_rows_before_it() -> None:
+    async def searched() -> int:
+        rows = [piece([(b"k", b"v", None, 0)] * 2, first) for first in (1, 3)]
+        reader = PieceFetcher(lambda start: Ready([*rows, Corrupt("damaged")]), asyncio.Event())
+        reader.begin(1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        found = ready_rows(reader)
+        assert found is not None
+        with pytest.raises(Corrupt, match="damaged"):
+            ready_rows(reader)
+        reader.close()
+        return len(found.positions_and_keys()[0])
+
+    assert asyncio.run(searched()) == 4

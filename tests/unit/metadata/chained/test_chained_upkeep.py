@@ -429,6 +429,11 @@ async def test_only_a_node_of_a_chain_becomes_its_head(tmp_path: Path) -> None:
             await cluster.change(primary, stream, to_node=other)
         with pytest.raises(InvalidArgument, match="has no replica of chain 1"):
             await cluster.change(primary, stream, to_node=1, part=1)
+        last = nodes_of(chained(log))[0][2]
+        drain = pb.ChangeNode(action=pb.ChangeNode.DRAIN, storage_node_id=last)
+        await cluster.client.ask(pb.Frame(change_node=drain))
+        with pytest.raises(InvalidArgument, match=f"node {last} is away, or leaves chain 0"):
+            await cluster.change(primary, stream, to_node=last)
 
 
 def _head(log: pb.Log) -> int:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from cluster_requests import copyset, segments
 from poll import until
 from small_cluster import QUICK, SmallCluster
 
+from loomlog.core.copyset.messages import NodeAnswer, NodeRequest
+from loomlog.core.copyset.nodeset import node_of
 from loomlog.core.copyset.record import epoch_of, make
 from loomlog.errors import InvalidArgument
+from loomlog.metadata.copyset import operator
 from loomlog.metadata.copyset.keeper import CopysetKeeper
+from loomlog.node.copyset.asker import Asker, OnAnswer
+from loomlog.types import ShardId
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -144,6 +150,35 @@ async def test_operators_choose_the_node_that_sequences_a_log(tmp_path: Path) ->
         await cluster.log.append(b"with it again")
         await cluster.change(primary, stream, to_node=other)
         await cluster.log_is(lambda log: copyset(log).copyset.sequencer == other)
+        assert await cluster.log.entries() == cluster.log.acknowledged
+
+
+async def test_operators_choose_another_node_if_the_first_one_cannot_recover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
+        await cluster.create_copyset()
+        await cluster.log.append(b"one")
+        log = await cluster.describe()
+        stream, before = copyset(log).log_stream_id, copyset(log).copyset.sequencer
+        node, other = sorted({1, 2, 3} - {before})
+        ask = Asker.ask
+
+        def ask_nobody_else(
+            self: Asker, shard: ShardId, request: NodeRequest, done: OnAnswer
+        ) -> None:
+            if self._me == node != node_of(shard):
+                self._later(done, cast(NodeAnswer, None))
+            else:
+                ask(self, shard, request, done)
+
+        monkeypatch.setattr(Asker, "ask", ask_nobody_else)
+        monkeypatch.setattr(operator, "WAIT_S", 0.5)
+        changed = await cluster.change(pb.ChangeStream.PRIMARY, stream, to_node=node)
+        assert changed.done == f"node {node} is to sequence stream {stream}"
+        await cluster.change(pb.ChangeStream.PRIMARY, stream, to_node=other)
+        await cluster.log_is(lambda log: copyset(log).copyset.sequencer == other)
+        await cluster.log.append(b"two")
         assert await cluster.log.entries() == cluster.log.acknowledged
 
 

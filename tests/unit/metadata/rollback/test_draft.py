@@ -134,6 +134,9 @@ def test_a_stream_that_ends_when_it_is_trimmed_may_have_been_removed_since() -> 
         assert "log a: stream 6 was removed since" in made.notes
     (reason,) = draft(held(), {"stream/6": replace(relief, replicas=(1, 4))}).reasons
     assert "stream 6 of log a" in reason  # node 4 did not come
+    volumes = replace(NODES[1], shards=(0, 1))  # it came without one of them
+    (reason,) = draft(held(), {"stream/6": relief, "node/1": volumes}).reasons
+    assert "stream 6 of log a" in reason
 
 
 def test_numbers_are_above_all_that_nodes_know() -> None:

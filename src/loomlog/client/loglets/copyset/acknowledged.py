@@ -54,9 +54,10 @@ class Acknowledgements:
         if self._timer is not None:
             self._timer.cancel()
         self._settle()
+        until_s = self._loop.time() + REPORT_LAST_S
+        while self._tasks and (left_s := until_s - self._loop.time()) > 0:
+            await asyncio.wait(list(self._tasks), timeout=left_s)  # they may begin others
         tasks = list(self._tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=REPORT_LAST_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,56 @@
+"""A client that is closed leaves no report behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Never, cast
+
+import pytest
+
+from loomlog.client.context import Client
+from loomlog.client.loglets.copyset import acknowledged
+from loomlog.client.loglets.copyset.acknowledged import Acknowledgements
+from loomlog.client.loglets.copyset.segments import Segments
+from loomlog.core.copyset.messages import EpochEnd, LogState
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
+from loomlog.core.copyset.record import make
+from loomlog.errors import Unavailable
+
+METADATA = EpochMetadata(1, tuple(map(Member, (1, 2, 3))), 2)
+BEFORE = LogState(1, 1, (METADATA,), last_clean=0, tail=0)
+END = EpochEnd(1, lng=0, last=0, seal=1, wave=1, crashed=(1, 2))
+AFTER = LogState(2, 1, (METADATA,), last_clean=1, tail=0, ends=(END,))
+
+
+async def test_a_loss_that_is_found_while_the_client_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acknowledged, "REPORT_LAST_S", 0.01)
+    view = SimpleNamespace(state=BEFORE, loglet=1)
+    is_new = asyncio.Event()
+
+    async def refresh() -> None:
+        await is_new.wait()
+        view.state = AFTER
+
+    async def request(*_: object, **__: object) -> Never:
+        raise Unavailable("this client was closed")
+
+    log = SimpleNamespace(refresh=refresh)
+    client = SimpleNamespace(
+        metadata=SimpleNamespace(request=request),
+        rng=random.Random(1),
+        loop=asyncio.get_running_loop(),
+    )
+    segments = SimpleNamespace(view=lambda stream: view, log=log)
+    it = Acknowledgements(cast(Segments, segments), cast(Client, client))
+    it.add(1, make(1, 1), 3)
+    it._spawn(it._refresh())
+    await asyncio.sleep(0)
+    is_new.set()
+    await it.close()
+    await asyncio.sleep(0)
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not others
