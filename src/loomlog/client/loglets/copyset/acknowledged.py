@@ -42,6 +42,12 @@ class Acknowledgements:
         self._closed = False
 
     def add(self, stream: StreamId, first: Glsn, count: int) -> None:
+        if self._idle_looks:  # the next look may be minutes away
+            self._idle_looks = 0
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._look_later()
         ranges = self._by_stream.get(stream)
         if ranges is None:
             ranges = self._by_stream[stream] = AcknowledgedRanges()
