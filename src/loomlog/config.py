@@ -125,6 +125,12 @@ class ClientSettings:
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.ASCII)
 
 
+def parse_number(text: str) -> int | None:
+    """Return the number that a text of at most 19 decimal digits stands for, or None if it is
+    something else. (Python refuses to convert thousands of digits.)"""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None
+
+
 def parse_size(text: str) -> int | None:
     """Return the number of bytes of a size such as 100, 512M or 1.5T (powers of 1024), or None if
     the text is not a size."""

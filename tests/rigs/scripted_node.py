@@ -256,7 +256,7 @@ class ScriptedNode(Peer):
 
     def _prove_node(self, question: pb.ProveNode) -> pb.Frame:
         proof = node_proof(self.node_id, self.node_secret, question.challenge)
-        return pb.Frame(node_proof=pb.NodeProof(proof=proof))
+        return pb.Frame(node_proof=pb.NodeProof(proof=proof, process=self.process))
 
     def _note_run(self, order: pb.NoteRun) -> pb.Frame:
         self.known_run.CopyFrom(order)

@@ -116,8 +116,10 @@ class ModelCarrier(CopysetCarrier):
 class NoReports:
     """Ignores what is acknowledged: no disk forgets it here."""
 
-    def add(self, stream: int, first: Glsn, count: int) -> None:
-        pass
+    is_watched = True
+
+    def __init__(self) -> None:
+        self.news: list[tuple[int, Glsn, int]] = []
 
 
 class CopysetWorld(DeliveryWorld):

@@ -157,12 +157,6 @@ def retention_bytes(retention: str | int | None) -> int:
     return size
 
 
-def parse_number(text: str) -> int | None:
-    """Return the number that a text of at most 19 decimal digits stands for, or None if it is
-    something else. (Python refuses to convert thousands of digits.)"""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None
-
-
 def duration_s(text: str) -> float:
     """Return the seconds of a duration such as "7d"; the units are s, m, h, d and w."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())

@@ -14,8 +14,8 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import Request
 
 from loomlog import limits
-from loomlog.client.arguments import parse_number
 from loomlog.client.cluster import Cluster
+from loomlog.config import parse_number
 from loomlog.console.failures import TooLarge
 from loomlog.errors import InvalidArgument
 from loomlog.limits import KIB

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from loomlog.client.arguments import parse_number
 from loomlog.client.log import Log
+from loomlog.config import parse_number
 from loomlog.console import view
 from loomlog.console.api.records import first_position
 from loomlog.errors import InvalidArgument, LoomError, Retryable

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
-from loomlog.client.arguments import duration_s, parse_number
-from loomlog.config import parse_size
+from loomlog.client.arguments import duration_s
+from loomlog.config import parse_number, parse_size
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn
 

@@ -14,7 +14,7 @@ from loomlog.cli.console.command import command, default_command, run_async
 from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, Cluster, Json
 from loomlog.cli.console.output import print_json
-from loomlog.client.arguments import parse_number
+from loomlog.config import parse_number
 from loomlog.limits import BATCH_BYTES_MAX
 from loomlog.types import SyncMode
 

@@ -21,7 +21,7 @@ from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import CLUSTER, SPARK_MASTER, Cluster, Json, SparkMaster, Yes
 from loomlog.cli.console.output import print_json, say
 from loomlog.cli.processes.spark_session import start_spark, stop_spark
-from loomlog.client.arguments import parse_number
+from loomlog.config import parse_number
 from loomlog.errors import LoomError, NotFound, Retryable
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import typer
 
 from loomlog import limits
 from loomlog.cli.console.failures import UsageError
-from loomlog.client.arguments import parse_number
-from loomlog.config import EtcdSettings, VolumeLimit, parse_size
+from loomlog.config import EtcdSettings, VolumeLimit, parse_number, parse_size
 from loomlog.errors import InvalidArgument, LoomError
 from loomlog.limits import IdentityLimits
 from loomlog.net.address import split_address

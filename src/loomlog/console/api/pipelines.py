@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 
-from loomlog.client.arguments import parse_number
 from loomlog.client.blocking import BlockingCluster
+from loomlog.config import parse_number
 from loomlog.console.entries import bytes_field
 from loomlog.console.route import FLAG, NUMBER, TEXT, Call, Parameter, Route, in_body, in_path
 from loomlog.errors import InvalidArgument

@@ -23,12 +23,11 @@ Ranges: TypeAlias = list[tuple[Lsn, Lsn]]
 class AcknowledgedRanges:
     """The LSNs that a writer got acknowledged in a segment."""
 
-    __slots__ = ("_by_epoch", "_is_news", "_recent")
+    __slots__ = ("_by_epoch", "_recent")
 
     def __init__(self) -> None:
         self._recent: Ranges = []
         self._by_epoch: dict[Epoch, deque[tuple[Lsn, Lsn]]] = {}
-        self._is_news = False
 
     def __bool__(self) -> bool:
         return bool(self._recent or self._by_epoch)
@@ -38,15 +37,10 @@ class AcknowledgedRanges:
         if len(self._recent) >= RECENT_MAX:
             self._put_in_order()
 
-    def take_news(self) -> bool:
-        """Return whether anything was added since the last call."""
-        self._put_in_order()
-        is_news, self._is_news = self._is_news, False
-        return is_news
-
     def is_over(self, epoch: Epoch) -> bool:
         """Return whether there is something of an epoch before the newest, which is `epoch` or a
         later one."""
+        self._put_in_order()
         return bool(self._by_epoch) and min(self._by_epoch) < max(epoch, *self._by_epoch)
 
     def take(self, through: Epoch) -> Ranges:
@@ -57,7 +51,6 @@ class AcknowledgedRanges:
 
     def _put_in_order(self) -> None:
         recent, self._recent = sorted(self._recent), []
-        self._is_news = self._is_news or bool(recent)
         for first, last in recent:
             ranges = self._by_epoch.setdefault(epoch_of(first), deque(maxlen=RANGES_MAX))
             if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:

@@ -32,7 +32,9 @@ from loomlog.core.copyset.messages import (
     Preempted,
     Purge,
     Read,
+    Reassign,
     Release,
+    Restore,
     Seal,
     SealedAt,
     Store,
@@ -81,10 +83,14 @@ class LogStanding(NamedTuple):
         return next((each.lng for each in self.lngs if each.epoch == epoch), 0)
 
     def released_in(self, epoch: Epoch) -> Offset:
-        """Return up to where an epoch is known to be fully stored, also by releases that may be
-        forgotten."""
+        """Return up to where an epoch is fully stored, also by releases that may be forgotten."""
         released = offset_of(self.released) if epoch_of(self.released) == epoch else 0
         return max(released, self.lng_of(epoch))
+
+    @property
+    def taken(self) -> Epoch:
+        """The highest epoch from which the node has accepted a change."""
+        return max(self.seal + 1, self.soft_seal + 1, epoch_of(self.released))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,23 @@ def epoch_to_purge(lsn: Lsn, standing: LogStanding) -> Epoch | None:
     its end (Purge); then the release is decided again."""
     epoch = standing.last_clean + 1
     return epoch if epoch < epoch_of(lsn) else None
+
+
+def claimed_epoch(request: NodeRequest) -> Epoch:
+    """Return the epoch that the sender must have been granted; 0 if the request changes nothing.
+    One that was never granted would fence the sequencers of all epochs below it for good."""
+    match request:
+        case Store(_, record) | Amend(_, record) | Reassign(_, record):
+            return max(record.epoch, record.recovered)
+        case Release(_, lsn):
+            return epoch_of(lsn)
+        case Seal(_, epoch):
+            return epoch + 1
+        case Clean(_, seal, end):
+            return max(seal + 1, end.epoch)
+        case Restore(_, record, end):
+            return max(end.seal + 1, end.epoch, record.epoch)
+    return 0
 
 
 def newest_epoch(standing: LogStanding, last_copy: Record | None) -> Epoch:

@@ -75,7 +75,7 @@ class Registration:
             return self._hold_back(request)
         if verdict is not Verdict.KNOWN:
             await self._visit(request, connection.codec)
-        last_process = await self._check_alone(request, connection.codec)
+        last_process = await self._check_alone(connection, request)
         # Only a node with a known secret may give evidence about the past.
         known_run = request.known_run if verdict is Verdict.KNOWN else pb.NoteRun()
         await self._gate.admit(request.storage_node_id, connection, known_run)
@@ -207,7 +207,7 @@ class Registration:
             _compare("node secret", known.node_secret, request.node_secret, node, fingerprint)
         return verdict
 
-    async def _check_alone(self, request: pb.Register, codec: Codec) -> str:
+    async def _check_alone(self, connection: Connection, request: pb.Register) -> str:
         """Raise if another process with the data of this node runs where the node registered last;
         return which process that was."""
         node = request.storage_node_id
@@ -219,8 +219,9 @@ class Registration:
         process = ""
         with suppress(LoomError, TimeoutError):
             async with asyncio.timeout(limits.VISIT_S):
-                process = await self._process_at(known.address, request, codec) or ""
+                process = await self._process_at(known.address, request, connection.codec) or ""
         if is_twin(request, process):
+            await _check_there(connection)  # it may have been started again: its request came late
             self._nodes.refuse_twin(node, request.address)
             logger.error(
                 "node %d runs twice: at %s, and at %s, which is refused: stop that one",
@@ -289,6 +290,14 @@ class Registration:
 def _check_open(connection: Connection) -> None:
     if connection.closed:
         raise Unavailable("the connection was lost")
+
+
+async def _check_there(connection: Connection) -> None:
+    """Raise unless the process at the other end still answers."""
+    try:
+        await connection.request(connection.codec.ping(), timeout_s=limits.VISIT_S)
+    except LoomError as error:
+        raise Unavailable(f"the process that registers does not answer: {error}") from error
 
 
 def _check_bounds(request: pb.Register) -> None:

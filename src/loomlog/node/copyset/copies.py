@@ -27,7 +27,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.copyset.claims import taken_epoch
 from loomlog.core.copyset.messages import (
     Begin,
     Delivered,
@@ -156,7 +155,7 @@ class Copies:
         granted = self._epochs.granted
         if epoch <= granted.get(log, 0):
             return True
-        if epoch > taken_epoch(self.standing(log)):
+        if epoch > self.standing(log).taken:
             return False
         granted[log] = epoch
         return True

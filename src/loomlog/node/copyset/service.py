@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from loomlog.core.conditions import Condition
-from loomlog.core.copyset.claims import claimed_epoch
 from loomlog.core.copyset.messages import (
     Digest,
     Forget,
@@ -27,7 +26,7 @@ from loomlog.core.copyset.messages import (
 )
 from loomlog.core.copyset.nodeset import Exclusions, index_of, shard_name
 from loomlog.core.copyset.record import Epoch, Lsn
-from loomlog.core.copyset.storage import newest_epoch
+from loomlog.core.copyset.storage import claimed_epoch, newest_epoch
 from loomlog.errors import LoomError, NotFound, Sealed, Unauthorized, Unavailable
 from loomlog.node.copyset.asker import Asker
 from loomlog.node.copyset.copies import bounded, looked_up

@@ -21,7 +21,8 @@ from loomlog.metadata.catalog.records import NodeRecord
 from loomlog.metadata.nodes.registration import Registration
 from loomlog.storage.identity import fingerprint
 from loomlog.wire import loomlog_pb2 as pb
-from loomlog.wire.link import Connection
+from loomlog.wire.codec import Codec
+from loomlog.wire.link import Connection, Server
 
 
 async def test_a_new_node_gets_the_secret_of_the_cluster(tmp_path: Path) -> None:
@@ -392,6 +393,45 @@ async def test_a_twin_that_is_lost_while_it_registers_does_not_leave_its_address
         await node.join(cluster.address)
         (status,) = (await cluster.status()).nodes
         assert (status.alive, status.address) == (True, node.address)
+
+
+async def test_a_late_request_of_a_process_that_is_gone_is_no_twin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node was started again, at the same address, before the request of its first process
+    arrived."""
+    outcomes: list[BaseException] = []
+
+    async def register(
+        self: Registration, connection: Connection, request: pb.Register
+    ) -> pb.Registered:
+        try:
+            return await real_register(self, connection, request)
+        except BaseException as error:
+            outcomes.append(error)
+            raise
+
+    real_register = Registration.register
+    monkeypatch.setattr(Registration, "register", register)
+    async with SmallCluster(tmp_path) as cluster:
+        (node,) = await cluster.add_nodes(1)
+        late = node.registration()
+        late.process, node.process = "first", "second"
+        await node.join(cluster.address)
+        listener = Server(Codec("vsn"), node)
+        await listener.start(node.address)
+        first = Peer("vsn")
+        await first.connect(cluster.address)
+        assert first.connection is not None
+        late.address = node.address
+        first.connection.send(pb.Frame(id=1, register=late))
+        await first.disconnect()
+        await until(lambda: bool(outcomes))
+        await listener.stop()
+        assert [type(error) for error in outcomes] == [Unavailable]
+        status = await cluster.status()
+        assert "node-twice" not in {each.kind for each in status.conditions}
+        assert status.nodes[0].alive
 
 
 async def test_a_node_without_an_id_is_refused(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ class Acknowledgements:
         self._metadata = client.metadata
         self._rng = client.rng
         self._loop = client.loop
+        self.news: list[tuple[StreamId, Glsn, int]] = []  # where, and how many; see `add`
+        self.is_watched = False  # whether a look at the news is due soon
         self._by_stream: dict[StreamId, AcknowledgedRanges] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._idle_looks = 0
@@ -42,17 +44,18 @@ class Acknowledgements:
         self._closed = False
 
     def add(self, stream: StreamId, first: Glsn, count: int) -> None:
-        if self._idle_looks:  # the next look may be minutes away
-            self._idle_looks = 0
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            self._look_later()
-        ranges = self._by_stream.get(stream)
-        if ranges is None:
-            ranges = self._by_stream[stream] = AcknowledgedRanges()
-            self._look_later()
-        ranges.add(first, first + count - 1)
+        """Add what was acknowledged. (Batches do the same without a call.)"""
+        self.news.append((stream, first, count))
+        if not self.is_watched:
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look at the news soon; the next look may be minutes away otherwise."""
+        self._idle_looks = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._look_later()
 
     async def close(self) -> None:
         """Report what is known to be lost."""
@@ -74,10 +77,12 @@ class Acknowledgements:
         if self._timer is None and not self._closed:
             delay_s = LOOK.delay_s(self._idle_looks, self._rng)
             self._timer = self._loop.call_later(delay_s, self._look)
+        self.is_watched = not self._idle_looks
 
     def _look(self) -> None:
         self._timer = None
-        is_active = sum(ranges.take_news() for ranges in self._by_stream.values()) > 0
+        self.is_watched = False
+        is_active = bool(self.news)
         self._idle_looks = 0 if is_active else self._idle_looks + 1
         if self._settle() or not is_active:
             self._spawn(self._refresh())
@@ -97,6 +102,7 @@ class Acknowledgements:
     def _settle(self) -> bool:
         """Report or drop the ranges of epochs that are known as recovered. Return whether others
         are over, so that newer metadata is needed."""
+        self._take_news()
         is_outdated = False
         for stream, ranges in list(self._by_stream.items()):
             try:
@@ -113,6 +119,11 @@ class Acknowledgements:
             if not ranges:
                 del self._by_stream[stream]
         return is_outdated
+
+    def _take_news(self) -> None:
+        news, self.news = self.news, []
+        for stream, first, count in news:
+            self._by_stream.setdefault(stream, AcknowledgedRanges()).add(first, first + count - 1)
 
     # ---- reporting
 

@@ -119,7 +119,10 @@ class CopysetAttempt(Attempt):
         try:
             if first := await self._append():
                 outcomes.appended(self, first, first)
-                self._carrier.acknowledgements.add(self.target.id, first, self.batch.count)
+                acknowledgements = self._carrier.acknowledgements
+                acknowledgements.news.append((self.target.id, first, self.batch.count))
+                if not acknowledgements.is_watched:
+                    acknowledgements.look_soon()
         except LoomError as error:
             if not self.doubtful:
                 certain = NotFound(str(error)) if isinstance(error, SegmentGoneError) else error

@@ -56,13 +56,16 @@ async def test_it_looks_soon_after_an_append_however_long_there_was_none() -> No
     it.add(1, make(1, 1), 1)
     for _ in range(10):
         it._look()
-    soon_s = it._loop.time() + 2 * acknowledged.LOOK.first_s
-    assert next_look_s(it) > soon_s
+
+    def soon_s() -> float:
+        return it._loop.time() + 2 * acknowledged.LOOK.first_s
+
+    assert next_look_s(it) > soon_s()
     it.add(1, make(1, 2), 1)
-    assert next_look_s(it) < soon_s
-    it._timer, it._idle_looks = None, 9  # all was recovered meanwhile
+    assert next_look_s(it) < soon_s()
+    it._timer, it._idle_looks, it.is_watched = None, 9, False  # all was recovered meanwhile
     it.add(1, make(1, 3), 1)
-    assert next_look_s(it) < soon_s
+    assert next_look_s(it) < soon_s()
     await it.close()
 
 
