@@ -4,8 +4,8 @@ for it."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,12 @@ from loomlog.cli.bench.steadiness import SteadinessReport
 
 RATE = 20_000.0
 SECONDS = 0.05
+
+
+def keep_busy(seconds: float) -> None:
+    end = perf_counter() + seconds
+    while perf_counter() < end:
+        pass
 
 
 class SlowLog:
@@ -29,7 +35,7 @@ class SlowLog:
     async def append(self, value: bytes) -> None:
         self.appends += 1
         if self.appends <= 2 * RATE * SECONDS:  # beyond that, let the test end
-            time.sleep(self._busy_s)
+            keep_busy(self._busy_s)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(self._wait_s)
@@ -43,8 +49,9 @@ class SlowLog:
 
     async def subscribe_arrow(self, start: int, stop: int | None = None) -> AsyncIterator[Any]:
         await asyncio.sleep(10 * SECONDS if stop is None else 0)
-        return
-        yield
+        nothing: tuple[Any, ...] = ()
+        for batch in nothing:
+            yield batch
 
 
 async def load(log: Any) -> SteadinessReport:
