@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"errors", "net", "core"},
     "spark": WORDS | {"archive", "columns", "config", "client", "core", "loomlog"},
     "testing": SERVED | {"columns", "node", "metadata", "client", "loomlog"},
-    "console": WORDS | {"client", "core", "net", "spark", "wire"},
+    "console": WORDS | {"client", "config", "core", "net", "spark", "wire"},
     "cli": SERVED
     | {"node", "metadata", "client", "archive", "testing", "spark", "console", "loomlog"},
 }

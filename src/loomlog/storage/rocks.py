@@ -57,12 +57,15 @@ def prepare(path: str, *, was_used: bool = False) -> None:
 
     Raise Corrupt if a database exists without its CURRENT file, because RocksDB would create a new
     one and delete the rest; or if a log is damaged, because RocksDB would cut it; or if there is
-    nothing although it `was_used`."""
+    nothing, or no log, although it `was_used`."""
     if not was_used and not os.path.exists(path):
         os.makedirs(path, DIRECTORY_MODE)
     names = os.listdir(path) if os.path.exists(path) else []
     if "CURRENT" not in names and (was_used or not all(map(_is_made_first, names))):
         raise Corrupt(f"{path}/CURRENT is missing, and without it RocksDB would delete the rest")
+    was_used |= any(name.endswith(".sst") for name in names)
+    if was_used and not any(name.endswith(".log") for name in names):  # RocksDB always keeps one
+        raise Corrupt(f"{path} has no write-ahead log, and RocksDB would make a new, empty one")
     check_log(path)
 
 

@@ -4,6 +4,7 @@ that lost its directory is created again."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 
 from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.replica import Standing
+from loomlog.core.copyset.storage import LogStanding
 from loomlog.errors import Corrupt
 from loomlog.storage.chained.rocks_table import RocksTable
 from loomlog.storage.disk import RealFiles
@@ -69,6 +71,34 @@ def test_an_empty_directory_is_a_new_database_unless_it_was_used(tmp_path: Path)
     RocksLogs(str(tmp_path), 1, was_used=True).close()
     with pytest.raises(Corrupt, match="CURRENT is missing"):
         RocksLogs(str(tmp_path / "missing"), 1, was_used=True)
+
+
+def test_copies_without_any_log_do_not_count_as_empty(tmp_path: Path) -> None:
+    path, killed = tmp_path / "logs", tmp_path / "killed"
+    made = RocksLogs(str(path), 1)
+    made.commit([(1, LogStanding())], sync=True)
+    shutil.copytree(path, killed)
+    made.close()
+    RocksLogs(str(path), 1, was_used=True).close()
+    for log in killed.glob("*.log"):
+        log.unlink()
+    with pytest.raises(Corrupt, match="no write-ahead log"):
+        RocksLogs(str(killed), 1, was_used=True)
+
+
+def test_chains_without_any_log_are_not_an_older_state(tmp_path: Path) -> None:
+    path, killed = tmp_path / "chains", tmp_path / "killed"
+    made = RocksTable(str(path), 1)
+    made.commit([(Replica(1, 1, 0, 5), Standing(epoch=1))], sync=True)
+    made.close()
+    again = RocksTable(str(path), 1)
+    again.commit([(Replica(1, 2, 0, 5), Standing(epoch=1))], sync=True)
+    shutil.copytree(path, killed)
+    again.close()
+    for log in killed.glob("*.log"):
+        log.unlink()
+    with pytest.raises(Corrupt, match="no write-ahead log"):
+        RocksTable(str(killed), 1)
 
 
 @pytest.mark.parametrize("count", range(1, 12))

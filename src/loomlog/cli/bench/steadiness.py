@@ -2,7 +2,8 @@
 readers.
 
 First the peak is measured with many callers. Then appends run at a share of it for the given time,
-each started when it is due, whether or not earlier ones were answered. Meanwhile retention removes
+each started when it is due, whether or not earlier ones were answered, up to a limit: more appends
+slow the client down, and it would fall behind further and further. Meanwhile retention removes
 old entries, nodes scrub their data, one reader follows the tail, and another repeatedly reads the
 log from its head. Latencies count from the time at which an append was due.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from loomlog import limits
 from loomlog.cli.bench import reports
 from loomlog.cli.bench.charts import sparkline
 from loomlog.cli.bench.machine import CpuByProcess, memory_mb
@@ -26,13 +28,15 @@ from loomlog.cli.bench.measurements import append_concurrently
 from loomlog.cli.bench.private_cluster import PrivateCluster, Progress, Target, private_cluster
 from loomlog.cli.bench.reports import number_table, say
 from loomlog.cli.console.output import console
-from loomlog.errors import Trimmed
+from loomlog.errors import LoomError, Trimmed
 
 if TYPE_CHECKING:
     from loomlog import Log
 
 NODES: Final = 3
 CALLERS: Final = 1024
+UNDER_WAY_MAX: Final = 64 * CALLERS  # appends under load
+PEAK_S_MIN: Final = 1.0  # a first batch of all callers takes a while on a busy machine
 PEAK_S_MAX: Final = 10.0
 KEPT_S: Final = 30.0  # of appends, by retention
 PACE_S: Final = 0.002
@@ -154,14 +158,16 @@ async def measure(
     """Measure; everything started or created for it is removed afterwards."""
     report = SteadinessReport(protocol, record_bytes, share, seconds)
     async with private_cluster(target, NODES) as private:
-        peak_s = min(seconds, PEAK_S_MAX)
+        peak_s = min(max(seconds, PEAK_S_MIN), PEAK_S_MAX)
         progress("the peak", peak_s)
         first = await private.client.create_log("bench-peak", protocol, 1, NODES)
         peak = await append_concurrently(first, record_bytes, peak_s, CALLERS)
         await private.client.delete_log(first.name)
         report.peak_per_s = peak.records_per_s
         rate = share * peak.records_per_s
-        kept = int(rate * KEPT_S * record_bytes)
+        if not rate:
+            raise LoomError(f"no append was acknowledged within {peak_s:g} s: measure for longer")
+        kept = max(limits.RETENTION_BYTES_MIN, int(rate * KEPT_S * record_bytes))
         log = await private.client.create_log("bench", protocol, 1, NODES, retention_bytes=kept)
         progress(f"{rate:,.0f} appends/s", seconds)
         await _Load(log, rate, report).run(private)
@@ -238,7 +244,8 @@ class _Load:
     async def _pace(self) -> None:
         count = 0
         while True:
-            due = int((perf_counter() - self._begun) * self._rate)
+            due = int(min(perf_counter() - self._begun, self._report.seconds) * self._rate)
+            due = min(due, count + UNDER_WAY_MAX - len(self._under_way))
             for number in range(count, due):
                 self._append(self._begun + number / self._rate)
             count = max(count, due)
