@@ -15,8 +15,11 @@ Result = TypeVar("Result")
 async def finish(start: Callable[[Finished], None]) -> None:
     """Start work and wait until it has finished. Raise its error."""
     error = await called_back(start)
-    if error is not None:
-        raise error
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error  # its frames, to which this one now belongs, may hold a database open
 
 
 async def off_loop(worker: Worker, work: Callable[[], Result]) -> Result:

@@ -336,15 +336,15 @@ class EagerWorker:
     def _run_next(self, steps: Sequence[Step]) -> BaseException | None:
         self._next = None
         began_s = self._clock()
-        error: BaseException | None = None
         try:
             for step in steps:
                 step()
-        except Exception as failure:
-            error = failure
-        self._ended_s = ended_s = self._clock()
-        self._took_s = ended_s - began_s
-        return error
+        except Exception as error:  # not kept here: its frames may hold a database open
+            return error
+        finally:
+            self._ended_s = ended_s = self._clock()
+            self._took_s = ended_s - began_s
+        return None
 
     def _hand_over(self, steps: Sequence[Step], finished: Finished) -> None:
         began_s = self._clock()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loomlog.errors import InvalidArgument
+from loomlog.node.workers import off_loop
 from loomlog.storage.disk import (
     ALONE_S,
     QUICK_S,
@@ -239,6 +243,43 @@ def test_a_failure_is_told_like_that_of_a_thread(rig: WorkerRig) -> None:
     rig.worker.run_short([fail], rig.ends.append)
     rig.next_turn()
     assert rig.ends[-1] is failure
+
+
+class Held:
+    """Something like an open database, which a job that failed had in its frames."""
+
+    def fail(self) -> None:
+        raise OSError("no disk")
+
+
+def test_a_failure_that_was_told_keeps_nothing_open(rig: WorkerRig) -> None:
+    """Not even until the next garbage collection: a volume may be unmounted before."""
+    gc.disable()
+    try:
+        held = Held()
+        ref = weakref.ref(held)
+        rig.worker.run_short([held.fail], lambda error: None)
+        del held
+        rig.next_turn()
+        assert ref() is None
+    finally:
+        gc.enable()
+
+
+async def test_a_failure_that_was_raised_keeps_nothing_open() -> None:
+    worker = ThreadWorker(asyncio.get_running_loop())
+    gc.disable()
+    try:
+        held = Held()
+        ref = weakref.ref(held)
+        with suppress(OSError):
+            await off_loop(worker, held.fail)
+        del held
+        worker.close()
+        await asyncio.sleep(0)  # until then the loop refers to the future with the error
+        assert ref() is None
+    finally:
+        gc.enable()
 
 
 def test_other_jobs_go_to_the_thread_behind_a_short_one(rig: WorkerRig) -> None:

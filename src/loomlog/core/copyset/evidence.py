@@ -101,6 +101,17 @@ def recovered(end: EpochEnd, good: Offset, doubted: Sequence[tuple[Offset, Offse
     return _with_loss(end, good)
 
 
+def finished(end: EpochEnd, last: Offset) -> EpochEnd:
+    """Return the end of an epoch, given the last offset that its sequencer acknowledged. What is
+    missing up to there is known to be lost, even if too few nodes were left to tell."""
+    if not end.exact:
+        end = replace(end, last=max(end.last, last), exact=True)
+    if end.found and end.found[-1][0] <= last < end.found[-1][1] == OFFSET_MAX:
+        known, rest = (end.found[-1][0], last), (last + 1, OFFSET_MAX)
+        end = replace(end, found=(*end.found[:-1], known, rest))
+    return end
+
+
 def _with_loss(end: EpochEnd, lng: Offset) -> EpochEnd:
     return _with_lost(end, list(_marked(end, lng)))
 

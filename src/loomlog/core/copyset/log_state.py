@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 
+from loomlog.core.copyset.evidence import finished
 from loomlog.core.copyset.messages import (
     Acknowledged,
     EpochEnd,
@@ -172,8 +173,8 @@ def set_clean(state: LogState, request: SetClean) -> LogState:
     if presumed is not None and end.precedence < (presumed.by, presumed.wave):
         return state  # it is late: another attempt decides, which may know better
     acknowledged = state.acknowledged_in(end.epoch)
-    if acknowledged.final and not end.exact:  # it came while the epoch was being recovered
-        end = replace(end, last=max(end.last, acknowledged.last), exact=True)
+    if acknowledged.final:  # perhaps it came while the epoch was being recovered
+        end = finished(end, acknowledged.last)
     is_doubtful = not acknowledged.final and _is_doubtful(state, end)
     tail = end.whole if state.closed and is_doubtful else end.tail
     return replace(

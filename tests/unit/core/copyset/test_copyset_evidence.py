@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
 
-from loomlog.core.copyset.evidence import knows_of_loss, marked_at, with_loss
+from loomlog.core.copyset.evidence import finished, knows_of_loss, marked_at, with_loss
 from loomlog.core.copyset.late_losses import miss
 from loomlog.core.copyset.log_state import trim, uncertain
 from loomlog.core.copyset.messages import (
@@ -60,6 +60,17 @@ def test_an_epoch_of_which_nothing_was_found_is_lost_from_its_beginning() -> Non
     nothing = EpochEnd(1, 0, 0, 1, 9, found=((1, OFFSET_MAX),), absent=(3,))
     changed = with_loss(nothing, 4)
     assert (changed.last, changed.exact, changed.lost) == (4, False, ((1, 4),))
+
+
+def test_what_is_missing_up_to_where_a_sequencer_ended_was_acknowledged() -> None:
+    """Behind that, a batch that was in flight may be the last one that was found."""
+    unknown = replace(END, last=8, exact=False, found=((1, 1), (4, OFFSET_MAX)))
+    changed = finished(unknown, 6)
+    assert (changed.last, changed.exact) == (8, True)
+    assert [marked_at(changed, offset).last for offset in (1, 4, 7)] == [1, 6, OFFSET_MAX]
+    assert finished(unknown, 9).last == 9
+    assert finished(unknown, 3).found == unknown.found
+    assert finished(END, 5) == END
 
 
 def test_of_very_many_holes_none_hides_a_loss() -> None:

@@ -9,12 +9,12 @@ import pytest
 from copyset_reader_rig import START, ReaderRig, bridge, data, end, hole, lsns, metadata, state
 
 from loomlog.core.copyset.effects import GapKind, ReadGap
-from loomlog.core.copyset.evidence import with_loss
+from loomlog.core.copyset.evidence import finished, with_loss
 from loomlog.core.copyset.messages import EpochEnd, Life, LogState
 from loomlog.core.copyset.nodeset import Authority, EpochMetadata, Member
 from loomlog.core.copyset.reader_knowledge import Knowledge
 from loomlog.core.copyset.reader_sources import Finding, ReadSource, find_nothing
-from loomlog.core.copyset.record import Record, last_of, make
+from loomlog.core.copyset.record import OFFSET_MAX, Record, last_of, make
 
 THREE = state(metadata(1, 2, 3))
 
@@ -259,6 +259,28 @@ def test_where_nobody_knows_the_end_of_an_epoch_its_last_records_are_lost() -> N
     assert rig.delivered == [lsns(1, 2)]
     answer_all(rig)
     assert rig.seen[1:] == [ReadGap(at(3), last_of(1), GapKind.DATALOSS, exact=False)]
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_loss_is_exact_as_far_as_the_sequencer_said_that_it_acknowledged(
+    is_finished: bool,
+) -> None:
+    """Too few nodes were left in recovery, which found a batch that was in flight at 5."""
+    known = replace(end(1, 5, exact=False), lng=0, found=((1, OFFSET_MAX),))
+    rig = ReaderRig(recovered(finished(known, 3) if is_finished else known))
+    answer_all(rig, data(at(5)))
+    lost, kind = [gap for gap in rig.seen if isinstance(gap, ReadGap)], GapKind.DATALOSS
+    if is_finished:
+        assert lost == [
+            ReadGap(at(1), at(3), kind),
+            ReadGap(at(4), at(4), kind, exact=False),
+            ReadGap(at(6), last_of(1), GapKind.BRIDGE),
+        ]
+    else:
+        assert lost == [
+            ReadGap(at(1), at(4), kind, exact=False),
+            ReadGap(at(6), last_of(1), kind, exact=False),
+        ]
 
 
 def answer_all(rig: ReaderRig, *records: Record) -> None:

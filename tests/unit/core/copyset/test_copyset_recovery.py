@@ -9,6 +9,7 @@ from itertools import combinations
 import pytest
 from copyset_recovery_rig import LOG, NOW_US, Hook, RecoveryRig
 
+from loomlog.core.copyset.evidence import Marked, marked_at
 from loomlog.core.copyset.log_state import finish, note_tail
 from loomlog.core.copyset.messages import (
     Amend,
@@ -227,6 +228,7 @@ def test_a_sequencer_that_ended_has_told_where_its_epoch_ends() -> None:
     assert isinstance(rig.recover(have_lost(rig, 1, 3)), Recovered)
     [end] = rig.state.ends
     assert (end.last, end.exact) == (3, True)
+    assert marked_at(end, 2) == Marked(is_marked=False, last=3)
 
 
 def test_what_a_sequencer_told_on_the_way_is_no_end() -> None:
