@@ -26,7 +26,7 @@ from loomlog.wire.codec import Codec
 from loomlog.wire.link import Service
 
 ROOT = Path(__file__).parents[2]
-NEIGHBOUR = "7cad237b"  # the oldest commit that speaks and stores what this one does
+NEIGHBOUR = "c989e43d"  # the oldest commit that speaks and stores what this one does
 
 UNKNOWN = b"\xf8\xff\x7f\x07\xfa\xff\x7f\x03new"  # a number and a text, fields 262143
 NEWER_REQUEST = b"\x08\x01\xfa\xff\x7f\x00"  # id 1, and a message of an unknown kind
@@ -85,11 +85,12 @@ async def test_an_older_client_that_leaves_out_new_fields_gets_the_old_behaviour
 @pytest.fixture
 def neighbour(tmp_path: Path) -> Path:
     """The sources of an older commit."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the history of the repository")
     archive = subprocess.run(
         ["git", "archive", NEIGHBOUR, "src"], cwd=ROOT, capture_output=True, timeout=60
     )
-    if archive.returncode:
-        pytest.skip("needs the history of the repository")
+    assert archive.returncode == 0, archive.stderr
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(tmp_path / "neighbour", filter="data")
     return tmp_path / "neighbour" / "src"
