@@ -5,33 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from cli_rig import Loom
 from poll import until
+from rebuilding_processes import running
 
-from loomlog import Cluster, Entry, Gap, Log, connect
-from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
+from loomlog import Cluster, Entry, Gap, Log
+from loomlog.cli.processes.local_processes import LocalProcesses
 from loomlog.types import Glsn, NodeId
 from loomlog.wire.info import ClusterStatus
 
 pytestmark = pytest.mark.timeout(180)
 PROTOCOLS = ("ordered", "chained", "copyset")
-
-
-@asynccontextmanager
-async def running(directory: Path, nodes: int) -> AsyncIterator[tuple[LocalProcesses, Cluster]]:
-    plan = ClusterPlan(directory, nodes=nodes, rebuild_after_s=1.0, rebuild_rate_mb_s=0.0)
-    processes = LocalProcesses(plan)
-    await processes.start()
-    try:
-        async with await connect(processes.address) as cluster:
-            yield processes, cluster
-    finally:
-        await processes.stop()
 
 
 async def mark(processes: LocalProcesses, cluster: Cluster, node: NodeId) -> None:

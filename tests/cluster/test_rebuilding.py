@@ -5,34 +5,20 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 from cli_rig import Loom
 from poll import until
+from rebuilding_processes import running
 
-from loomlog import Cluster, ClusterStatus, connect
-from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
+from loomlog import Cluster, ClusterStatus
 from loomlog.client.log import Log
 from loomlog.errors import DataLoss
 from loomlog.types import Entry, Glsn
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@asynccontextmanager
-async def running(directory: Path, nodes: int) -> AsyncIterator[tuple[LocalProcesses, Cluster]]:
-    plan = ClusterPlan(directory, nodes=nodes, rebuild_after_s=1.0, rebuild_rate_mb_s=0.0)
-    processes = LocalProcesses(plan)
-    await processes.start()
-    try:
-        async with await connect(processes.address) as cluster:
-            yield processes, cluster
-    finally:
-        await processes.stop()
 
 
 async def append(log: Log, count: int, values: dict[Glsn, bytes]) -> None:

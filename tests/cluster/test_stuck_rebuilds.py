@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 from poll import until
+from rebuilding_processes import running
 
-from loomlog import Cluster, Entry, Log, connect
-from loomlog.cli.processes.local_processes import ClusterPlan, LocalProcesses
+from loomlog import Cluster, Entry, Log
 from loomlog.errors import InvalidArgument
 from loomlog.types import Glsn, NodeId
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@asynccontextmanager
-async def running(directory: Path, nodes: int) -> AsyncIterator[tuple[LocalProcesses, Cluster]]:
-    plan = ClusterPlan(directory, nodes=nodes, rebuild_after_s=1.0, rebuild_rate_mb_s=0.0)
-    processes = LocalProcesses(plan)
-    await processes.start()
-    try:
-        async with await connect(processes.address) as cluster:
-            yield processes, cluster
-    finally:
-        await processes.stop()
 
 
 async def logs_on(cluster: Cluster, *nodesets: set[NodeId]) -> list[Log]:

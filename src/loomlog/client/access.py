@@ -66,7 +66,7 @@ class AccessControl:
         return _access_info(answer.access)
 
     async def enforce_access(self, enforce: bool) -> AccessInfo:
-        """With True, deny everything that is not granted; with False, allow everything again."""
+        """Deny everything that is not granted or, with False, allow everything again."""
         check_flag("enforce", enforce)
         return await self._change_access(pb.ChangeAccess(enforce=enforce))
 
