@@ -38,7 +38,7 @@ class Numbered(Protocol):
 
 
 class Reached(NamedTuple):
-    """What a database has."""
+    """The extent of a database."""
 
     sequence: int = 0  # of its last write
     logs: Mapping[int, int] = {}  # sizes by number

@@ -264,7 +264,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_kill_of_a_logsdb_is_taken_for_a_loss(tmp_path: Path, seed: int) -> None:
-    """Its partitions come and go, and each has memory of its own."""
+    """Partitions come and go, and each has memory of its own."""
     for life in range(5):
         assert live(LOGSDB_LIFE, str(tmp_path / "db"), str(100 * seed + life))
     rig = RocksRig(tmp_path / "db")
