@@ -1,4 +1,4 @@
-"""What `loom bench` makes of the calls that it measures: percentiles, windows of time, charts."""
+"""Percentiles, windows of time and charts of `loom bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs a visit to a work queue takes.
+"""A visit to a work queue takes jobs that are free, and new ones.
 
 Visits on servers: tests/cluster/test_queue_visits.py."""
 
