@@ -3,7 +3,8 @@
 The node may be the reason: its disk fails, or it cannot reach the nodeset while others can. Or the
 log cannot be recovered anywhere; then every attempt costs an epoch for nothing. So each attempt in
 a row gets twice as long as the one before, and a node that failed is avoided for a while: for
-twice as long each time that it fails again. This is kept in memory, so another leader begins anew.
+twice as long each time that it fails again. This is kept in memory: another leader of the metadata
+does not know it.
 """
 
 from __future__ import annotations

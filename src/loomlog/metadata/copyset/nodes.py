@@ -207,7 +207,7 @@ class CopysetNodes:
         """Return the reachable node that should sequence a loglet: if possible none that failed to
         recover it, or else the one whose failure was the longest ago, and last of all the one that
         is to be replaced (`without`). Without failures nodes and clients make the same choice;
-        otherwise they are told (`EpochStore.to_wire`)."""
+        otherwise they get it with the state (`EpochStore.to_wire`)."""
         there = [node for node in self._connected.all_reachable() if node in self._catalog.nodes]
         staying = [node for node in there if not self.hands_over(node)] or there
         avoided = [node for node in self.avoided(loglet) if node != without]

@@ -231,7 +231,7 @@ class Recoveries:
             taken.state.epoch,
             taken.state.last_clean,
         ):
-            return StepResult.DONE  # others go on
+            return StepResult.DONE  # another node recovers it
         logger.warning("segment %d: node %d: %s", loglet, node, error)
         self._work.trouble[loglet] = str(error)
         is_to_blame = self._nodes.reachable(node)

@@ -28,7 +28,7 @@ def in_order(loglet: int) -> list[int]:
 
 
 async def test_a_sequencer_that_cannot_recover_is_replaced(tmp_path: Path) -> None:
-    """It took its epoch itself, for an append. Nodes and clients learn who sequences instead."""
+    """The node took its epoch itself, for an append. Nodes and clients learn of the other one."""
     async with SmallCluster(tmp_path, scripted=3, **TIMES) as cluster:
         loglet = (await cluster.create_copyset()).log_id
         first, second, _ = in_order(loglet)
