@@ -306,3 +306,21 @@ def test_notes_name_pipelines_and_archives_that_may_be_ahead_of_the_copy() -> No
     assert "`loom archive run c`" in archive
     assert len([*register_notes(items, [replace(log, trimmed=50)])]) == 1
     assert len([*register_notes(items, [replace(log, log_id=4)])]) == 1
+
+
+def test_where_a_log_ends_is_not_known_if_all_that_had_its_last_entries_may_be_older_copies() -> (
+    None
+):
+    def reasons(outdated: Collection[int], gone: Collection[int] = ()) -> str:
+        made = draft(held(), {"log/b": LogRecord(2, "b", LONE), "log/a": single})
+        made.doubt_ends(dict.fromkeys(outdated, "it knows less"), gone)
+        return " ".join(made.reasons)
+
+    single = LogRecord(1, "a", (Segment(1, Settings("ordered", 1, 1), 1),))
+    assert not reasons([])
+    assert not reasons([], gone=[1, 2])
+    assert "where log a ends" in reasons([1])
+    assert "where log a, b, c ends" in reasons([1, 2])
+    assert "where log a, b, c ends" in reasons([1], gone=[2])
+    assert "node 2 may be: it knows less" in reasons([1, 2])
+    assert "--was-away" in reasons([1, 2])
