@@ -426,3 +426,50 @@ async def test_an_operator_says_that_nodes_were_only_away(rig: CatchUpRig) -> No
         await rig.runs(cluster)
         await rig.append(cluster, "last")
         await rig.reads_all(cluster)
+
+
+async def test_damaged_replicas_are_not_taken_for_removed_ones(
+    rig: CatchUpRig, tmp_path: Path
+) -> None:
+    """A further stream ends once it is trimmed, so it may have been removed since the copy."""
+    async with await loomlog.connect(rig.address, append_timeout_s=60) as cluster:
+        rig.appended = {"ordered": {}}
+        log = await cluster.create_log("ordered", replicas=len(NODES))
+        await rig.append(cluster, "first")
+        [stream] = (await log.describe()).streams
+        dead = stream.replicas[0].node
+        rig.stop(f"vsn-{dead}", signal.SIGKILL)
+        await rig.append(cluster, "on a further stream")
+        further = next(s for s in (await log.describe()).streams if s.id != stream.id)
+        rig.copy()
+        rig.stop("vmr")
+        rig.restore()
+        with_it = [each.node for each in further.replicas]
+        for node in NODES:
+            if node != dead:
+                rig.stop(f"vsn-{node}")
+        metas = list(tmp_path.glob(f"vsn-*/cid=local/snid=*/lsid={further.id}/meta"))
+        assert len(metas) == len(with_it)
+        whole = {meta: meta.read_bytes() for meta in metas}
+        for meta in metas:
+            meta.write_bytes(b"damaged")
+        for node in NODES:
+            rig.start_node(node)
+        found = rig.catch_up()
+        assert not found["up_to_date"]
+        nodes = ", ".join(map(str, sorted(with_it)))
+        wanted = f"stream {further.id} of log ordered has a replica on node {nodes} that cannot be"
+        assert any(wanted in reason for reason in found["reasons"]), found
+
+        for node in NODES:
+            rig.stop(f"vsn-{node}")
+        for meta, content_ in whole.items():
+            meta.write_bytes(content_)
+        for node in NODES:
+            rig.start_node(node)
+        known = (f"--was-away={node}" for node in NODES)
+        assert rig.catch_up(*known)["up_to_date"]
+        rig.start_vmr()
+        await rig.runs(cluster)
+        await rig.append(cluster, "last")
+        await rig.reads_all(cluster)

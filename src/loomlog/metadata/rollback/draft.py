@@ -100,11 +100,7 @@ class Draft:
         """Refuse to end logs whose last entries only nodes with older copies of their data, and
         nodes that are `gone`, may have had. Such entries may have been on any of these nodes."""
         count = len({*outdated, *gone})
-        names = [
-            log.name
-            for log in self._logs_left()
-            if count >= min(segment.settings.replicas_least for segment in log.segments)
-        ]
+        names = [log.name for log in self._logs_left() if count >= log.replicas_least]
         if outdated and names:
             whys = [f"node {node} may be: {why}" for node, why in sorted(outdated.items())]
             self.reasons.append(
