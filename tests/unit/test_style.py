@@ -10,7 +10,8 @@ from pathlib import Path
 import loomlog
 
 SOURCE = Path(loomlog.__file__).parent
-TESTS = Path(__file__).parents[1]
+UNIT = Path(__file__).parent
+TESTS = UNIT.parent
 FILES = sorted(path for path in SOURCE.glob("**/*.py") if not path.name.endswith("_pb2.py"))
 for folder in ("rigs", "sim", "conformance"):
     FILES += sorted((TESTS / folder).glob("**/*.py"))
@@ -68,6 +69,15 @@ def test_files_and_functions_are_short() -> None:
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     ]
     assert not files + functions
+
+
+def test_every_package_has_its_tests_at_the_same_path() -> None:
+    packages = {path.parent.relative_to(SOURCE) for path in FILES if path.is_relative_to(SOURCE)}
+    assert len(packages) > 40
+    untested = [
+        str(package) for package in packages if not any((UNIT / package).glob("**/test_*.py"))
+    ]
+    assert not untested, "a package has tests in the folder of tests/unit that has its path"
 
 
 def prose(path: Path) -> list[str]:

@@ -293,8 +293,8 @@ def _explained(error: grpc.aio.AioRpcError) -> Exception:
 class Keys:
     """The keys of a cluster in etcd.
 
-    <prefix>/data/<key>    the values of the MetaStore, as they are <prefix>/lane/<id>     of swaps
-    in progress, see swaps.py
+    - <prefix>/data/<key>: the values of the MetaStore, as they are
+    - <prefix>/lane/<id>: lanes of swaps, see swaps.py
     """
 
     def __init__(self, prefix: str) -> None:
