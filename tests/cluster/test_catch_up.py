@@ -402,7 +402,7 @@ async def test_nodes_that_are_as_old_as_the_metadata_do_not_say_where_logs_end(
 
 
 async def test_an_operator_says_that_nodes_were_only_away(rig: CatchUpRig) -> None:
-    """They know less than others, as if their disks were older copies."""
+    """Otherwise they count as older copies: they know less of the metadata than others."""
     async with await loomlog.connect(rig.address, append_timeout_s=60) as cluster:
         for name in PROTOCOLS:
             await cluster.create_log(name, protocol=name, replicas=2)
