@@ -45,7 +45,8 @@ class EtcdRollbackCluster(LocalCluster):
     async def stop_all(self) -> None:
         for number in MEMBERS:
             await self.stop_metadata(number)
-        await self._store.close()
+        if self._store is not None:
+            await self._store.close()
         self._connect_to_etcd()  # new processes know no revision
 
     async def start_all(self) -> None:
