@@ -159,7 +159,9 @@ async def without_files(
     return positions
 
 
-STORES = pytest.mark.parametrize(("protocol", "store"), [("chained", "chains"), ("copyset", "logs")])
+STORES = pytest.mark.parametrize(
+    ("protocol", "store"), [("chained", "chains"), ("copyset", "logs")]
+)
 
 
 @STORES
