@@ -1758,18 +1758,20 @@ class ChangeMetadata(_message.Message):
     def __init__(self, action: _Optional[_Union[ChangeMetadata.Action, str]] = ..., member_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Changed(_message.Message):
-    __slots__ = ("done", "next", "replicas_left", "log_stream_id", "scrubs")
+    __slots__ = ("done", "next", "replicas_left", "log_stream_id", "scrubs", "finished")
     DONE_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_LEFT_FIELD_NUMBER: _ClassVar[int]
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SCRUBS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     done: str
     next: str
     replicas_left: int
     log_stream_id: int
     scrubs: _containers.RepeatedCompositeFieldContainer[ReplicaScrub]
-    def __init__(self, done: _Optional[str] = ..., next: _Optional[str] = ..., replicas_left: _Optional[int] = ..., log_stream_id: _Optional[int] = ..., scrubs: _Optional[_Iterable[_Union[ReplicaScrub, _Mapping]]] = ...) -> None: ...
+    finished: bool
+    def __init__(self, done: _Optional[str] = ..., next: _Optional[str] = ..., replicas_left: _Optional[int] = ..., log_stream_id: _Optional[int] = ..., scrubs: _Optional[_Iterable[_Union[ReplicaScrub, _Mapping]]] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class ReplicaScrub(_message.Message):
     __slots__ = ("storage_node_id", "progress")

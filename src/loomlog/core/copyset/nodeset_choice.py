@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from loomlog.core.copyset.messages import LogState
-from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_nodeset, node_of
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_nodeset
 from loomlog.limits import NODESET_MAX
 from loomlog.types import LogId, NodeId
 
@@ -136,5 +136,6 @@ def why_not_narrowed(state: LogState, nodes: Collection[NodeId]) -> str:
     rest = without(newest.nodeset, nodes)
     if newest._replace(nodeset=rest).can_replicate([member.shard for member in rest]):
         return ""
-    left = len({node_of(member.shard) for member in rest})
-    return f"its entries have {newest.replication} copies, and {left} nodes would be left for them"
+    left = len({member.node for member in rest})
+    would = "node would" if left == 1 else "nodes would"
+    return f"its entries have {newest.replication} copies, and {left} {would} be left for them"

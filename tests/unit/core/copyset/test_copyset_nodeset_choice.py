@@ -136,7 +136,7 @@ def test_all_shards_of_a_node_join_and_leave() -> None:
 def test_a_nodeset_is_not_narrowed_below_what_a_copyset_needs() -> None:
     assert why_not_narrowed(started(), [3]) == ""
     why = why_not_narrowed(started(), [2, 3])
-    assert why == "its entries have 2 copies, and 1 nodes would be left for them"
+    assert why == "its entries have 2 copies, and 1 node would be left for them"
     nodeset = started().history[-1].nodeset
     aim = NodesetAim(3).narrow(nodeset, [2, 3])
     assert next_nodeset(LOG, started(), nodeset, 3, aim) == nodeset, "nor by chance"
