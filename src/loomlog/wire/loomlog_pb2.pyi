@@ -2860,18 +2860,20 @@ class CopysetFilled(_message.Message):
     def __init__(self, left: _Optional[int] = ...) -> None: ...
 
 class CheckCopyset(_message.Message):
-    __slots__ = ("loglet_id", "shard", "suspects", "epochs", "reports")
+    __slots__ = ("loglet_id", "shard", "suspects", "epochs", "reports", "newest")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     shard: int
     suspects: _containers.RepeatedScalarFieldContainer[int]
     epochs: _containers.RepeatedScalarFieldContainer[int]
     reports: bool
-    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., reports: _Optional[bool] = ...) -> None: ...
+    newest: bool
+    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., reports: _Optional[bool] = ..., newest: _Optional[bool] = ...) -> None: ...
 
 class CopysetChecked(_message.Message):
     __slots__ = ("left", "lost", "reported")

@@ -110,7 +110,7 @@ class Synchroniser:
         left, tries, problem = list(donors), 0, ""
         while left and tries < TRIES_MAX:
             try:
-                checked = await self._nodes.check(left[0], loglet, receivers)
+                checked = await self._nodes.check(left[0], loglet, receivers, newest=True)
                 problem = f"{checked.left} copies could not be made" if checked.left else ""
             except Timeout as error:
                 if self._nodes.can_ask(left[0]):
