@@ -76,7 +76,11 @@ class Operator:
         `part`, by default the last chain. A `copyset` log stores no new entries on `nodes`, by
         default on the node that was chosen last; its stream stays."""
         return await self._change_stream(
-            pb.ChangeStream.REMOVE, stream, nodes=nodes, part=part, repeatable=False
+            pb.ChangeStream.REMOVE,
+            stream,
+            nodes=nodes,
+            part=None if part is None else _part(part) or 0,
+            repeatable=False,
         )
 
     async def move_stream(
@@ -85,7 +89,7 @@ class Operator:
         """Move a replica from `from_node` to `to_node`; by default, to the best node. If the stream
         has several parts, such as chains, `part` says which one to move."""
         return await self._change_stream(
-            pb.ChangeStream.MOVE, stream, from_node, to_node, part=part, repeatable=False
+            pb.ChangeStream.MOVE, stream, from_node, to_node, part=_part(part), repeatable=False
         )
 
     async def renew_stream(self, stream: StreamId) -> Change:
@@ -118,7 +122,9 @@ class Operator:
         """Let appends go to `node` first: as the primary of a stream, as the head of a chain
         (`part`), or as the sequencer of a `copyset` log. None takes the choice of a sequencer
         back."""
-        return await self._change_stream(pb.ChangeStream.PRIMARY, stream, to_node=node, part=part)
+        return await self._change_stream(
+            pb.ChangeStream.PRIMARY, stream, to_node=node, part=_part(part)
+        )
 
     async def sync_replica(
         self, stream: StreamId, from_node: NodeId, to_node: NodeId, part: int = 0
@@ -128,7 +134,7 @@ class Operator:
         `to_node` gets another one. `Change.finished` is the answer to "is it done?" for protocols
         whose replicas have no lag; then ask again."""
         return await self._change_stream(
-            pb.ChangeStream.SYNC, stream, from_node, to_node, part=part
+            pb.ChangeStream.SYNC, stream, from_node, to_node, part=_part(part)
         )
 
     async def describe_stream(self, stream: StreamId) -> StreamDescription:
@@ -263,13 +269,11 @@ class Operator:
         to_node: NodeId | None = None,
         *,
         tell_only: bool = False,
-        part: int | None = 0,
+        part: int | None = None,
         nodes: Sequence[NodeId] = (),
         repeatable: bool = True,
     ) -> Change:
         check_flag("tell_only", tell_only)
-        if part is not None and (not is_int(part) or part):
-            _number("part of a stream", part)
         request = pb.ChangeStream(
             action=action,
             log_stream_id=_number("stream", stream),
@@ -307,6 +311,11 @@ class Operator:
 
 def _count(what: str, count: object) -> int:
     return 0 if count is None else check_count(what, count, limits.STREAMS_PER_LOG_MAX)
+
+
+def _part(part: int) -> int | None:
+    """Return the number of a part as it is sent: that of the first one is left out."""
+    return None if is_int(part) and not part else _number("part of a stream", part)
 
 
 def _number(what: str, number: object) -> int:

@@ -94,8 +94,8 @@ ROUTES: Final = (
         remove,
         (
             STREAM,
-            in_body("nodes", "Of a `copyset` log: those that store no new entries.", NUMBERS),
-            in_body("part", "Of a `chained` log: the number of the chain.", NUMBER_OR_0),
+            Parameter("nodes", "Those that leave a `copyset` log, as 4,5.", NUMBERS),
+            Parameter("part", "Number of the chain of a `chained` log.", NUMBER_OR_0),
         ),
         command="loom stream remove",
         answer=_DONE,

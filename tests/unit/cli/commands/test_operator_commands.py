@@ -104,6 +104,23 @@ def loom(
             ["stream", "sync", "7", "--from", "1", "--to", "2"],
             Stream(action=Stream.SYNC, log_stream_id=7, from_node=1, to_node=2),
         ),
+        (
+            ["stream", "sync", "7", "--from", "1", "--to", "2", "--part", "3"],
+            Stream(action=Stream.SYNC, log_stream_id=7, from_node=1, to_node=2, part=3),
+        ),
+        (
+            ["stream", "primary", "7", "--any"],
+            Stream(action=Stream.PRIMARY, log_stream_id=7),
+        ),
+        (
+            ["stream", "remove", "7", "--nodes", "4,5", "--yes"],
+            Stream(action=Stream.REMOVE, log_stream_id=7, nodes=[4, 5]),
+        ),
+        (
+            ["stream", "remove", "7", "--part", "0", "--yes"],
+            Stream(action=Stream.REMOVE, log_stream_id=7, part=0),
+        ),
+        (["stream", "remove", "7", "--yes"], Stream(action=Stream.REMOVE, log_stream_id=7)),
         (["stream", "scrub", "7"], Stream(action=Stream.SCRUB, log_stream_id=7)),
         (["log", "scrub", "events"], Stream(action=Stream.SCRUB, log="events")),
         (["node", "drain", "2", "--yes"], Node(action=Node.DRAIN, storage_node_id=2)),
