@@ -328,6 +328,23 @@ def test_nobody_waits_for_the_first_append_to_a_copyset_log(vmr: ScriptedVmr, lo
     loom.says("stream", "primary", "7", "--node", "2", "--wait", "--timeout", "1")
 
 
+def test_a_sync_is_asked_for_again_until_it_is_finished(vmr: ScriptedVmr, loom: Loom) -> None:
+    vmr.answer.finished = False
+    vmr.then(lambda: None)
+    vmr.then(lambda: setattr(vmr.answer, "finished", True))
+    loom.says("stream", "sync", "7", "--from", "1", "--to", "2", "--wait")
+    assert len(vmr.changes) == 3
+    assert not vmr.steps
+
+
+def test_a_primary_is_a_node_or_any(vmr: ScriptedVmr, loom: Loom) -> None:
+    for arguments in ([], ["--node", "2", "--any"]):
+        code, _, err = loom.run("stream", "primary", "7", *arguments)
+        assert code == 2
+        assert "give either --node NODE or --any" in err
+    assert vmr.changes == []
+
+
 def test_a_replica_is_added_when_it_is_whole(vmr: ScriptedVmr, loom: Loom) -> None:
     vmr.then(lambda: setattr(vmr.stream, "joining_node", 3))
     vmr.then(lambda: setattr(vmr.stream, "joining_node", 0))
