@@ -133,7 +133,7 @@ def remove(
 ) -> None:
     """Stop appends to a stream, and remove it when all its entries are trimmed; remove a chain
     from a chained log, or nodes from a copyset log."""
-    which = f"nodes {nodes} of " if nodes else "" if part is None else f"chain {part} of "
+    which = f"nodes {nodes} of " if nodes else "" if part is None else f"part {part} of "
     question = (
         f"Remove {which}stream {stream}? {'They take' if nodes else 'It takes'} no more appends; "
         "its entries stay readable."

@@ -212,7 +212,7 @@ class CopysetOperator:
             return pb.Changed(done=f"any node may sequence {stream} already", next="")
         await self._epochs.change(record.loglet, partial(choose, node=0))
         done = f"any node may sequence {stream}, not only node {before}"
-        return pb.Changed(done=done, next="the one that does goes on until its next epoch")
+        return pb.Changed(done=done, next="the present one continues until the next epoch")
 
     # ---- copies
 

@@ -54,7 +54,7 @@ class Synchroniser:
         except TimeoutError:
             return pb.Changed(
                 done=f"node {source} gives node {target} the copies of {stream} that it lacks",
-                next="the comparison goes on; the same command shows when it is over",
+                next="the comparison continues; the same command shows when it is finished",
                 finished=False,
             )
         if problem:
@@ -114,7 +114,7 @@ class Synchroniser:
                 problem = f"{checked.left} copies could not be made" if checked.left else ""
             except Timeout as error:
                 if self._nodes.can_ask(left[0]):
-                    continue  # the comparison goes on, and another request waits for it
+                    continue  # another request waits for the same comparison
                 problem = str(error)
             except LoomError as error:
                 problem = str(error)
