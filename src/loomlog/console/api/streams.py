@@ -73,9 +73,9 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/logs/{log}/streams",
-        "Add a stream to a log: a chain to a `chained` one, nodes to a `copyset` one.",
+        "Add a stream to a log, or a part or nodes to its stream: see `loom stream add`.",
         add,
-        (LOG, in_body("nodes", "Where its replicas are, the primary or head first.", NUMBERS)),
+        (LOG, in_body("nodes", "Where its replicas are, the primary first.", NUMBERS)),
         command="loom stream add",
         answer="stream: its number.",
     ),
@@ -90,12 +90,16 @@ ROUTES: Final = (
     Route(
         "DELETE",
         "/v1/streams/{stream}",
-        "Let a stream, a chain or nodes take no more appends; its entries stay readable.",
+        "Let a stream, a part or nodes of it take no more appends; its entries stay readable.",
         remove,
         (
             STREAM,
-            Parameter("nodes", "Those that leave a `copyset` log, as 4,5.", NUMBERS),
-            Parameter("part", "Number of the chain of a `chained` log.", NUMBER_OR_0),
+            Parameter(
+                "nodes",
+                "That store no new entries of a stream that may be on any, as 4,5.",
+                NUMBERS,
+            ),
+            Parameter("part", "Of a stream that has several: the one that goes.", NUMBER_OR_0),
         ),
         command="loom stream remove",
         answer=_DONE,
