@@ -1,7 +1,8 @@
-"""Nodes lose their disks one after the other, and are replaced, while others come and go. Whenever
-a reader gets DataLoss, the status says that entries are lost; it does so until they are trimmed.
+"""Nodes lose their disks one after the other, come back with older copies of them, or with disks
+that forgot the last writes, while others come and go. Whenever a reader gets DataLoss, the status
+says that entries are lost; it does so until they are trimmed.
 
-    append; again and again: some nodes stop, one is emptied and replaced, some are started, append
+    append; again and again: copy a disk, append, stop some nodes, harm one, start some, append
     start all, read, wait, read again, trim what is lost
 """
 
@@ -71,10 +72,10 @@ class LostInTurn(Losses):
                 if self._random.random() < 0.3:
                     self._sim.host(name).kill()
                     self._down.add(name)
-            self._empty(self._random.choice(self._servers.node_names))
+            self._strike(self._random.choice(self._servers.node_names))
             self._do(self._replace_wiped)
             for name in sorted(self._down):
-                if name in self._wiped or self._random.random() < 0.5:
+                if name == self._hit[-1] or self._random.random() < 0.5:
                     self._start(name)
                     self._down.discard(name)
             self._wiped.clear()
@@ -85,16 +86,31 @@ class LostInTurn(Losses):
         self._do(self._read_later)
         return History()
 
+    def _strike(self, name: str) -> None:
+        host = self._sim.host(name)
+        kind = self._random.choice(("empty", "empty", "older", "forgets"))
+        image = host.disk.copy()
+        if kind != "empty":
+            self._do(self._append_some)
+        self._down.add(name)
+        self._hit.append(name)
+        if kind == "empty":
+            self._empty(name)
+            return
+        host.kill()
+        host.disk.restore(image)
+        if kind == "forgets":
+            host.disk.crash()
+        self._sim.world.note(name, f"its disk: {kind}")
+
     def _empty(self, name: str) -> None:
         self._sim.host(name).kill()
-        self._down.add(name)
         disk = self._sim.host(name).disk
         disk.restore(None)
         files = disk.mount()
         files.make_directory(VOLUME)
         files.sync_directory("/")
         self._sim.world.note(name, "empty disk")
-        self._hit.append(name)
         self._wiped.append(name)
 
     async def _append_some(self, cluster: Cluster) -> None:
@@ -121,10 +137,11 @@ class LostInTurn(Losses):
         await self._read(cluster)
         if not self._lost:
             return
-        await cluster.log(LOG).trim(await cluster.log(LOG).tail())
         loop = asyncio.get_running_loop()
         until_s = loop.time() + SHOWN_S
         while texts := await self._says_lost(cluster):
+            # Epochs without a known end may be recovered meanwhile.
+            await cluster.log(LOG).trim(await cluster.log(LOG).tail())
             if loop.time() > until_s:
                 raise AssertionError(f"all is trimmed, and the status still says {texts}")
             await asyncio.sleep(0.1)
