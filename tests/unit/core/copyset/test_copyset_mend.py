@@ -14,7 +14,7 @@ from loomlog.core.copyset.nodeset import Member
 from loomlog.core.copyset.procedures import Answer, Mending, mend
 from loomlog.core.copyset.record import Kind, Lsn, Record, make
 from loomlog.core.copyset.storage import Decision, LogStanding, Put, decide
-from loomlog.core.requests import Lost
+from loomlog.core.requests import Lost, Service
 from loomlog.errors import Corrupt
 
 LOG, ME = 1, 2
@@ -86,7 +86,9 @@ SENDS = replace(LACKS, records=(HEAD,))
 
 
 def result(
-    answers: Mapping[int, Answer], state: LogState | None, gone: Mapping[int, int] | None = None
+    answers: Mapping[int | Service, Answer],
+    state: LogState | None,
+    gone: Mapping[int, int] | None = None,
 ) -> Mending:
     """Return the result for the copy on shard 2 of a record that is on 1, 2 and 3."""
     steps = mend(LOG, HEAD, ME, state, gone or {})
@@ -110,14 +112,14 @@ def test_it_is_lost_if_all_others_lost_it() -> None:
 
 
 def test_also_if_they_are_away_and_lost_what_they_had() -> None:
-    """Their nodes lost it one after the other: nobody is left to say so."""
+    """The nodes lost it one after the other, and cannot say so."""
     assert result({3: DAMAGED}, None, gone={1: 3}) is Mending.LOST
     assert result({3: DAMAGED}, None, gone={1: 2}) is Mending.NOT_NOW, "it lost older ones"
 
 
 @pytest.mark.parametrize("last", [LACKS, HAS_LOST, DAMAGED])
 def test_of_a_recovered_epoch_it_is_lost_if_nobody_has_it(last: Delivered) -> None:
-    """Nobody gets a copy later, since there is none that could be read."""
+    """There is no copy that could still be made from another one."""
     assert result({1: LACKS, 3: LACKS, 4: last}, RECOVERED) is Mending.LOST
     assert result({1: LACKS, 3: LACKS, 4: last}, OPEN) is Mending.NOT_NOW
     assert result({1: LACKS, 3: WAITS, 4: last}, RECOVERED) is Mending.NOT_NOW
@@ -130,7 +132,7 @@ def test_of_a_recovered_epoch_any_shard_of_its_nodeset_may_have_it() -> None:
 
 
 def test_a_shard_that_left_the_nodeset_is_not_waited_for() -> None:
-    """What it had is elsewhere since."""
+    """The copies that it had are on others."""
     smaller = tuple(metadata._replace(nodeset=NODESET[1:]) for metadata in RECOVERED.history)
     narrowed = replace(RECOVERED, history=smaller)
     assert result({3: LACKS, 4: LACKS}, narrowed) is Mending.LOST
