@@ -234,7 +234,7 @@ class DeliveryWorld(ABC):
     def arrive_all(self) -> None:
         """Let all requests in flight arrive at servers; called at the end."""
 
-    def note(self) -> None:
+    def note(self) -> None:  # noqa: B027 - most worlds need not
         """Called after each step: note what is decided now."""
 
     @abstractmethod
