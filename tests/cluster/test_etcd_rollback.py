@@ -163,8 +163,8 @@ async def test_appends_say_why_no_repository_leads(tmp_path: Path) -> None:
             await servers.restore_etcd(copy=True)
             await servers.stop_all()
             await servers.start_all()
-            where, timeouts = servers.address, {"append_timeout_s": 4.0, "request_timeout_s": 1.0}
-            async with await connect(where, **timeouts) as client:
+            where = servers.address
+            async with await connect(where, append_timeout_s=4.0, request_timeout_s=1.0) as client:
                 log = client.log("events")
                 await log.append(b"one")
                 await servers.stop_all()
