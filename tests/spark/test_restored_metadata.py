@@ -143,7 +143,7 @@ def test_a_pipeline_continues_if_its_table_has_nothing_more(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "log"])
-def test_a_pipeline_that_the_copy_does_not_know_writes_nothing_twice(
+    """The pipeline's output is there, and also the second version, which a reset made."""
     rig: RestoredRig, spark: SparkSession, kind: str
 ) -> None:
     """Its output is there, and also the second version, which a reset made."""
