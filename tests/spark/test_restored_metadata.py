@@ -143,10 +143,10 @@ def test_a_pipeline_continues_if_its_table_has_nothing_more(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "log"])
-    """The pipeline's output is there, and also the second version, which a reset made."""
+def test_a_pipeline_that_the_copy_does_not_know_writes_nothing_twice(
     rig: RestoredRig, spark: SparkSession, kind: str
 ) -> None:
-    """Its output is there, and also the second version, which a reset made."""
+    """The pipeline's output is there, and also the second version, which a reset made."""
     table = rig.directory / "table"
     output = {"parquet": parquet(table), "delta": delta(table), "log": log("copied")}[kind]
     with connect_sync(rig.address) as cluster:
