@@ -29,7 +29,7 @@ def test_a_replica_in_a_table_that_is_not_open_is_not_void() -> None:
 
 
 def test_an_unheard_replica_is_void_only_if_a_volume_is_lost() -> None:
-    """Its table may have been moved away; it may know what all others forgot."""
+    """The table may have been moved away, and may know what all others forgot."""
     for is_volume_lost in (False, True):
         found = judge(
             EXPECTED,
