@@ -1,10 +1,11 @@
-"""The write-ahead logs of all nodes are cut off in the middle: what was acknowledged is read, or
-reported as lost, and no position is given out again."""
+"""The stores of all nodes are gone, or their write-ahead logs are cut off in the middle: what was
+acknowledged is read, or reported as lost, and no position is given out again."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -79,7 +80,10 @@ async def append(address: str) -> int:
         return (await cluster.log("events").append(b"and on")).position
 
 
-@pytest.mark.parametrize(("protocol", "name"), [("chained", "chains"), ("copyset", "logs")])
+STORES = pytest.mark.parametrize(("protocol", "name"), [("chained", "chains"), ("copyset", "logs")])
+
+
+@STORES
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_logs_of_killed_nodes_are_cut(
     tmp_path: Path, protocol: str, name: str, replicas: int
@@ -96,4 +100,24 @@ def test_logs_of_killed_nodes_are_cut(
         assert found == {position: written[position] for position in found}
         assert written.keys() - found.keys() <= lost
         assert not lost & found.keys()
+        assert asyncio.run(append(up.mr)) > last
+
+
+@STORES
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_stores_of_stopped_nodes_are_gone(
+    tmp_path: Path, protocol: str, name: str, replicas: int
+) -> None:
+    with loom_up(tmp_path) as up:
+        written = asyncio.run(write(up.mr, protocol, replicas))
+    for store in stores(tmp_path, name):
+        shutil.rmtree(store)
+    last = max(written)
+    with loom_up(tmp_path) as up:
+        found, lost = asyncio.run(read(up.mr, last))
+        assert not found
+        assert lost.issuperset(written)
+        assert asyncio.run(append(up.mr)) > last
+    with loom_up(tmp_path) as up:
+        assert asyncio.run(read(up.mr, last)) == ({}, lost)
         assert asyncio.run(append(up.mr)) > last

@@ -4,8 +4,9 @@
     <path>.salvaged     its replacement, complete (salvage.py)
     <path>.damaged      the damaged store, unchanged
 
-A file `salvaged` in the store means that rows may be missing, and that the metadata repository may
-not know it yet. It is created with the store, and removed once the metadata repository knows.
+A file `salvaged` in the store means that rows may be missing, perhaps all of them, and that the
+metadata repository may not know it yet. It is created with the store, and removed once the metadata
+repository knows.
 
 Damaged stores, replicas of streams, and their files are kept under names that end with `.damaged`
 and perhaps a number. Nothing reads them, and only an operator deletes them.
@@ -77,6 +78,12 @@ def finish(files: Files, path: str) -> None:
 def is_unreported(files: Files, path: str) -> bool:
     """Return whether a store was salvaged and the metadata repository may not know it. Blocking."""
     return files.exists(f"{path}/{MARK}")
+
+
+def note_unreported(files: Files, path: str) -> None:
+    """Called when a store takes the place of one that is gone. Blocking."""
+    files.open(f"{path}/{MARK}", create=True).close()
+    files.sync_directory(path)
 
 
 def note_reported(files: Files, path: str) -> None:

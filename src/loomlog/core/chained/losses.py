@@ -4,6 +4,9 @@ A replica is void if it may lack blocks: its volume holds an older copy of its d
 salvaged from a damaged one, or its volume was lost. It is not recorded on which volume a replica
 was. So replicas that the node does not have any more are void only if all its tables are open; as
 long as one cannot be opened, they stay uncertain.
+
+An unheard replica that is missing is not void unless a volume was lost: its table may have been
+moved away, and it may be the only one that knows what all others forgot.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ def judge(
     there: Mapping[ReplicaKey, int],
     incomplete: Set[int],
     *,
+    unheard: Set[ReplicaKey] = frozenset(),
+    is_volume_lost: bool = False,
     uncertain: bool,
     is_all: bool,
 ) -> Judgement:
@@ -37,5 +42,6 @@ def judge(
     void = {key for key, shard in there.items() if shard in incomplete}
     uncertain = uncertain or bool(incomplete)
     if uncertain and is_all:
-        void |= expected - there.keys()
+        awaited = frozenset() if is_volume_lost else unheard
+        void |= expected - there.keys() - awaited
     return Judgement(frozenset(void), uncertain and not is_all)

@@ -427,11 +427,14 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
     ) -> NodeRecord:
         """Mark the replicas as void that may lack blocks (core/chained/losses.py)."""
         known = {*request.shards, *lost, *request.given_up}
+        uncertain = bool(request.given_up or node.losses_of(_UNCERTAIN))
         void, uncertain = losses.judge(
             {replica[1:] for replica in self.records.replicas_on(node.node_id)},
             {_key_of(ref): ref.shard for ref in request.chain_replicas},
             {*lost, *request.salvaged_chains},
-            uncertain=bool(request.given_up or node.losses_of(_UNCERTAIN)),
+            unheard={replica[1:] for replica in self.records.unheard_on(node.node_id)},
+            is_volume_lost=bool(lost) or uncertain,
+            uncertain=uncertain,
             is_all=known.issuperset(node.generations) and not request.conditions.chains_unserved,
         )
         if void:

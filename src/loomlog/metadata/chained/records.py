@@ -33,6 +33,10 @@ class ChainedCatalog(LogletRecords[ChainedRecord]):
     def replicas_on(self, node: NodeId) -> list[Replica]:
         return [r for record in self for r in record.replicas if r.node_id == node]
 
+    def unheard_on(self, node: NodeId) -> list[Replica]:
+        unheard = (each.replica for record in self for each in record.unheard)
+        return [replica for replica in unheard if replica.node_id == node]
+
     def projection_of(self, loglet: LogId) -> Projection | None:
         """Return the projection in force; None if there is no such loglet."""
         record = self.get(loglet)

@@ -7,7 +7,8 @@ has failed, it is unknown what reached it. Every request, including `Check`, is 
 volume works again (volume.py) and the table has been opened again.
 
 A damaged table is salvaged (storage/salvage.py). Its replicas are not served before the metadata
-repository knows that blocks may be missing: it treats them as older copies.
+repository knows that blocks may be missing: it treats them as older copies. If a table is gone, its
+replicas are lost, which is reported when the node is started, or makes a new table in its place.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ from loomlog.types import Glsn, LogId, NodeId
 
 logger = logging.getLogger(__name__)
 
+# A mark with the identity of the node, and the index of a shard: it has a table.
+_MADE: Final = "chained/made/"
 RECLAIM_AFTER_S: Final = 10.0  # space is reclaimed for several trims together
 _NEEDS_VOLUME: Final = (Write, Copy, Acknowledge, Create, Seal, Check)
 
@@ -58,7 +61,8 @@ class ChainVolumes:
         """`register_again` is called when a table is opened that could not be opened before."""
         self._disks = disks
         self._volumes = [
-            ChainVolume(disks, volume, self._open_table, register_again) for volume in disks.volumes
+            ChainVolume(shard, disks, volume, self._open_table, register_again)
+            for shard, volume in zip(disks.shards, disks.volumes, strict=True)
         ]
         self._copied = find_copies(disks.files, [f"{path}/chains" for path in disks.paths])
         disks.own(self)
@@ -169,6 +173,7 @@ class ChainVolume:
 
     def __init__(
         self,
+        shard: int,
         disks: Disks,
         volume: Volume,
         open_table: OpenTable,
@@ -176,9 +181,11 @@ class ChainVolume:
     ) -> None:
         self.volume = volume
         self._register_again = register_again
-        self.is_unreported = False  # salvaged, and the metadata repository may not know it
+        # The table was salvaged, or is gone, and the metadata repository may not know it.
+        self.is_unreported = False
         self._disks = disks
         self.path = f"{volume.path}/chains"
+        self._made = f"{_MADE}{shard}"
         self._open_table = open_table
         self._workers: _Workers | None = None
         self._table: BlockTable | None = None
@@ -219,6 +226,8 @@ class ChainVolume:
                 self._cannot_open(error)
                 if isinstance(error, Corrupt):
                     self._open_soon()
+        else:
+            self.is_unreported = self._has_vanished()
 
     async def make_ready(self) -> None:
         """Open or create the table. Raise Unavailable if the disk has failed."""
@@ -334,8 +343,12 @@ class ChainVolume:
 
     def _open(self, workers: _Workers) -> None:
         self.close()
+        has_vanished = self._has_vanished()
         self._table = table = self._open_table(self.path)
+        if has_vanished:
+            set_aside.note_unreported(self._disks.files, self.path)
         self._disks.files.sync_directory(self.volume.path)
+        self._disks.opened.note({self._made: 1})
         self.volume.watch(self.path)
         with closed_on_failure(self):
             self.store = WriteOnceStore(
@@ -355,7 +368,14 @@ class ChainVolume:
     def note_reported(self) -> None:
         """Called when the metadata repository knows that blocks may be missing. Blocking."""
         set_aside.note_reported(self._disks.files, self.path)
+        if self._has_vanished():
+            self._disks.opened.drop({self._made})
         self.is_unreported = False
+
+    def _has_vanished(self) -> bool:
+        """Return whether the table existed and is gone. Blocking."""
+        was_made = self._made in self._disks.opened.identity.marks
+        return was_made and not self._disks.files.exists(self.path)
 
     def _make_workers(self) -> _Workers:
         if self._workers is None:
