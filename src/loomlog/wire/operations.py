@@ -20,10 +20,10 @@ def _operation(kind: str, name: str, rule: Rule) -> Operation:
     return Operation(
         name,
         log_field=rule.target.field if is_use else "",
-        log_of=attrgetter(f"{kind}.{rule.target.field}") if is_use else None,
+        log_of=attrgetter(rule.target.field) if is_use else None,
         appends=rule.verbs == (Verb.APPEND,),
         follows=kind == "subscribe",
-        wait_of=attrgetter(f"{kind}.wait_ms") if "wait_ms" in _fields(kind) else None,
+        wait_of=attrgetter("wait_ms") if "wait_ms" in _fields(kind) else None,
     )
 
 
@@ -36,7 +36,7 @@ def _several(kind: str, rules: dict[int, Rule]) -> Operations:
     names = _fields(kind)["kind"].enum_type.values_by_number
     prefix = kind.removesuffix("_request")
     return Operations(
-        attrgetter(f"{kind}.kind"),
+        attrgetter("kind"),
         {
             number: _operation(kind, f"{prefix}_{names[number].name}".lower(), rule)
             for number, rule in rules.items()
