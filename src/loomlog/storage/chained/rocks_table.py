@@ -24,7 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from struct import Struct, pack, unpack_from
+from functools import cache
+from struct import Struct, unpack_from
 from threading import Lock
 from typing import Final
 
@@ -261,7 +262,14 @@ def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, ver
 
 
 def _about(latest_us: int, size: int, acknowledged: tuple[Glsn, ...]) -> bytes:
-    return pack(f">qI{len(acknowledged)}Q", latest_us, size, *acknowledged)
+    if not acknowledged:
+        return _ABOUT.pack(latest_us, size)
+    return _about_with(len(acknowledged)).pack(latest_us, size, *acknowledged)
+
+
+@cache
+def _about_with(count: int) -> Struct:
+    return Struct(f"{_ABOUT.format}{count}Q")
 
 
 def _address_count(about: bytes) -> int:
