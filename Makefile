@@ -2,14 +2,15 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-build-isolation
 STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
-WHEELS := $(VENV)/wheels
 PROTO  := src/loomlog/wire/loomlog.proto
 
-# Workers of the test run, for two cores: many tests wait for servers. Spark's need more than a core.
+# Workers of the test run, for two cores: many tests wait for servers. Spark's run beside them, in one
+# worker: each has a Java of its own, which needs a while to become quick.
 JOBS ?= 4
-SPARK_JOBS ?= 2
+SPARK_JOBS ?= 1
 SEED ?= 1
 RUNS ?= 500
 MINUTES ?= 0
@@ -21,7 +22,7 @@ MOST := tests/cluster tests/bench tests/sim tests/conformance tests/unit tests/f
 # Tests start hundreds of servers: what those import is compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv java etcd promtool chromium screenshots demo test most spark-tests spark-wheel long kills lint types sim soak attack pythons fuzz bench bench-peers proto reference clean
+.PHONY: help venv java etcd promtool chromium screenshots demo test most spark-tests long kills lint types sim soak attack pythons fuzz bench bench-peers proto reference clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -32,30 +33,25 @@ venv: $(STAMP)  ## .venv with what bench needs; does nothing when it is up to da
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,etcd,console]'
+	$(PIP) hatchling editables
+	$(PIP) -e '.[dev,etcd,console]'
 	@touch $@
 
-# PySpark is large: only the demo and the tests need it.
+# PySpark is large: only the demo and the tests need it. It is installed while other tests run, so
+# nothing that they use may be installed again: these are what the extras [spark] and [delta] add.
 $(SPARK): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation \
-		$(if $(wildcard $(WHEELS)),--find-links $(WHEELS)) -e '.[spark,delta]'
-	@rm -rf $(WHEELS)
+	$(PIP) pyspark deltalake
 	@touch $@
-
-# PySpark is downloaded and built while other tests run, which use the venv: it does not change.
-spark-wheel: $(STAMP)
-	@test -e $(SPARK) || $(BIN)/python -m pip wheel --quiet -c constraints.txt --no-build-isolation \
-		--no-deps --wheel-dir $(WHEELS) pyspark
 
 demo: $(SPARK)  ## a cluster of three nodes on this machine: append, read back, look, a pipeline, stop
 	@$(MAKE) --no-print-directory java >/dev/null 2>&1 || true  # without Java, all but the pipeline
 	@$(BIN)/python examples/demo.py
 
-test: lint etcd promtool chromium  ## lint, types, all tests
-	@$(MAKE) --no-print-directory -j 2 spark-wheel most
-	@$(MAKE) --no-print-directory java
-	@$(MAKE) --no-print-directory -j 2 types spark-tests
+# Tests wait now and then, and installing does: other parts use the processors meanwhile.
+test:  ## lint, types, all tests
+	@$(MAKE) --no-print-directory -j 2 lint chromium
+	@$(MAKE) --no-print-directory etcd promtool java
+	@$(MAKE) --no-print-directory -j 3 most types spark-tests
 
 spark-tests: $(SPARK)
 	$(BIN)/python -m pytest -q -n $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) $(SPARKS)
@@ -70,10 +66,10 @@ most: $(STAMP)
 long: etcd  ## the other tests that take long: a bad network, many more seeds of simulations
 	$(BIN)/python -m pytest -q -n $(JOBS) -m long $(ARGS) tests/cluster tests/bench tests/sim tests/conformance tests/unit
 
-kills: java  ## Spark pipelines under 22 kills, sites that freeze, its bench: about six minutes
+kills: java $(SPARK)  ## Spark pipelines under 22 kills, sites that freeze, its bench: about six minutes
 	$(BIN)/python -m pytest -q -m long $(ARGS) tests/spark
 
-java: $(SPARK)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu
+java: $(STAMP)  ## the JDK that Spark needs: found, or installed if this is root on Debian or Ubuntu
 	@$(BIN)/python -W ignore -m loomlog.spark.java 2>/dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 			&& apt-get -qq update && apt-get -qq install -y openjdk-17-jre-headless; } \
@@ -137,7 +133,7 @@ reference: $(STAMP)  ## write docs/configuration.md
 	PYTHONPATH=tests/rigs $(BIN)/python tests/rigs/configuration_page.py
 
 bench-peers: $(STAMP)  ## the same loads on loomlog, NATS JetStream and Redis: make bench-peers ARGS="--rounds 5"
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
+	$(PIP) -e '.[peers]'
 	$(BIN)/python tests/bench/measure_peers.py --to build/peers $(ARGS)
 
 proto: $(STAMP)  ## generate Python from the wire contract

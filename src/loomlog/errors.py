@@ -14,7 +14,12 @@ loomlog.proto; codes never change their meaning.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from reprlib import Repr
+from typing import ClassVar, Final
+
+_REPR: Final = Repr()
+_REPR.maxlevel = 4
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
 
 
 class LoomError(Exception):
@@ -206,3 +211,11 @@ def from_code(
 def seconds(duration_s: float) -> str:
     """Return a duration as text for a message, rounded."""
     return f"{duration_s:.0f} s" if duration_s >= 10 else f"{duration_s:.2g} s"
+
+
+def shown(value: object) -> str:
+    """Return the `repr` of a caller's value for a message: short, one line, and whatever it is."""
+    try:
+        return " ".join(_REPR.repr(value).split())[:100]
+    except Exception:  # a `__repr__` that fails, or an int with too many digits
+        return f"a value of type {type(value).__name__}"

@@ -22,7 +22,10 @@ from cli_rig import Loom, environment, program
 from poll import until
 
 import loomlog
+from loomlog.core.history import Seen
 from loomlog.errors import Conflict, LoomError, NotFound, Retryable, RolledBack
+from loomlog.storage.age_marks import load_run
+from loomlog.storage.disk import RealFiles
 from loomlog.testing.ports import free_address
 
 pytestmark = pytest.mark.timeout(180)
@@ -66,6 +69,11 @@ class CatchUpRig:
             env=environment(),
         )
         self._processes[name] = process
+
+    def known_run(self, node: int) -> Seen:
+        """Return what a node was told of the metadata."""
+        volume = self._directory / f"vsn-{node}" / "cid=local" / f"snid={node}"
+        return load_run(RealFiles(), [str(volume)])
 
     def ready(self, name: str) -> None:
         stdout = self._processes[name].stdout
@@ -336,3 +344,132 @@ async def test_a_further_stream_came_while_a_node_was_dead_and_is_removed_since(
         await rig.append(cluster, "last")
         await rig.reads_all(cluster)
         assert [each.id for each in (await log.describe()).streams] == [stream.id]
+
+
+async def start(rig: CatchUpRig, *names: str) -> None:
+    for name in names:
+        rig.start_vmr() if name == "vmr" else rig.start_node(int(name.removeprefix("vsn-")))
+    for name in names:
+        rig.ready(name)
+
+
+async def test_nodes_that_are_as_old_as_the_metadata_do_not_say_where_logs_end(
+    rig: CatchUpRig, tmp_path: Path
+) -> None:
+    """The machines of the vmr and of three nodes were restored together. If logs continued where
+    these nodes end, positions would be given out twice."""
+    servers = ["vmr", *(f"vsn-{node}" for node in NODES)]
+    async with await loomlog.connect(rig.address, append_timeout_s=60) as cluster:
+        for name in PROTOCOLS:
+            await cluster.create_log(name, protocol=name, replicas=2)
+        await rig.append(cluster, "first")
+        [stream] = (await cluster.log("ordered").describe()).streams
+        newer = next(n for n in NODES if n not in {each.node for each in stream.replicas})
+        restored = [name for name in servers if name != f"vsn-{newer}"]
+        for name in reversed(servers):
+            rig.stop(name)
+        for name in restored:
+            shutil.copytree(tmp_path / name, tmp_path / "old" / name)
+        await start(rig, *servers)
+        await rig.append(cluster, "the copies lack this")
+        for name in servers:
+            rig.stop(name)
+
+        for name in restored:
+            (tmp_path / name).rename(tmp_path / f"newest-{name}")
+            shutil.copytree(tmp_path / "old" / name, tmp_path / name)
+        for node in NODES:
+            rig.start_node(node)
+        found = rig.catch_up()
+        assert not found["up_to_date"], "positions would be given out twice"
+        [reason] = [why for why in found["reasons"] if "--was-away" in why]
+        assert "where log chained, copyset, ordered ends" in reason
+        for node in NODES:
+            assert (f"node {node} may be" in reason) == (node != newer)
+            rig.stop(f"vsn-{node}")
+
+        for name in restored[1:]:  # their newest data is found after all
+            shutil.rmtree(tmp_path / name)
+            (tmp_path / f"newest-{name}").rename(tmp_path / name)
+        for node in NODES:
+            rig.start_node(node)
+        found = rig.catch_up()
+        assert found["up_to_date"], found
+        rig.start_vmr()
+        await rig.runs(cluster)
+        await rig.append(cluster, "last")
+        await rig.reads_all(cluster)
+
+
+async def test_an_operator_says_that_nodes_were_only_away(rig: CatchUpRig) -> None:
+    """Otherwise they count as older copies: they know less of the metadata than others."""
+    async with await loomlog.connect(rig.address, append_timeout_s=60) as cluster:
+        for name in PROTOCOLS:
+            await cluster.create_log(name, protocol=name, replicas=2)
+        rig.copy()
+        await rig.append(cluster, "before they were away")
+        for node in (1, 2):
+            rig.stop(f"vsn-{node}")
+        await cluster.register("r").swap(b"they do not hear of this", expected=0)
+        await until(lambda: rig.known_run(3) > max(map(rig.known_run, (1, 2))))
+        rig.stop("vmr")
+        rig.restore()
+        for node in (1, 2):
+            rig.start_node(node)
+        found = rig.catch_up()
+        assert not found["up_to_date"]
+        [reason] = found["reasons"]
+        assert "node 1 may be: it lacks changes of the metadata" in reason
+        found = rig.catch_up("--was-away", "1", "--was-away", "2")
+        assert found["up_to_date"], found
+        rig.start_vmr()
+        await rig.runs(cluster)
+        await rig.append(cluster, "last")
+        await rig.reads_all(cluster)
+
+
+async def test_damaged_replicas_are_not_taken_for_removed_ones(
+    rig: CatchUpRig, tmp_path: Path
+) -> None:
+    """A further stream ends once it is trimmed, so it may have been removed since the copy."""
+    async with await loomlog.connect(rig.address, append_timeout_s=60) as cluster:
+        rig.appended = {"ordered": {}}
+        log = await cluster.create_log("ordered", replicas=len(NODES))
+        await rig.append(cluster, "first")
+        [stream] = (await log.describe()).streams
+        dead = stream.replicas[0].node
+        rig.stop(f"vsn-{dead}", signal.SIGKILL)
+        await rig.append(cluster, "on a further stream")
+        further = next(s for s in (await log.describe()).streams if s.id != stream.id)
+        rig.copy()
+        rig.stop("vmr")
+        rig.restore()
+        with_it = [each.node for each in further.replicas]
+        for node in NODES:
+            if node != dead:
+                rig.stop(f"vsn-{node}")
+        metas = list(tmp_path.glob(f"vsn-*/cid=local/snid=*/lsid={further.id}/meta"))
+        assert len(metas) == len(with_it)
+        whole = {meta: meta.read_bytes() for meta in metas}
+        for meta in metas:
+            meta.write_bytes(b"damaged")
+        for node in NODES:
+            rig.start_node(node)
+        found = rig.catch_up()
+        assert not found["up_to_date"]
+        nodes = ", ".join(map(str, sorted(with_it)))
+        wanted = f"stream {further.id} of log ordered has a replica on node {nodes} that cannot be"
+        assert any(wanted in reason for reason in found["reasons"]), found
+
+        for node in NODES:
+            rig.stop(f"vsn-{node}")
+        for meta, content_ in whole.items():
+            meta.write_bytes(content_)
+        for node in NODES:
+            rig.start_node(node)
+        known = (f"--was-away={node}" for node in NODES)
+        assert rig.catch_up(*known)["up_to_date"]
+        rig.start_vmr()
+        await rig.runs(cluster)
+        await rig.append(cluster, "last")
+        await rig.reads_all(cluster)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from loomlog import Log
 from loomlog.cli.commands.rebuild import How, catch_up
 from loomlog.cli.console.options import EtcdAccess
 from loomlog.config import EtcdSettings
-from loomlog.errors import Conflict, RolledBack
+from loomlog.errors import AppendUnknown, Conflict, RolledBack
 from loomlog.metadata.store.contract import LateStore
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.testing import LocalCluster, LocalEtcd
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.timeout(120)
 
 MEMBERS = (1, 2, 3)
 PATIENCE_S = 60.0
+SOON_S = 15.0  # half of what an append may take
 
 
 class EtcdRollbackCluster(LocalCluster):
@@ -28,7 +30,7 @@ class EtcdRollbackCluster(LocalCluster):
     def __init__(self, directory: Path, etcd: LocalEtcd) -> None:
         super().__init__(nodes=3, metadata=3, directory=directory / "servers")
         self.settings = EtcdSettings(etcd.endpoints)
-        self._store = LateStore(lambda: EtcdStore.open(self.settings))  # type: ignore[assignment]
+        self._connect_to_etcd()
         self._etcd = etcd
         self._live = [directory / "etcd" / "member-1", *map(self.data, MEMBERS)]
         self._copies = directory / "copies"
@@ -37,9 +39,15 @@ class EtcdRollbackCluster(LocalCluster):
         assert self._directory is not None
         return self._directory / f"vmr-{number}"
 
+    def _connect_to_etcd(self) -> None:
+        self._store = LateStore(lambda: EtcdStore.open(self.settings))  # type: ignore[assignment]
+
     async def stop_all(self) -> None:
         for number in MEMBERS:
             await self.stop_metadata(number)
+        if self._store is not None:
+            await self._store.close()
+        self._connect_to_etcd()  # new processes know no revision
 
     async def start_all(self) -> None:
         await asyncio.gather(*map(self.start_metadata, MEMBERS))
@@ -60,6 +68,15 @@ class EtcdRollbackCluster(LocalCluster):
             shutil.copytree(self._copies / path.name, path)
         await self._start_etcd()
         await self.start_all()
+
+    async def restore_etcd(self, *, copy: bool = False) -> None:
+        """Put back, or copy, only etcd, while the metadata repositories run."""
+        live, kept = self._live[0], self._copies / "etcd alone"
+        await asyncio.to_thread(self._etcd.stop, 1)
+        if not copy:
+            shutil.rmtree(live)
+        shutil.copytree(*((live, kept) if copy else (kept, live)))
+        await self._start_etcd()
 
     async def _start_etcd(self) -> None:
         await asyncio.to_thread(self._etcd.start, 1)
@@ -100,3 +117,37 @@ async def test_a_restored_etcd_serves_nobody_until_it_was_brought_up_to_date(
                 assert [entry.value async for entry in entries] == [b"one", b"two", b"three"]
             with pytest.raises(Conflict):
                 await register.swap(b"again", expected=version)
+
+
+async def append_forever(log: Log) -> None:
+    while True:
+        await log.append(b"two")
+
+
+@pytest.mark.parametrize("led_by_another", [False, True])
+async def test_an_etcd_that_goes_back_under_running_repositories_is_noticed(
+    tmp_path: Path, led_by_another: bool
+) -> None:
+    """Changes and appends say what to do, whether or not the copy knows the leader."""
+    (tmp_path / "etcd").mkdir()
+    with LocalEtcd(directory=tmp_path / "etcd") as etcd:
+        servers = EtcdRollbackCluster(tmp_path, etcd)
+        async with servers as cluster:
+            log = await cluster.create_log("events", replicas=2)
+            await log.append(b"one")
+            await servers.restore_etcd(copy=True)
+            if led_by_another:
+                for number in MEMBERS:
+                    await servers.stop_metadata(number)
+                    await servers.start_metadata(number)
+            assert await cluster.register("r").swap(b"acknowledged", expected=0)
+            await servers.restore_etcd()
+            with pytest.raises(RolledBack, match="loom metadata catch-up"):
+                await cluster.register("r").swap(b"the other is lost", expected=0)
+            async with asyncio.timeout(SOON_S):
+                # A stream takes some until its nodes hear of it.
+                with pytest.raises((RolledBack, AppendUnknown), match="went back in time"):
+                    await append_forever(log)
+            async with asyncio.timeout(SOON_S), await servers.connect() as other:
+                with pytest.raises(RolledBack, match="loom metadata catch-up"):
+                    await other.log("events").append(b"three")

@@ -17,6 +17,7 @@ def went_wrong(
     story: Callable[[S], Awaitable[None]],
     seed: int,
     host: str = "client",
+    within_s: float = WITHIN_S,
 ) -> str | None:
     """Tell a story on a stage of its own; return what went wrong, if anything did."""
     with Simulation(seed) as sim:
@@ -26,7 +27,7 @@ def went_wrong(
 
         process = sim.host(host).start(main)
         try:
-            sim.run(lambda: process.finished, timeout_s=WITHIN_S)
+            sim.run(lambda: process.finished, timeout_s=within_s)
         except SimulationError as error:
             return str(error.__cause__ or error)
     return None

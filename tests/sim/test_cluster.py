@@ -28,8 +28,8 @@ from loomlog.node.ordered import service
 from loomlog.storage.ordered import journal
 from loomlog.types import Llsn
 
-CHUNKS = 4  # test_takeovers.py has more, with three metadata repositories
-SEEDS_PER_CHUNK = 10
+CHUNKS = 8  # test_takeovers.py has more, with three metadata repositories
+SEEDS_PER_CHUNK = 5
 
 
 @pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
@@ -91,7 +91,7 @@ def test_commits_told_before_their_round_is_durable_are_found(
         done(None)
 
     monkeypatch.setattr(FileRoundLog, "append", append_and_answer)
-    assert is_found("crashes", first=14)
+    assert is_found("crashes", first=21)
 
 
 def test_uncommitted_entries_kept_over_a_seal_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,14 +104,14 @@ def test_uncommitted_entries_kept_over_a_seal_are_found(monkeypatch: pytest.Monk
         return before - 1
 
     monkeypatch.setattr(Replica, "seal", keep_all)
-    assert is_found("all", first=2)
+    assert is_found("all", first=3)
 
 
 def test_streams_removed_before_they_are_trimmed_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(StreamRounds, "is_trimmed", property(lambda stream: stream.sealed_at > 0))
-    assert is_found("all", first=38)
+    assert is_found("all", first=44)
 
 
 def test_waiting_appends_that_a_seal_does_not_refuse_are_found(
@@ -129,4 +129,4 @@ def test_a_client_that_repeats_what_may_have_happened_is_found(
         return self.refused(attempt, Unavailable(why))
 
     monkeypatch.setattr(Delivery, "lost", repeat)
-    assert is_found("all", by="ONCE", first=8)
+    assert is_found("all", by="ONCE", first=17)

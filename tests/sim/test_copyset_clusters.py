@@ -7,8 +7,8 @@ import pytest
 from run_seeds import Choice, run_seed
 from seed_chunks import chunks
 
-CHUNKS = 3
-SEEDS_PER_CHUNK = 8
+CHUNKS = 6
+SEEDS_PER_CHUNK = 4
 
 
 def run(seed: int) -> str | None:

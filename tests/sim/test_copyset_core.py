@@ -30,7 +30,7 @@ def run(seed: int, *, disaster: bool = False, shards: int = 1, short: bool = Fal
     return run_world(partial(CopysetWorld, disaster=disaster, shards=shards, short=short), seed)
 
 
-@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=2))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
 def test_what_was_acknowledged_is_read_for_ever(chunk: int) -> None:
     count = SEEDS_PER_CHUNK
     worlds = [run(seed) for seed in range(chunk * count, (chunk + 1) * count)]

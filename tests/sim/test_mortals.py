@@ -12,8 +12,8 @@ from loomlog.core.chained.chain import Projection
 from loomlog.core.chained.messages import Steps
 from loomlog.metadata.chained.sequencers import Sequencers
 
-CHUNKS = 3
-SEEDS_PER_CHUNK = 6
+CHUNKS = 6
+SEEDS_PER_CHUNK = 3
 
 
 @pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))

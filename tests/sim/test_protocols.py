@@ -22,10 +22,10 @@ from loomlog.core.chained.messages import ChainedAsk, Fetch, Found, Read, Steps
 from loomlog.core.requests import Ask
 from loomlog.types import Glsn
 
-CHUNKS = 4
-SEEDS_PER_CHUNK = 8
-PUBLISHING_CHUNKS = 4
-PUBLISHING_PER_CHUNK = 4
+CHUNKS = 8
+SEEDS_PER_CHUNK = 4
+PUBLISHING_CHUNKS = 8
+PUBLISHING_PER_CHUNK = 2
 
 
 def run(seed: int, workload: str = "protocols") -> str | None:
@@ -155,4 +155,4 @@ def test_a_reader_that_skips_what_it_waits_for_is_found(monkeypatch: pytest.Monk
         return Found(junk(position, 1))
 
     monkeypatch.setattr(part, "decide_at", impatient)
-    assert is_found()
+    assert is_found(first=8)

@@ -14,8 +14,8 @@ from loomlog.node.appends import ProducerTable
 from loomlog.staging_logs import staging_name
 from loomlog.types import Llsn
 
-CHUNKS = 3
-SEEDS_PER_CHUNK = 10
+CHUNKS = 6
+SEEDS_PER_CHUNK = 5
 
 
 @pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import pytest
 import stories
+from seed_chunks import chunks
 from sim_cluster import Shape, SimCluster
 
 from loomlog import Log
@@ -24,6 +25,7 @@ from loomlog.protocol_names import CHAINED, COPYSET, ORDERED
 from loomlog.testing.sim import Process, Simulation
 
 SEEDS = 5
+QUICK = 2  # seeds in every run
 NODES = 4
 LEAST = 3  # nodes: as many as replicas
 DETECTION_S = 3.0
@@ -90,14 +92,14 @@ async def appends_continue(protocol: str, node: int, stage: Stage) -> None:
     assert values == [b"before", b"meanwhile"]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", chunks(SEEDS, quick=QUICK))
 @pytest.mark.parametrize("node", range(1, NODES + 1))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_appends_continue_at_once_when_a_process_ends(protocol: str, node: int, seed: int) -> None:
     assert went_wrong(partial(appends_continue, protocol, node), seed) is None
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", chunks(SEEDS, quick=QUICK))
 @pytest.mark.parametrize("node", range(1, LEAST + 1))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_same_without_a_spare(protocol: str, node: int, seed: int) -> None:
@@ -133,7 +135,7 @@ async def appends_continue_without_a_silent_node(node: int, stage: Stage) -> Non
     assert values == [b"before", b"meanwhile"]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", chunks(SEEDS, quick=QUICK))
 @pytest.mark.parametrize("node", range(1, NODES + 1))
 def test_appends_continue_soon_when_a_node_stops(node: int, seed: int) -> None:
     assert went_wrong(partial(appends_continue_without_a_silent_node, node), seed) is None
@@ -165,7 +167,7 @@ async def a_silent_node_costs_one_wave(stage: Stage) -> None:
     assert slow_s[0] < 1.5 * WAVE_S
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", chunks(SEEDS, quick=QUICK))
 def test_a_node_that_stops_costs_one_wave(seed: int) -> None:
     assert went_wrong(a_silent_node_costs_one_wave, seed) is None
 
@@ -186,7 +188,7 @@ async def a_slow_node_stays(stage: Stage) -> None:
     assert stream.epoch == 1, f"it was sealed, and runs in epoch {stream.epoch}"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", chunks(SEEDS, quick=QUICK))
 def test_a_node_that_is_only_slow_is_not_missed(seed: int) -> None:
     assert went_wrong(a_slow_node_stays, seed) is None
 
@@ -209,7 +211,7 @@ async def nothing_is_copied(protocol: str, node: int, stage: Stage) -> None:
         assert after[stream] == replicas, f"it has {after[stream]}, and had {replicas}"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", chunks(SEEDS, quick=QUICK))
 @pytest.mark.parametrize("node", range(1, NODES + 1))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_quick_restart_copies_nothing(protocol: str, node: int, seed: int) -> None:

@@ -14,8 +14,8 @@ from loomlog.metadata.ordered.keeper import OrderedKeeper
 from loomlog.metadata.ordered.records import StreamRecords
 from loomlog.types import Glsn
 
-CHUNKS = 3
-SEEDS_PER_CHUNK = 8
+CHUNKS = 6
+SEEDS_PER_CHUNK = 4
 
 
 def run(seed: int) -> str | None:

@@ -24,7 +24,7 @@ START_SEEDS = 10
 START_S = 3.0
 
 
-@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=3))
+@pytest.mark.parametrize("chunk", chunks(CHUNKS, quick=1))
 def test_takeover_after_takeover(chunk: int) -> None:
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         outcome = run_seed(Choice(seed, "takeovers"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from loomlog import errors
-from loomlog.errors import seconds
+from loomlog.errors import seconds, shown
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,39 @@ def test_every_error_says_when_it_is_raised() -> None:
     raised = [each for each in kinds if issubclass(each, Exception)]
     assert len(raised) > 20
     assert [each.__name__ for each in raised if not each.__doc__] == []
+
+
+def nested(levels: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a b", "'a b'"),
+        (7, "7"),
+        (10**30, str(10**30)),
+        (10**5000, "a value of type int"),
+        (nested(100_000), "[[[[[...]]]]]"),
+        (Unshowable(), "<Unshowable instance at "),
+        (np.zeros((2, 2)), "array([[0., 0.], [0., 0.]])"),
+    ],
+    ids=["text", "number", "large", "too large", "nested", "unshowable", "array"],
+)
+def test_any_value_can_be_shown_in_one_short_line(value: object, expected: str) -> None:
+    found = shown(value)
+    assert found.startswith(expected)
+    assert len(found) <= 100
+
+
+def test_a_long_value_is_cut() -> None:
+    assert len(shown("x" * 10**6)) == 100
+    assert shown(list(range(10**6))) == "[0, 1, 2, 3, 4, 5, ...]"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import loomlog
 
 SOURCE = Path(loomlog.__file__).parent
-TESTS = Path(__file__).parents[1]
+UNIT = Path(__file__).parent
+TESTS = UNIT.parent
 FILES = sorted(path for path in SOURCE.glob("**/*.py") if not path.name.endswith("_pb2.py"))
 for folder in ("rigs", "sim", "conformance"):
     FILES += sorted((TESTS / folder).glob("**/*.py"))
@@ -30,11 +32,24 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+class Parsed(NamedTuple):
+    """The parts of a file that are checked here."""
+
+    docstrings: list[tuple[int, str]]
+    functions: list[tuple[str, int]]  # with their lengths in lines
+
+
+@cache
+def parsed(path: Path) -> Parsed:
+    found = Parsed([], [])
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
-            yield getattr(node, "lineno", 1), text
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if text := ast.get_docstring(node):
+            found.docstrings.append((getattr(node, "lineno", 1), text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.functions.append((node.name, (node.end_lineno or 0) - node.lineno + 1))
+    return found
 
 
 def test_files_are_named_by_nouns_or_operations() -> None:
@@ -46,7 +61,7 @@ def test_docstrings_are_sentences() -> None:
     headless = [
         f"{path}:{line}: {text}"
         for path in ALL_FILES
-        for line, text in docstrings(path)
+        for line, text in parsed(path).docstrings
         if HEADLESS.match(text)
     ]
     assert not headless, "\n".join(headless)
@@ -61,15 +76,23 @@ def test_files_and_functions_are_short() -> None:
     sources = [path for path in FILES if path.is_relative_to(SOURCE)]
     files = [path for path in sources if len(path.read_text().splitlines()) > FILE_LINES_MAX]
     functions = [
-        f"{path}:{node.lineno}: {node.name}"
+        f"{path}: {name}"
         for path in sources
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+        for name, lines in parsed(path).functions
+        if lines > FUNCTION_LINES_MAX
     ]
     assert not files + functions
 
 
+def test_every_package_has_its_tests_at_the_same_path() -> None:
+    packages = {path.parent.relative_to(SOURCE) for path in FILES if path.is_relative_to(SOURCE)}
+    assert len(packages) > 40
+    untested = [
+        str(package) for package in packages if not any((UNIT / package).glob("**/test_*.py"))
+    ]
+    assert not untested, "a package has tests in the folder of tests/unit that has its path"
+
+
 def prose(path: Path) -> list[str]:
     comments = re.findall(r"#(?! noqa| type:) .*", path.read_text())
-    return [text for _, text in docstrings(path)] + comments
+    return [text for _, text in parsed(path).docstrings] + comments

@@ -10,7 +10,7 @@ from typing import Final, TypeGuard, TypeVar
 
 from loomlog import limits
 from loomlog.config import parse_size
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 from loomlog.types import Buffer
 
 T = TypeVar("T")
@@ -26,25 +26,25 @@ def check_name(what: str, name: object) -> str:
     """Return `name`; raise InvalidArgument unless it is a non-empty string that can be encoded as
     UTF-8, unlike command-line arguments with surrogate escapes."""
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"{what} must be a non-empty text, not {name!r:.100}")
+        raise InvalidArgument(f"{what} must be a non-empty text, not {shown(name)}")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{what} must be valid UTF-8, not {name!r:.100}") from None
+        raise InvalidArgument(f"{what} must be valid UTF-8, not {shown(name)}") from None
     return name
 
 
 def check_text(what: str, text: object) -> str:
     """Return `text`, which may be empty; raise InvalidArgument unless it is a printable string."""
     if not isinstance(text, str) or not text.isprintable():  # surrogates are not printable
-        raise InvalidArgument(f"{what} must be a printable text, not {text!r:.100}")
+        raise InvalidArgument(f"{what} must be a printable text, not {shown(text)}")
     return text
 
 
 def check_each(what: str, items: Iterable[T], kind: type) -> list[T]:
     """Return the items as a list; raise InvalidArgument unless each is of type `kind`."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise InvalidArgument(f"{what} must be a list, not {items!r:.100}")
+        raise InvalidArgument(f"{what} must be a list, not {shown(items)}")
     items = list(items)
     for item in items:
         check_kind(f"each of {what}", item, kind)
@@ -54,7 +54,7 @@ def check_each(what: str, items: Iterable[T], kind: type) -> list[T]:
 def check_kind(what: str, value: object, kind: type) -> None:
     """Raise InvalidArgument unless `value` is of type `kind`; a bool does not count as a number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InvalidArgument(f"{what} must be of type {kind.__name__}, not {value!r:.100}")
+        raise InvalidArgument(f"{what} must be of type {kind.__name__}, not {shown(value)}")
 
 
 def is_name(name: object, chars_max: int) -> TypeGuard[str]:
@@ -67,7 +67,7 @@ def check_member(name: object) -> None:
     if name is not None and not is_name(name, MEMBER_CHARS_MAX):
         raise InvalidArgument(
             f"member must be a text of 1 to {MEMBER_CHARS_MAX} printable characters, "
-            f"not {name!r:.100}"
+            f"not {shown(name)}"
         )
 
 
@@ -77,28 +77,28 @@ def check_number(name: str, number: object, *words: str) -> None:
     if not is_int(number) or not 1 <= number <= limits.POSITION_MAX:
         others = "".join(f" or {word!r}" for word in words)
         raise InvalidArgument(
-            f"{name} must be a number from 1 to {limits.POSITION_MAX}{others}, not {number!r:.100}"
+            f"{name} must be a number from 1 to {limits.POSITION_MAX}{others}, not {shown(number)}"
         )
 
 
 def check_count(name: str, count: object, most: int) -> int:
     """Return `count`; raise InvalidArgument unless it is an int from 1 to `most`."""
     if not is_int(count) or not 1 <= count <= most:
-        raise InvalidArgument(f"{name} must be a number from 1 to {most}, not {count!r:.100}")
+        raise InvalidArgument(f"{name} must be a number from 1 to {most}, not {shown(count)}")
     return count
 
 
 def check_flag(name: str, flag: object) -> None:
     """Raise InvalidArgument unless `flag` is a bool, since any non-empty string would be true."""
     if not isinstance(flag, bool):
-        raise InvalidArgument(f"{name} must be True or False, not {flag!r:.100}")
+        raise InvalidArgument(f"{name} must be True or False, not {shown(flag)}")
 
 
 def check_tail(tail: object, name: str = "expected_tail") -> None:
     """Raise InvalidArgument unless `tail` is a position, or 0 as in an empty log."""
     if not is_int(tail) or not 0 <= tail <= limits.POSITION_MAX:
         raise InvalidArgument(
-            f"{name} must be a position, or 0 for an empty log, not {tail!r:.100}"
+            f"{name} must be a position, or 0 for an empty log, not {shown(tail)}"
         )
 
 
@@ -106,7 +106,7 @@ def check_seconds(name: str, seconds: object, least: float, most: float = 3600.0
     """Raise InvalidArgument unless `seconds` is a number from `least` to `most`."""
     if not is_number(seconds) or not least <= seconds <= most:  # type: ignore[operator]
         raise InvalidArgument(
-            f"{name} must be seconds from {least:g} to {most:g}, not {seconds!r:.100}"
+            f"{name} must be seconds from {least:.10g} to {most:.10g}, not {shown(seconds)}"
         )
 
 
@@ -127,7 +127,7 @@ def timestamp_us(moment: datetime | float) -> int:
             raise InvalidArgument(f"{moment} has no time zone: give one, e.g. tzinfo=datetime.UTC")
         return (moment - _EPOCH) // timedelta(microseconds=1)
     if not is_number(moment) or not abs(moment) <= _SECONDS_MAX:
-        raise InvalidArgument(f"a time is a datetime or seconds since 1970, not {moment!r:.100}")
+        raise InvalidArgument(f"a time is a datetime or seconds since 1970, not {shown(moment)}")
     return round(moment * 1_000_000)
 
 
@@ -139,7 +139,7 @@ def retention_s(retention: str | float | None) -> int:
     if not is_number(seconds) or not 1 <= seconds <= limits.RETENTION_S_MAX:
         raise InvalidArgument(
             'entries are retained for a second to a hundred years, as in "7d", '
-            f"not {retention!r:.100}"
+            f"not {shown(retention)}"
         )
     return math.ceil(seconds)
 
@@ -152,7 +152,7 @@ def retention_bytes(retention: str | int | None) -> int:
     most = limits.RETENTION_BYTES_MAX
     if not is_int(size) or not limits.RETENTION_BYTES_MIN <= size <= most:
         raise InvalidArgument(
-            f'1 MiB to 1 EiB are retained, as in "10G" or a number of bytes, not {retention!r:.100}'
+            f'1 MiB to 1 EiB are retained, as in "10G" or a number of bytes, not {shown(retention)}'
         )
     return size
 
@@ -162,7 +162,7 @@ def duration_s(text: str) -> float:
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if parts is None:
         raise InvalidArgument(
-            f"{text!r:.100} is not a duration: write a number with s, m, h, d or w"
+            f"{shown(text)} is not a duration: write a number with s, m, h, d or w"
         )
     return float(parts[1]) * DURATION_UNITS[parts[2]]
 

@@ -46,7 +46,7 @@ from loomlog.codecs import Codec
 from loomlog.config import ClientSettings
 from loomlog.core.permissions import Verb
 from loomlog.core.transactions import DECISIONS_LOG
-from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Unavailable
+from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, Unavailable, shown
 from loomlog.net.address import split_address
 from loomlog.net.credentials import Credentials
 from loomlog.staging_logs import staged_log, staging_name
@@ -356,7 +356,7 @@ def parse_addresses(addresses: str | Iterable[str]) -> list[str]:
         parsed = [address.strip() for address in given if address.strip()]
     except (AttributeError, TypeError):
         raise InvalidArgument(
-            f"addresses must be strings such as 127.0.0.1:7400, not {addresses!r:.100}"
+            f"addresses must be strings such as 127.0.0.1:7400, not {shown(addresses)}"
         ) from None
     if not parsed:
         raise InvalidArgument("no address given: write host:port, e.g. 127.0.0.1:7400")

@@ -10,7 +10,7 @@ from loomlog.client.append.options import AppendArguments, AppendManyArguments
 from loomlog.client.arguments import check_kind
 from loomlog.client.log import Log
 from loomlog.codecs import Codec
-from loomlog.errors import Corrupt, InvalidArgument
+from loomlog.errors import Corrupt, InvalidArgument, shown
 from loomlog.types import NO_HEADERS, Buffer, Entry, Glsn, Position, StreamId, moment_of
 
 T = TypeVar("T")
@@ -89,14 +89,14 @@ def check_codec(codec: Codec[T]) -> Codec[T]:
     has_methods = all(callable(getattr(codec, name, None)) for name in ("encode", "decode"))
     if not has_methods or isinstance(codec, type):
         raise InvalidArgument(
-            f"a codec encodes and decodes, as loomlog.codecs.JSON does, not {codec!r:.100}"
+            f"a codec encodes and decodes, as loomlog.codecs.JSON does, not {shown(codec)}"
         )
     return codec
 
 
 def encode_all(codec: Codec[T], values: Iterable[T]) -> list[bytes]:
     if not isinstance(values, Iterable):
-        raise InvalidArgument(f"values must be a list, not {values!r:.100}")
+        raise InvalidArgument(f"values must be a list, not {shown(values)}")
     return [codec.encode(value) for value in values]
 
 

@@ -27,7 +27,7 @@ from loomlog.client.publish.stager import Staged, Stager, portions
 from loomlog.client.publish.writer import Writer
 from loomlog.client.queues.queue import Queue, QueueInfo, QueueOptions
 from loomlog.client.subscribe.pieces import arrow, entries
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 from loomlog.types import Buffer, Entry, Gap, Glsn, Llsn, Position, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.info import LogInfo, log_info
@@ -141,10 +141,10 @@ class Log:
         Raise InvalidArgument if the entries do not fit into one batch (32 MiB)."""
         options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
         if not isinstance(values, Iterable):
-            raise InvalidArgument(f"values must be a list of bytes, not {values!r:.100}")
+            raise InvalidArgument(f"values must be a list of bytes, not {shown(values)}")
         for name, some in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
             if some is not None and not isinstance(some, Iterable):
-                raise InvalidArgument(f"{name} must be a list, one per value, not {some!r:.100}")
+                raise InvalidArgument(f"{name} must be a list, one per value, not {shown(some)}")
         values = list(values)
         keys = None if keys is None else list(keys)
         if not values:
@@ -188,7 +188,7 @@ class Log:
         arguments and the errors are those of `append_many`."""
         options = AppendOptions.of(stream, streams, timeout_s, expected_tail, fail_fast=fail_fast)
         if not hasattr(records, "num_rows") or not hasattr(records, "schema"):
-            raise InvalidArgument(f"records must be a pyarrow.RecordBatch, not {records!r:.100}")
+            raise InvalidArgument(f"records must be a pyarrow.RecordBatch, not {shown(records)}")
         if not records.num_rows:
             return []
         encoder = partial(encode_arrow_rows, records)

@@ -30,7 +30,7 @@ from loomlog.client.operator_results import (
     stream_description,
 )
 from loomlog.client.servers import Metadata
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 from loomlog.types import NodeId, StreamId
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -290,5 +290,5 @@ def _count(what: str, count: object) -> int:
 
 def _number(what: str, number: object) -> int:
     if not is_int(number) or not 1 <= number < 1 << 32:
-        raise InvalidArgument(f"a {what} is named by its number, 1 or more, not {number!r:.100}")
+        raise InvalidArgument(f"a {what} is named by its number, 1 or more, not {shown(number)}")
     return number

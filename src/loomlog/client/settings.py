@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict
 from loomlog import limits
 from loomlog.batch import COMPRESSIONS, Compression
 from loomlog.config import ClientSettings
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 
 
 class ClientOptions(TypedDict, total=False):
@@ -119,11 +119,11 @@ def read_token(path: str | Path) -> str:
 def _check(name: str, value: object) -> None:
     if name == "tls":
         if value is not None and not isinstance(value, str):
-            raise InvalidArgument(f"tls must be a directory or a file, not {value!r:.100}")
+            raise InvalidArgument(f"tls must be a directory or a file, not {shown(value)}")
         return
     choices = _CHOICES.get(name)
     if choices is None:
         if value not in _NUMBERS[name]:
-            raise InvalidArgument(f"{name} must be {_NUMBERS[name]}, not {value!r:.100}")
+            raise InvalidArgument(f"{name} must be {_NUMBERS[name]}, not {shown(value)}")
     elif value not in choices:
         raise InvalidArgument(f"no {name} {value!r}; use one of {', '.join(choices)}")

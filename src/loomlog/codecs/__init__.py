@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from loomlog.codecs.dataclass_json import DataclassShape, Misfit, Unsupported
-from loomlog.errors import Corrupt, InvalidArgument
+from loomlog.errors import Corrupt, InvalidArgument, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class DataclassCodec(Generic[D]):
 
     def encode(self, value: D) -> bytes:
         if type(value) is not self._kind:
-            raise InvalidArgument(f"the log takes {self._kind.__name__}, not {value!r:.100}")
+            raise InvalidArgument(f"the log takes {self._kind.__name__}, not {shown(value)}")
         try:
             return JSON.encode(self._shape.encode(value))
         except (Misfit, RecursionError) as error:
@@ -130,7 +130,7 @@ class PydanticCodec(Generic[D]):
     def encode(self, value: D) -> bytes:
         kind = self._kind
         if type(value) is not kind:
-            raise InvalidArgument(f"the log takes {kind.__name__}, not {value!r:.100}")
+            raise InvalidArgument(f"the log takes {kind.__name__}, not {shown(value)}")
         try:
             text = self._kind.model_dump_json(
                 value, by_alias=False, round_trip=True, warnings="error"
@@ -158,7 +158,7 @@ class ArrowCodec:
         import pyarrow as pa
 
         if not isinstance(schema, pa.Schema):
-            raise InvalidArgument(f"schema must be a pyarrow.Schema, not {schema!r:.100}")
+            raise InvalidArgument(f"schema must be a pyarrow.Schema, not {shown(schema)}")
         for field in schema:
             if _has_dictionary(field.type):
                 raise InvalidArgument(
@@ -170,7 +170,7 @@ class ArrowCodec:
         import pyarrow as pa
 
         if not isinstance(value, pa.RecordBatch):
-            raise InvalidArgument(f"the value must be a pyarrow.RecordBatch, not {value!r:.100}")
+            raise InvalidArgument(f"the value must be a pyarrow.RecordBatch, not {shown(value)}")
         if not value.schema.equals(self._schema):
             raise InvalidArgument(f"the batch has another schema: {value.schema.names}")
         return value.serialize().to_pybytes()  # type: ignore[no-any-return]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from loomlog.errors import shown
+
 D = TypeVar("D")
 
 _Convert = Callable[[Any], Any]
@@ -112,7 +114,7 @@ class _Shapes:
 
         def encode(value: Any) -> dict[str, Any]:
             if type(value) is not kind:
-                raise Misfit(f"must be {kind.__name__}, not {value!r:.100}")
+                raise Misfit(f"must be {kind.__name__}, not {shown(value)}")
             return {name: _within(f".{name}", shape.encode, getattr(value, name))
                     for name, shape in fields.items()}  # fmt: skip
 
@@ -170,7 +172,7 @@ def _within(path: str, convert: _Convert, value: Any) -> Any:
 
 def _check(value: Any, classes: tuple[type, ...], name: str) -> None:
     if not isinstance(value, classes):
-        raise Misfit(f"must be {name}, not {value!r:.100}")
+        raise Misfit(f"must be {name}, not {shown(value)}")
 
 
 def _plain(name: str, classes: tuple[type, ...], kinds: frozenset[str]) -> Shape:
@@ -195,7 +197,7 @@ def _value_of_json(value: Any) -> Any:
             _check(key, (str,), "str as a key")
             _within(f"[{key!r}]", _value_of_json, part)
     elif value is not None and not isinstance(value, int | float | str):
-        raise Misfit(f"{value!r:.100} cannot be written as JSON and read back")
+        raise Misfit(f"{shown(value)} cannot be written as JSON and read back")
     return value
 
 
@@ -209,13 +211,13 @@ def _constants(name: str, values: list[tuple[Any, Any]]) -> Shape:
         for constant, plain in values:
             if value is constant or (type(value) is type(constant) and value == constant):
                 return plain
-        raise Misfit(f"must be one of {name}, not {value!r:.100}")
+        raise Misfit(f"must be one of {name}, not {shown(value)}")
 
     def decode(value: Any) -> Any:
         try:
             return by_value[type(value), value]
         except (KeyError, TypeError):
-            raise Misfit(f"must be one of {name}, not {value!r:.100}") from None
+            raise Misfit(f"must be one of {name}, not {shown(value)}") from None
 
     kinds = frozenset().union(*(_PLAIN[type(value)][1] for _, value in values))
     classes = tuple({type(constant) for constant, _ in values})
@@ -296,7 +298,7 @@ def _union(shapes: list[Shape]) -> Shape:
             except Misfit:
                 if i == len(converts) - 1:
                     raise
-        raise Misfit(f"must be {name}, not {value!r:.100}")
+        raise Misfit(f"must be {name}, not {shown(value)}")
 
     classes = tuple(kind for shape in shapes for kind in shape.classes)
     kinds = frozenset().union(*(shape.kinds for shape in shapes))

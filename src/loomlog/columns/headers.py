@@ -11,7 +11,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - `error` says too little
 from typing import Final
 
-from loomlog.errors import Corrupt, InvalidArgument
+from loomlog.errors import Corrupt, InvalidArgument, shown
 from loomlog.limits import HEADERS_BYTES_MAX
 
 _NAME: Final = Struct("<H")
@@ -31,7 +31,7 @@ def encode_headers(headers: Mapping[str, bytes] | None) -> bytes | None:
             parts += [_NAME.pack(len(text)), text, _VALUE.pack(len(value)), value]
     except (AttributeError, TypeError, UnicodeEncodeError, StructError):
         raise InvalidArgument(
-            f"headers must be a dict from short texts to bytes, not {headers!r:.100}"
+            f"headers must be a dict from short texts to bytes, not {shown(headers)}"
         ) from None
     data = b"".join(parts)
     if len(data) > HEADERS_BYTES_MAX:

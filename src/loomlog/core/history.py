@@ -10,9 +10,10 @@ node registers, and the leader does nothing before most nodes have registered.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from loomlog.types import StreamId
+from loomlog.types import NodeId, StreamId
 
 RUNS_MAX: Final = 128  # listed; older ones are not compared with what nodes know
 OPEN: Final = (1 << 63) - 1  # no revision is too high
@@ -81,12 +82,32 @@ class History(NamedTuple):
             return f"knows another run {run.number} of the metadata"
         return ""
 
+    def includes(self, known: Seen, other: Seen) -> bool:
+        """Return whether a node with `known` was told all that one with `other` was told."""
+        if known.run == other.run:
+            return known.revision >= other.revision
+        if known.run.number <= other.run.number:
+            return not other.run.number
+        is_listed = any(past.run == known.run for past in self.runs)
+        return not is_listed or not self.contradiction(other)
+
     def settled(self) -> History:
         """Return the history with `until` filled in for the second last run."""
         if len(self.runs) < 2 or self.runs[-2].until:
             return self
         *older, before, newest = self.runs
         return self._replace(runs=(*older, before._replace(until=self.begun_at), newest))
+
+
+def outdated(seen: Mapping[NodeId, Seen], history: History) -> dict[NodeId, NodeId]:
+    """Return the nodes that lack something of the metadata that another node was told of, each with
+    such a node. Their data may be an older copy, or they were away."""
+    found: dict[NodeId, NodeId] = {}
+    for node, known in seen.items():
+        lacks = (other for other, what in seen.items() if not history.includes(known, what))
+        if (other := next(lacks, None)) is not None:
+            found[node] = other
+    return found
 
 
 def enough(nodes: int) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 
 
 def split_address(address: str) -> tuple[str, int]:
     """Split `127.0.0.1:7400` or `[::1]:7400` into host and port."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
-        raise InvalidArgument(f"{address!r:.100} is not host:port, e.g. 127.0.0.1:7400")
+        raise InvalidArgument(f"{shown(address)} is not host:port, e.g. 127.0.0.1:7400")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from loomlog.client.arguments import duration_s
 from loomlog.config import parse_number, parse_size
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 from loomlog.types import Glsn
 
 
@@ -177,7 +177,7 @@ def _logs(options: Mapping[str, str]) -> tuple[str, tuple[str, ...], str]:
         if not all(names) or len(set(names)) < len(names):
             given_names = options["logs"]
             raise InvalidArgument(
-                f"logs must be different names with commas between them, not {given_names!r:.100}"
+                f"logs must be different names with commas between them, not {shown(given_names)}"
             )
         return "", tuple(sorted(names)), ""
     if "logPattern" in options:
@@ -186,7 +186,7 @@ def _logs(options: Mapping[str, str]) -> tuple[str, tuple[str, ...], str]:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise InvalidArgument(
-                f"logPattern {pattern!r:.100} is not a regular expression: {error}"
+                f"logPattern {shown(pattern)} is not a regular expression: {error}"
             ) from None
         return "", (), pattern
     return required(options, "log", "the name of the log to read"), (), ""
@@ -224,7 +224,7 @@ def _size(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name)
     size = None if text is None else parse_size(text)
     if text is not None and not size:
-        raise InvalidArgument(f"{name} must be a number of bytes such as 64M, not {text!r:.100}")
+        raise InvalidArgument(f"{name} must be a number of bytes such as 64M, not {shown(text)}")
     return size
 
 
@@ -242,7 +242,7 @@ def number(name: str, text: str, wanted: str) -> int:
     found = parse_number(text)
     if found and found <= _NUMBER_MAX:
         return found
-    raise InvalidArgument(f"{name} must be {wanted}, not {text!r:.100}")
+    raise InvalidArgument(f"{name} must be {wanted}, not {shown(text)}")
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -250,7 +250,7 @@ def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise InvalidArgument(f"{name} must be true or false, not {text!r:.100}")
+        raise InvalidArgument(f"{name} must be true or false, not {shown(text)}")
     return text.lower() == "true"
 
 
@@ -267,5 +267,5 @@ def _time(options: Mapping[str, str], name: str) -> datetime | None:
     except (ValueError, OverflowError):
         raise InvalidArgument(
             f"{name} must be ISO 8601, e.g. 2026-01-31T12:00:00Z, or milliseconds since 1970, "
-            f"not {text!r:.100}"
+            f"not {shown(text)}"
         ) from None

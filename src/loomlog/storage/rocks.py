@@ -8,14 +8,15 @@ snapshots       do not apply to the cursors created from them. A cursor sees the
 damaged logs    are silently cut at the first record that RocksDB cannot read. That is right after
                 a power loss, which leaves a file that ends early, or zeros in sectors that were
                 not written yet. A record that is wrong in another way was damaged later, and may
-                have been acknowledged, as may those after it: `prepare` refuses such a log
+                have been acknowledged, as may those after it: `prepare` refuses such a log, and
+                one that lacks what was synced (synced_mark.py)
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Final
 
@@ -26,6 +27,7 @@ from loomlog.limits import KIB, MIB
 from loomlog.meters import note_sync
 from loomlog.storage.disk import DIRECTORY_MODE
 from loomlog.storage.files import DamagedRowsError, is_of_disk
+from loomlog.storage.synced_mark import SyncedMark, check_logs
 from loomlog.storage.write_ahead_log import check_log
 
 _MEMTABLE_BYTES: Final = 32 * MIB
@@ -56,8 +58,8 @@ def prepare(path: str, *, was_used: bool = False) -> None:
     """Create the directory of a database, accessible to this user only.
 
     Raise Corrupt if a database exists without its CURRENT file, because RocksDB would create a new
-    one and delete the rest; or if a log is damaged, because RocksDB would cut it; or if there is
-    nothing, or no log, although it `was_used`."""
+    one and delete the rest; or if a log is damaged, because RocksDB would cut it; or lacks
+    something that was synced; or if there is nothing, or no log, although it `was_used`."""
     if not was_used and not os.path.exists(path):
         os.makedirs(path, DIRECTORY_MODE)
     names = os.listdir(path) if os.path.exists(path) else []
@@ -67,6 +69,7 @@ def prepare(path: str, *, was_used: bool = False) -> None:
     if was_used and not any(name.endswith(".log") for name in names):  # RocksDB always keeps one
         raise Corrupt(f"{path} has no write-ahead log, and RocksDB would make a new, empty one")
     check_log(path)
+    check_logs(path)
 
 
 def _is_made_first(name: str) -> bool:
@@ -99,13 +102,31 @@ def _errors(path: str) -> Iterator[None]:
         raise Corrupt(f"{path} is damaged: {error}") from error
 
 
-def write(db: Rdict, batch: WriteBatch, *, sync: bool) -> None:
+def write(db: Rdict, batch: WriteBatch, mark: SyncedMark, *, sync: bool) -> None:
     """Write a batch. Readers must not look at it before this returns."""
     db.write(batch)
     if sync:
-        begun_s = perf_counter()
+        sync_log(db, mark)
+
+
+def sync_log(db: Rdict, mark: SyncedMark) -> None:
+    """Sync everything that was written."""
+    begun_s, reached = perf_counter(), mark.reached()
+    db.flush_wal(True)
+    note_sync(begun_s)
+    mark.note(reached)
+
+
+def close(db: Rdict, mark: SyncedMark) -> None:
+    """Sync and close a database."""
+    sequence: int | None = None
+    with suppress(Exception):  # what it fails to flush is in its log
+        last = db.latest_sequence_number()
         db.flush_wal(True)
-        note_sync(begun_s)
+        sequence = last
+    with suppress(Exception):
+        db.close()
+    mark.close(sequence)
 
 
 class Cursor:

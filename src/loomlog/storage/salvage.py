@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 from rocksdict import Options, Rdict, WriteBatch
 
 from loomlog.errors import Corrupt
-from loomlog.storage import rocks
+from loomlog.storage import rocks, synced_mark
 from loomlog.storage.files import DamagedRowsError, Files, closed_on_failure
 from loomlog.storage.identity import OWNER_FILE
 from loomlog.storage.set_aside import MARK, replace_store, salvaged_path
@@ -32,7 +32,8 @@ from loomlog.storage.write_ahead_log import Change, changes_in, whole_writes, wr
 
 _LINKED: Final = (".sst", ".blob")
 _BATCHES: Final = "batches"  # files of our own (batch_files.py)
-_NOT_COPIED: Final = ("LOCK", "LOG")
+_NOT_COPIED: Final = frozenset((synced_mark.MARK, MARK))
+_NOT_COPIED_PREFIXES: Final = ("LOCK", "LOG")
 _KEY_BYTES: Final = 40  # longer than any key
 
 
@@ -105,7 +106,7 @@ def _make_draft(path: str, draft: str) -> None:
         is_linked = _BATCHES in os.path.relpath(folder, path).split(os.sep)
         for name in names:
             source, copy = os.path.join(folder, name), os.path.join(target, name)
-            if name.startswith(_NOT_COPIED) or name == MARK:
+            if name.startswith(_NOT_COPIED_PREFIXES) or name in _NOT_COPIED:
                 continue
             if name.endswith(".log"):
                 with open(source, "rb") as damaged, open(copy, "wb") as mended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loomlog.core.history import RUNS_MAX, History, Run, Seen, enough
+from loomlog.core.history import RUNS_MAX, History, Run, Seen, enough, outdated
 
 
 def begun(history: History, run_id: str, revision: int) -> History:
@@ -77,3 +77,36 @@ def test_adopted_runs_are_no_contradiction_any_more() -> None:
 @pytest.mark.parametrize(("nodes", "needed"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (5, 3)])
 def test_enough_nodes_share_one_with_any_other_group(nodes: int, needed: int) -> None:
     assert enough(nodes) == needed
+
+
+NEWEST = Seen(Run(5, "e"), 50)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        Seen(),
+        Seen(Run(3, "c"), 25),
+        Seen(Run(5, "e"), 49),
+        Seen(Run(5, "x"), 60),  # begun on a copy
+    ],
+)
+def test_a_node_that_lacks_what_another_one_was_told_may_be_an_older_copy(known: Seen) -> None:
+    assert outdated({1: known, 2: NEWEST, 3: NEWEST}, THIRD)[1] in (2, 3)
+
+
+def test_nodes_that_were_told_the_same_are_not_outdated() -> None:
+    assert not outdated({1: NEWEST, 2: NEWEST}, THIRD)
+    assert not outdated({1: Seen(), 2: Seen()}, THIRD)
+    assert list(outdated({1: NEWEST, 2: Seen(Run(4, "d"), 70)}, THIRD)) == [2]
+
+
+def test_a_node_that_went_on_with_a_copy_does_not_know_what_the_copy_lacks() -> None:
+    """Nodes 1 and 2 were restored with the metadata, and opened the gate before node 3 came."""
+    forked = outdated({1: THIRD_SEEN, 2: THIRD_SEEN, 3: Seen(Run(2, "x"), 30)}, THIRD)
+    assert sorted(forked) == [1, 2, 3]
+    ended = outdated({1: THIRD_SEEN, 3: Seen(Run(2, "b"), 20)}, THIRD)
+    assert sorted(ended) == [1, 3]
+
+
+THIRD_SEEN = Seen(Run(3, "c"), 25)

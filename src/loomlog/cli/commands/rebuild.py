@@ -55,6 +55,15 @@ class How:
             metavar="NODE", min=1, help="Storage node that is permanently lost. Repeatable."
         ),
     ] = None
+    was_away: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="NODE",
+            min=1,
+            help="Storage node that knows less than others because it was away, and not because "
+            "its disks were restored from a copy. Repeatable.",
+        ),
+    ] = None
     timeout: Annotated[
         float, typer.Option(min=0, metavar="S", help="How long to wait for the nodes.")
     ] = 60.0
@@ -109,6 +118,7 @@ async def catch_up(
             without=how.lost,
             leave=tuple(leave or ()),
             deleted=tuple(deleted or ()),
+            was_away=tuple(how.was_away or ()),
             timeout_s=how.timeout,
             waiting=partial(_say_waiting, catch_up.address),
         )
@@ -144,6 +154,7 @@ async def rebuild(how: How, access: EtcdAccess) -> None:
             rebuild.check_nodes(how.lost)
             findings = await rebuild.examine(
                 without=how.lost,
+                was_away=tuple(how.was_away or ()),
                 timeout_s=how.timeout,
                 waiting=partial(_say_waiting, rebuild.address),
             )

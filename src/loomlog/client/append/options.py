@@ -15,7 +15,7 @@ from loomlog.client.arguments import (
     check_seconds,
     check_tail,
 )
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 from loomlog.types import Buffer, Glsn, StreamId
 
 Wanted: TypeAlias = StreamId | tuple[StreamId, ...] | None
@@ -76,7 +76,7 @@ class AppendOptions(NamedTuple):
 
 def _checked(streams: Iterable[StreamId]) -> tuple[StreamId, ...]:
     if isinstance(streams, str | bytes) or not isinstance(streams, Iterable):
-        raise InvalidArgument(f"streams must be numbers of streams, not {streams!r:.100}")
+        raise InvalidArgument(f"streams must be numbers of streams, not {shown(streams)}")
     streams = tuple(streams)
     for stream in streams:
         check_number("a stream", stream)

@@ -13,7 +13,7 @@ from loomlog.client.groups.store import StateStore
 from loomlog.client.kv.registers import Registers
 from loomlog.core.groups.state import GroupState
 from loomlog.core.permissions import Verb
-from loomlog.errors import InvalidArgument, NotFound
+from loomlog.errors import InvalidArgument, NotFound, shown
 from loomlog.types import LogId
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def check_group_name(what: str, name: object) -> str:
     if not is_name(name, _NAME_CHARS_MAX) or "/" in name:
         raise InvalidArgument(
             f"a {what}'s name has 1 to {_NAME_CHARS_MAX} printable characters, no slash, "
-            f"not {name!r:.100}"
+            f"not {shown(name)}"
         )
     return name
 

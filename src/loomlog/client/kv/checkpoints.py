@@ -18,7 +18,7 @@ from loomlog.client.context import Client
 from loomlog.client.kv.registers import Register, Registers, Versioned
 from loomlog.client.loglets.registry import Loglets
 from loomlog.core.permissions import Verb
-from loomlog.errors import Conflict, Corrupt, InvalidArgument, SwapUnknown, VersionMismatch
+from loomlog.errors import Conflict, Corrupt, InvalidArgument, SwapUnknown, VersionMismatch, shown
 from loomlog.limits import POSITION_MAX
 from loomlog.types import Glsn, LogId, moment_of
 
@@ -75,7 +75,7 @@ class Checkpoint:
         if not is_int(position) or not 0 <= position <= POSITION_MAX:
             raise InvalidArgument(
                 f"a checkpoint is a position up to {POSITION_MAX}, 0 before the first, "
-                f"not {position!r:.100}"
+                f"not {shown(position)}"
             )
         log_id = await self._check_written(position)
         current = self._written or await self._register.get()
@@ -130,7 +130,7 @@ class Checkpoints(Registers):
         if not is_name(name, _NAME_CHARS_MAX):
             raise InvalidArgument(
                 f"a checkpoint's name has 1 to {_NAME_CHARS_MAX} printable characters, "
-                f"not {name!r:.100}"
+                f"not {shown(name)}"
             )
         register = self.register(self._prefix + name)
         return Checkpoint(name, self._log, self._loglets, register, self._now_us)

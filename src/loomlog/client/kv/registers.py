@@ -12,7 +12,7 @@ from loomlog import limits
 from loomlog.client.arguments import as_bytes, check_kind, check_name, check_text, is_int
 from loomlog.client.kv.leases import Lease
 from loomlog.client.servers import Metadata
-from loomlog.errors import Conflict, InvalidArgument, Retryable, SwapUnknown
+from loomlog.errors import Conflict, InvalidArgument, Retryable, SwapUnknown, shown
 from loomlog.wire import loomlog_pb2 as pb
 
 
@@ -109,7 +109,7 @@ class Registers:
 def _check_version(version: object) -> int:
     if not is_int(version) or not 0 <= version < 1 << 64:
         raise InvalidArgument(
-            f"a version is a number, or 0 if there is none yet, not {version!r:.100}"
+            f"a version is a number, or 0 if there is none yet, not {shown(version)}"
         )
     return version
 

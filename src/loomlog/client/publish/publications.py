@@ -25,7 +25,15 @@ from loomlog.client.publish.stager import Stager
 from loomlog.client.publish.writer import Registry, Writer, held_back, writers_prefix
 from loomlog.client.subscribe.pieces import Piece, Referred
 from loomlog.core.permissions import Verb
-from loomlog.errors import AlreadyExists, Conflict, InvalidArgument, LoomError, NotFound, Trimmed
+from loomlog.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    LoomError,
+    NotFound,
+    Trimmed,
+    shown,
+)
 from loomlog.staging_logs import staged_log, staging_name
 from loomlog.types import Glsn
 from loomlog.wire.info import LogInfo
@@ -61,7 +69,7 @@ class Publications(Registers):
         """Return an open writer: from now on, trims keep the rows staged for it."""
         if not isinstance(name, str) or not 1 <= len(name) <= _WRITER_NAME_MAX:
             raise InvalidArgument(
-                f"a writer's name has 1 to {_WRITER_NAME_MAX} characters, not {name!r:.100}"
+                f"a writer's name has 1 to {_WRITER_NAME_MAX} characters, not {shown(name)}"
             )
         if lease is not None:
             check_kind("lease", lease, Lease)

@@ -18,7 +18,7 @@ from loomlog import batch as batches
 from loomlog import limits
 from loomlog.client.append.appender import Appender
 from loomlog.client.append.options import AppendOptions
-from loomlog.errors import AppendUnknown, InvalidArgument, NotFound, Retryable, Sealed
+from loomlog.errors import AppendUnknown, InvalidArgument, NotFound, Retryable, Sealed, shown
 from loomlog.references import Range, joined
 from loomlog.types import Buffer, Glsn, Position, StreamId
 
@@ -155,7 +155,7 @@ def portions(records: Any) -> Iterator[Any]:
     given: Iterable[Any] = [records] if isinstance(records, pa.RecordBatch) else records
     if not isinstance(given, Iterable):
         raise InvalidArgument(
-            f"records must be one or more pyarrow.RecordBatch, not {given!r:.100}"
+            f"records must be one or more pyarrow.RecordBatch, not {shown(given)}"
         )
     waiting: list[Any] = []
     size = 0

@@ -38,6 +38,7 @@ from loomlog.errors import (
     SwapUnknown,
     Trimmed,
     Unavailable,
+    shown,
 )
 from loomlog.references import Reference
 from loomlog.staging_logs import staging_name
@@ -204,7 +205,7 @@ class Writer:
 
     def _check(self, sequence: int, staged: Staged) -> None:
         if not is_int(sequence) or not 1 <= sequence < 1 << 63:
-            raise InvalidArgument(f"a sequence is a number from 1 on, not {sequence!r:.100}")
+            raise InvalidArgument(f"a sequence is a number from 1 on, not {shown(sequence)}")
         check_kind("staged", staged, Staged)
         if staged.log != self._log.name:
             raise InvalidArgument(

@@ -16,7 +16,7 @@ from loomlog.client.subscribe.references import OneReference, WithoutReferences
 from loomlog.client.subscribe.subscription import OpenSubscriptions, Subscription
 from loomlog.client.subscribe.with_archive import ArchivedLog, WithArchive
 from loomlog.client.transactions.decisions import Decisions, OnlyCommitted
-from loomlog.errors import InvalidArgument, NotFound
+from loomlog.errors import InvalidArgument, NotFound, shown
 from loomlog.types import Entry, Glsn, Llsn, StreamId
 
 _ROW_READ_AHEAD_BYTES: Final = limits.KIB  # at least one batch is always sent
@@ -160,4 +160,4 @@ class LogPieces:
 
 def _check_stop(name: str, stop: object) -> None:
     if stop is not None and not is_int(stop):
-        raise InvalidArgument(f"{name} must be a position or None, not {stop!r:.100}")
+        raise InvalidArgument(f"{name} must be a position or None, not {shown(stop)}")

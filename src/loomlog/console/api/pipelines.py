@@ -13,7 +13,7 @@ from loomlog.client.blocking import BlockingCluster
 from loomlog.config import parse_number
 from loomlog.console.entries import bytes_field
 from loomlog.console.route import FLAG, NUMBER, TEXT, Call, Parameter, Route, in_body, in_path
-from loomlog.errors import InvalidArgument
+from loomlog.errors import InvalidArgument, shown
 from loomlog.metrics import CONTENT_TYPE, page
 from loomlog.spark.pipelines import store
 from loomlog.spark.pipelines.letter_reader import dead_letters
@@ -70,7 +70,7 @@ async def reset(call: Call) -> dict[str, Any]:
     start = parse_number(to) or to
     if start not in ("earliest", "latest") and not isinstance(start, int):
         raise InvalidArgument(
-            f"to must be earliest, latest or a position from 1 on, not {to!r:.100}"
+            f"to must be earliest, latest or a position from 1 on, not {shown(to)}"
         )
     same = bool(call["same_output"])
     progress = await in_thread(

@@ -37,6 +37,7 @@ class LogSituation(NamedTuple):
     begun: bool = True
     ends: bool = False  # its segment takes no more appends
     renewed: bool = False  # an operator wants the nodeset that it would have if it began now
+    overdue: bool = False  # its sequencer was given enough time to recover it (replacements.py)
 
 
 class LogNodes(Protocol):
@@ -95,6 +96,8 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
         return f"node {state.sequencer}, which sequenced it, is gone"
     if nodes.leaves(state.sequencer) and not nodes.leaves(nodes.next_sequencer()):
         return f"node {state.sequencer}, which sequences it, is drained or restarted"
+    if log.overdue:
+        return f"node {state.sequencer} does not recover it"
     if nodes.next_sequencer() == state.chosen != state.sequencer:
         return f"node {state.chosen} is to sequence it"
     nodeset = state.history[-1].nodeset

@@ -24,6 +24,7 @@ class Witness:
     ran_epoch: int  # the last epoch in which it ran since its node started; 0: none
     synced: bool  # what it reported as written survives a power loss
     commits: tuple[CommitContext, ...] = ()  # those asked for: oldest first, without gaps
+    outdated: bool = False  # its data may be an older copy, which proves the end of nothing
 
     @property
     def committed_end(self) -> Llsn:
@@ -32,8 +33,15 @@ class Witness:
     def remembers(self, epoch: int) -> bool:
         """Return whether this replica knows every commit that it received, given that it cannot
         have run after `epoch`: it was whole when that began, and its process still runs."""
+        if self.outdated:
+            return False
         whole = self.report.state in (ReplicaState.RUNNING, ReplicaState.SEALED)
         return self.report.epoch == epoch and (whole or self.ran_epoch == epoch)
+
+    @property
+    def keeps(self) -> bool:
+        """True if it still has all that it reported as written."""
+        return self.synced and not self.outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ def _end_is_certain(stream: StreamEvidence) -> bool:
     written = [
         w.report.written_end
         for w in stream.witnesses.values()
-        if w.synced and w.report.epoch == stream.epoch
+        if w.keeps and w.report.epoch == stream.epoch
     ]
     return bool(written) and min(written) == end
 
@@ -135,11 +143,11 @@ def _sealed_end_is_certain(stream: StreamEvidence, end: Llsn) -> bool:
     if sealed:
         return all(w.committed_end == end for w in sealed)
     written = max((w.report.written_end for w in witnesses), default=0)
-    return not stream.absent and written == end and all(w.synced for w in witnesses)
+    return not stream.absent and written == end and all(w.keeps for w in witnesses)
 
 
 def _is_sealed(witness: Witness) -> bool:
-    return witness.report.state is ReplicaState.SEALED
+    return witness.report.state is ReplicaState.SEALED and not witness.outdated
 
 
 def _all_remember(stream: StreamEvidence) -> bool:
@@ -149,8 +157,18 @@ def _all_remember(stream: StreamEvidence) -> bool:
 
 def _why(stream: StreamEvidence) -> str:
     away, end = stream.absent, stream.committed_end
-    forgetful = [n for n, w in stream.witnesses.items() if not w.remembers(stream.last_run)]
+    outdated = [n for n, w in stream.witnesses.items() if w.outdated]
+    forgetful = [
+        n
+        for n, w in stream.witnesses.items()
+        if n not in outdated and not w.remembers(stream.last_run)
+    ]
     reasons = []
+    if outdated:
+        reasons.append(
+            f"the data of node {_names(outdated)} may be an older copy: start it with its newest "
+            "data, or, if it was only away, add --was-away"
+        )
     if away:
         reasons.append(f"node {_names(away)} did not answer, or has nothing of it")
     if forgetful:

@@ -129,6 +129,11 @@ class LogRecord:
         """The number of replicas that the active segment should have."""
         return self.segments[-1].settings.replicas
 
+    @property
+    def replicas_least(self) -> int:
+        """The number of replicas that every acknowledged entry had."""
+        return min(segment.settings.replicas_least for segment in self.segments)
+
     def segment_of(self, loglet: LogId) -> Segment | None:
         """Return the segment that a loglet runs. The segment of the successor has no start yet."""
         for segment in self.segments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Final
 
 from loomlog.core.chained.chain import Projection, Replica, ReplicaEpochs, Unheard
@@ -76,6 +76,7 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
 
     def __init__(self) -> None:
         self.chains: dict[LogId, dict[Replica, ReplicaEpochs]] = {}
+        self.unserved: set[NodeId] = set()  # have chains that cannot be opened
         super().__init__(PREFIX, ChainedRecord, self.chains)
 
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
@@ -84,6 +85,12 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
             epochs = ReplicaEpochs(ref.epoch, ref.written)
             self.chains.setdefault(ref.loglet_id, {})[replica] = epochs
             self.add_trim(ref.loglet_id, ref.trimmed)
+        if caller.registration.conditions.chains_unserved:
+            self.unserved.add(caller.node_id)
+
+    def is_held(self, draft: Draft, log: LogRecord) -> bool | None:
+        held = super().is_held(draft, log)
+        return True if held is False and self.unserved else held
 
     def has_run(self, record: ChainedRecord) -> bool:
         return record.made
@@ -100,8 +107,28 @@ class ChainedDraft(LogletDraft[ChainedRecord]):
                 for replica, each in self.chains.get(record.loglet, {}).items()
                 if (replica.log_id, replica.chain, replica.birth) not in void[replica.node_id]
             }
+            if why := self._why_unknown(record, epochs, logs.get(record.log_id)):
+                draft.reasons.append(why)
+                continue
             restored = record.restore(epochs)
             if isinstance(restored, Unknowable):
                 draft.reasons.append(f"segment {record.loglet} (chained): {restored.why}")
             else:
                 draft.changes[key] = restored
+
+    def _why_unknown(
+        self, record: ChainedRecord, there: Collection[Replica], log: LogRecord | None
+    ) -> str:
+        """Return why chains that cannot be opened may know more than the replicas that are `there`;
+        "" if they do not: an append needs more replicas than there are nodes with such chains."""
+        if log is None or not record.made or not self.unserved:
+            return ""
+        found, chains = {replica.chain for replica in there}, record.projection.chains
+        if found.issuperset(range(len(chains))) and len(self.unserved) < log.replicas_least:
+            return ""
+        nodes = ", ".join(map(str, sorted(self.unserved)))
+        return (
+            f"segment {record.loglet} (chained) of log {log.name}: chains on node {nodes} cannot "
+            "be opened, or a volume is missing, and they may be the newest: the log of the node "
+            "says why; put it back in order, and start the node again"
+        )

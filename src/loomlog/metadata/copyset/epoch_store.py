@@ -128,7 +128,10 @@ class EpochStore:
             raise Unauthorized(f"node {node} has no copies of segment {loglet}")
 
     def to_wire(self, record: CopysetRecord) -> pb.CopysetState:
-        message = state_to_wire(record.loglet, record.state, self.nodes.known())
+        state = record.state
+        if self.nodes.avoided(record.loglet):  # nodes and clients do not know of that
+            state = log_state.choose(state, self.nodes.sequencer(record.loglet, state) or 0)
+        message = state_to_wire(record.loglet, state, self.nodes.known())
         message.log_stream_id = record.stream_id
         message.rebuilt.extend(self.rebuilt(record.loglet))
         return message

@@ -91,6 +91,7 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self.epochs.rebuilt = self._rebuilder.to_wire
         self._nodes.is_given_up = self._rebuilder.view.is_given_up
         self._recoveries = Recoveries(self.epochs, self._rebuilder.view.through, context.background)
+        self._nodes.avoided = self._recoveries.avoided
         self._rebuilder.changed = self._look_again
         self.epochs.taken = self._recoveries.look  # nodes may have joined since
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)

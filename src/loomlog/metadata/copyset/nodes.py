@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final
 
 from loomlog.core.copyset.messages import Done, Forget, LogState, NotHere, Trim
@@ -53,6 +53,8 @@ class CopysetNodes:
         self._losses: dict[ShardId, tuple[Losses, dict[LogId, Epoch]]] = {}  # as in the records
         # Returns whether a shard is away and its copies are given up; set by the keeper.
         self.is_given_up: Callable[[ShardId], bool] = lambda shard: False
+        # Returns the nodes that failed to recover a loglet, the latest last; set by the keeper.
+        self.avoided: Callable[[LogId], Sequence[NodeId]] = lambda loglet: ()
         self.alive = connected.alive
         self.silent = connected.silent
         self.reachable = connected.reachable
@@ -201,15 +203,18 @@ class CopysetNodes:
             }
         return choose_nodeset(loglet, there, size_of(settings))
 
-    def sequencer(
-        self, loglet: LogId, state: LogState, avoided: Collection[NodeId] = ()
-    ) -> NodeId | None:
-        """Return the reachable node that should sequence a loglet, if possible none of `avoided`.
-        Nodes and clients make the same choice."""
+    def sequencer(self, loglet: LogId, state: LogState, *, without: NodeId = 0) -> NodeId | None:
+        """Return the reachable node that should sequence a loglet: if possible none that failed to
+        recover it, or else the one whose failure was the longest ago, and last of all the one that
+        is to be replaced (`without`). Without failures nodes and clients make the same choice;
+        otherwise they get it with the state (`EpochStore.to_wire`)."""
         there = [node for node in self._connected.all_reachable() if node in self._catalog.nodes]
         staying = [node for node in there if not self.hands_over(node)] or there
-        others = [node for node in staying if node not in avoided] or staying
-        return sequencer_of(loglet, dict.fromkeys(others, 1.0), state.chosen)
+        avoided = [node for node in self.avoided(loglet) if node != without]
+        avoided += [without] if without else []
+        others = [node for node in staying if node not in avoided]
+        failed = [node for node in avoided if node in staying]
+        return sequencer_of(loglet, dict.fromkeys(others or failed[:1], 1.0), state.chosen)
 
     def alive_of(self, state: LogState) -> list[ShardId]:
         """Return the shards of all nodesets of a loglet that are alive."""

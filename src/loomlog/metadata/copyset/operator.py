@@ -67,8 +67,8 @@ class CopysetOperator:
         if not state.sequencer:
             what = f"node {node} is to sequence {stream}"
             return pb.Changed(done=what, next="it does so from the first append on")
+        self._recoveries.node_chosen(record.loglet, node)
         now = self._record(request)
-        self._recoveries.look(now)
         if await self._comes_true(now, lambda s: s.sequencer == node and is_recovered(s)):
             return pb.Changed(done=f"node {node} sequences {stream}", next=stays)
         reason = self._status.condition(self._record(request))

@@ -117,7 +117,10 @@ class Rebuilder:
 
     def progress(self) -> dict[ShardId, Progress]:
         """Return the progress of each shard that is being rebuilt."""
-        state, donors = self.state, self._donors()
+        state = self.state
+        if not (rebuilt := events.rebuilt(state)):
+            return {}  # at once: status asks for each node, and donors are all shards
+        donors = self._donors()
         reports = [r for r in map(self._reports.get, donors) if r and r.version == state.version]
         parts = [min(1.0, (report.scans + report.part_done) / 2) for report in reports]
         done = sum(parts) / max(1, len(donors))
@@ -125,7 +128,7 @@ class Rebuilder:
         elapsed_s = self._loop.time() - began_at if version == state.version else 0.0
         left_s = elapsed_s * (1 - done) / done if done > 0.01 else None
         found = {}
-        for shard in events.rebuilt(state):
+        for shard in rebuilt:
             sums = [each for report in reports for each in report.shards if each.shard == shard]
             why = self._why.get(shard, "")
             found[shard] = Progress(

@@ -5,19 +5,22 @@ then on, unless the loglet is closed. A node that registers again is asked to re
 it may have restarted.
 
 Another attempt takes another epoch, unless the node is known to be still recovering: storage nodes
-cannot distinguish two recoveries of one epoch.
+cannot distinguish two recoveries of one epoch. A node that is reachable and does not recover a
+loglet is replaced after a while (core.copyset.replacements).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
+from loomlog.core.copyset.log_state import is_recovered
 from loomlog.core.copyset.nodeset import Member
 from loomlog.core.copyset.record import Epoch
+from loomlog.core.copyset.replacements import Replacements, can_go_on
 from loomlog.core.copyset.upkeep import (
     LogSituation,
     change_of_copies,
@@ -27,7 +30,7 @@ from loomlog.core.copyset.upkeep import (
 )
 from loomlog.core.segments import Segment
 from loomlog.errors import LoomError, Retryable, Timeout, Unavailable
-from loomlog.metadata.background import Background, RetryLoop, StepResult
+from loomlog.metadata.background import Background, Later, RetryLoop, StepResult
 from loomlog.metadata.copyset.epoch_store import EpochStore
 from loomlog.metadata.copyset.nodes import CopysetNodes
 from loomlog.metadata.copyset.records import CopysetRecord
@@ -56,8 +59,9 @@ class Recoveries:
         self._work = RetryLoop("recovery of segment", self._step, background)
         self._sequencers = RetryLoop("sequencer of segment", self._sequence_step, background)
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._failed: dict[LogId, NodeId] = {}  # failed to recover it last time
+        self._replacements = Replacements()
         self._timers = Timers()
+        self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
         self._timers.stop()
@@ -65,8 +69,36 @@ class Recoveries:
     # ---- events
 
     def look(self, record: CopysetRecord) -> None:
+        self._look_at_sequencer(record)
         if self.reason(record):
             self._work.wake(record.loglet)
+
+    def _look_at_sequencer(self, record: CopysetRecord) -> None:
+        """Look again when its sequencer is due to be replaced, unless it recovers the loglet."""
+        loglet, now_s = record.loglet, self._loop.time()
+        if self._catalog.segment_of(record) is None:
+            self._replacements.forget(loglet)
+            return
+        state = record.state
+        is_possible = not is_recovered(state) and self._can_go_on(record)
+        left_s = self._replacements.look(loglet, state, is_possible, now_s)
+        if left_s:
+            self._timers.set(_Due(loglet), left_s, lambda: self._look_at(loglet))
+
+    def _look_at(self, loglet: LogId) -> None:
+        if (record := self._records.get(loglet)) is not None:
+            self.look(record)
+
+    def _can_go_on(self, record: CopysetRecord) -> bool:
+        state, nodes = record.state, self._nodes
+        failing = nodes.failing(state)
+        there = [shard for shard in record.holders if nodes.has(shard) and shard not in failing]
+        return can_go_on(state, there, list(filter(nodes.is_given_up, record.holders)))
+
+    def node_chosen(self, loglet: LogId, node: NodeId) -> None:
+        """Called when an operator has chosen the sequencer of a loglet."""
+        self._replacements.chosen(loglet, node)
+        self._look_at(loglet)
 
     def look_at_all(self) -> None:
         for record in self._records:
@@ -124,13 +156,24 @@ class Recoveries:
             begun=record.begun,
             ends=self._ends(record),
             renewed=record.loglet in self._epochs.renewing,
+            overdue=self._is_overdue(record),
         )
         return reason_for_epoch(standing, self._nodes_of(record, segment))
 
     def _nodes_of(self, record: CopysetRecord, segment: Segment) -> _LogletNodes:
         rebuilt = self._rebuilt(record.loglet)
-        avoided = self._avoided(record.loglet)
-        return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt, avoided)
+        return _LogletNodes(self._nodes, self._epochs, record, segment, rebuilt)
+
+    def _is_overdue(self, record: CopysetRecord) -> bool:
+        """Return whether another node should try to recover the loglet."""
+        if not self._replacements.is_due(record.loglet, record.state, self._loop.time()):
+            return False
+        sequencer = record.state.sequencer
+        return self._nodes.sequencer(record.loglet, record.state, without=sequencer) != sequencer
+
+    def avoided(self, loglet: LogId) -> list[NodeId]:
+        """Return the nodes that failed to recover a loglet, the one that failed last comes last."""
+        return self._replacements.avoided(loglet, self._loop.time())
 
     def _ends(self, record: CopysetRecord) -> bool:
         """Return whether its segment takes no more appends, because a later one is active."""
@@ -158,13 +201,14 @@ class Recoveries:
                     await self._nodes.finish(node, loglet)
         return StepResult.FAILED if there else StepResult.IDLE
 
-    async def _step(self, loglet: LogId) -> StepResult:
+    async def _step(self, loglet: LogId) -> StepResult | Later:
         async with self._room:
             record = self._records.get(loglet)
             reason = "" if record is None else self.reason(record)
             if record is None or not reason:
-                self._failed.pop(loglet, None)
                 return StepResult.IDLE
+            if self._is_overdue(record):
+                self._replacements.failed(loglet, record.state, self._loop.time())
             segment = self._catalog.segment_of(record)
             if segment and self._may_miss(record, segment):
                 await self._finish(record)
@@ -176,10 +220,24 @@ class Recoveries:
         logger.info("segment %d: node %d recovers: %s", loglet, node, reason)
         try:
             await self._recovered(node, taken)
-        except LoomError:
-            self._failed[loglet] = node
-            raise
+        except LoomError as error:
+            return self._failed(node, taken, error)
         return StepResult.DONE
+
+    def _failed(self, node: NodeId, taken: CopysetRecord, error: LoomError) -> StepResult | Later:
+        """Choose what follows when the recovery has ended, in an epoch that a node was given."""
+        loglet, now = taken.loglet, self._records.get(taken.loglet)
+        if now is None or (now.state.epoch, now.state.last_clean) > (
+            taken.state.epoch,
+            taken.state.last_clean,
+        ):
+            return StepResult.DONE  # another node recovers it
+        logger.warning("segment %d: node %d: %s", loglet, node, error)
+        self._work.trouble[loglet] = str(error)
+        is_to_blame = self._nodes.reachable(node)
+        if not (is_to_blame and self._replacements.failed(loglet, now.state, self._loop.time())):
+            self._replacements.interrupted(loglet)
+        return Later(self._replacements.delay_s(loglet))
 
     def _may_miss(self, record: CopysetRecord, segment: Segment) -> bool:
         """Return whether nodes may have lost or forgotten copies of the newest epoch."""
@@ -195,7 +253,7 @@ class Recoveries:
 
     async def _recovered(self, node: NodeId, record: CopysetRecord) -> None:
         """Wait for the recovery, or until another epoch is needed; raise Unavailable if the node is
-        lost."""
+        lost, or has had its time."""
         while self._nodes.reachable(node):
             with suppress(Timeout):
                 await self._nodes.recover(node, self._epochs.for_a_sequencer(record))
@@ -205,16 +263,22 @@ class Recoveries:
                 return
             if now.state.chosen not in (node, record.state.chosen):
                 return  # an operator has chosen another node since
+            self._look_at_sequencer(now)
+            if self._is_overdue(now):
+                return
         raise Unavailable(f"node {node} did not recover it: it is silent")
 
     def _choose(self, record: CopysetRecord) -> NodeId:
-        node = self._nodes.sequencer(record.loglet, record.state, self._avoided(record.loglet))
+        node = self._nodes.sequencer(record.loglet, record.state)
         if node is None:
             raise Unavailable("no storage node is there that could recover it")
         return node
 
-    def _avoided(self, loglet: LogId) -> list[NodeId]:
-        return [self._failed[loglet]] if loglet in self._failed else []
+
+class _Due(NamedTuple):
+    """The key of a timer: its node may have to be replaced."""
+
+    loglet: LogId
 
 
 class _LogletNodes:
@@ -227,11 +291,8 @@ class _LogletNodes:
         record: CopysetRecord,
         segment: Segment,
         rebuilt: Mapping[ShardId, Epoch],
-        avoided: Collection[NodeId],
     ) -> None:
-        """`avoided` failed to recover it last time."""
         self._rebuilt = rebuilt
-        self._avoided = avoided
         self._nodes = nodes
         self._epochs = epochs
         self._record = record
@@ -249,7 +310,7 @@ class _LogletNodes:
         return max(lost_through, self._rebuilt.get(shard, 0))
 
     def next_sequencer(self) -> NodeId | None:
-        return self._nodes.sequencer(self._record.loglet, self._record.state, self._avoided)
+        return self._nodes.sequencer(self._record.loglet, self._record.state)
 
     def next_nodeset(self) -> tuple[Member, ...]:
         return self._epochs.next_nodeset(self._segment, self._record.state)

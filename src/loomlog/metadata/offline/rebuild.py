@@ -18,6 +18,7 @@ from loomlog.errors import Corrupt, NotFound
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import ClusterRecord, decode
 from loomlog.metadata.offline.collector import Collector
+from loomlog.metadata.offline.outdated import Past
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.metadata.store.memory import MemoryStore
 from loomlog.types import Glsn, NodeId, StreamId
@@ -58,9 +59,10 @@ class Findings:
 class RoundRebuild(ABC):
     """Asks nodes about lost rounds. Created by `listening`, or by `load`."""
 
-    def __init__(self, catalog: Catalog, collector: Collector) -> None:
+    def __init__(self, catalog: Catalog, collector: Collector, past: Past) -> None:
         self._catalog = catalog
         self._collector = collector
+        self._past = past
 
     @classmethod
     @asynccontextmanager
@@ -75,14 +77,16 @@ class RoundRebuild(ABC):
         collector = Collector(cluster, catalog.nodes)
         await collector.start(address)
         try:
-            yield await cls.load(copy, catalog, collector)
+            yield await cls.load(copy, catalog, collector, Past(items))
         finally:
             await collector.close()
 
     @classmethod
     @abstractmethod
-    async def load(cls, store: MetaStore, catalog: Catalog, collector: Collector) -> Self:
-        """Read the records of the protocol."""
+    async def load(
+        cls, store: MetaStore, catalog: Catalog, collector: Collector, past: Past
+    ) -> Self:
+        """Read the records of the protocol. `past` is according to the metadata as it is stored."""
 
     @property
     def address(self) -> str:
@@ -97,11 +101,13 @@ class RoundRebuild(ABC):
         self,
         *,
         without: Collection[NodeId],
+        was_away: Collection[NodeId] = (),
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
     ) -> Findings:
         """Wait for all nodes with replicas, except those in `without`, and ask them. Nodes that do
-        not register in time are absent."""
+        not register in time are absent. Nodes that `was_away` names have no older copies of their
+        data, even if they know less than others."""
 
     @staticmethod
     @abstractmethod

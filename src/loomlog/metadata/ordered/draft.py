@@ -29,6 +29,8 @@ class OrderedDraft(ProtocolDraft):
         self.streams: dict[StreamId, dict[NodeId, HeldReplica]] = {}
         self.log_of: dict[StreamId, LogId] = {}
         self.trimmed: dict[tuple[StreamId, NodeId], Glsn] = {}
+        self.unopened: dict[StreamId, set[NodeId]] = {}  # have a replica, but cannot read it
+        self._highest: set[tuple[LogId, StreamId]] = set()  # of all that is on disks
 
     def add(self, caller: Caller, holdings: pb.Holdings) -> None:
         for message in caller.registration.uncommit_reports:
@@ -37,12 +39,16 @@ class OrderedDraft(ProtocolDraft):
         for each in holdings.streams:
             self.log_of[each.log_stream_id] = each.log_id
             self.trimmed[each.log_stream_id, caller.node_id] = each.trimmed
+        for stream_id in caller.registration.conditions.unserved:
+            self.unopened.setdefault(stream_id, set()).add(caller.node_id)
+        request = caller.registration
+        self._highest.add((request.highest_log_id, request.highest_stream_id))
 
     def log_ids(self) -> Collection[LogId]:
-        return self.log_of.values()
+        return {*self.log_of.values(), *(log_id for log_id, _ in self._highest)}
 
     def stream_ids(self) -> Collection[StreamId]:
-        return self.streams
+        return {*self.streams, *self.unopened, *(stream_id for _, stream_id in self._highest)}
 
     def keys_of(self, draft: Draft, log: LogRecord) -> list[str]:
         return [_key(stream.stream_id) for stream in self._of_log(draft, log)]
@@ -59,12 +65,14 @@ class OrderedDraft(ProtocolDraft):
 
     def _is_held(self, stream: StreamRecord) -> bool:
         replicas = self.streams.get(stream.stream_id, {})
+        if stream.stream_id in self.unopened:
+            return True
         return any(replica.stamp == stream.stamp for replica in replicas.values())
 
     def bring(self, draft: Draft, logs: Mapping[LogId, LogRecord]) -> None:
         known = {stream.stream_id: stream for stream in draft.decoded(PREFIX, StreamRecord)}
         all_logs = {log.log_id for log in draft.decoded("log/", LogRecord)}
-        for stream_id in sorted({*known, *self.streams}):
+        for stream_id in sorted({*known, *self.streams, *self.unopened}):
             stream = known.get(stream_id)
             held = self.streams.get(stream_id, {})
             if stream is not None:
@@ -77,6 +85,9 @@ class OrderedDraft(ProtocolDraft):
                 counts = stream.entries_gone and log_id in logs
                 left = stream.without_holders(stream.holders) if counts else None
                 draft.changes[_key(stream_id)] = left
+                continue
+            if why := self._why_unknown(stream_id, held, logs.get(log_id)):
+                draft.reasons.append(why)
                 continue
             has_run = stream is not None and (stream.epoch > 1 or not stream.sealed)
             if has_run and not held and log_id in logs:
@@ -113,6 +124,21 @@ class OrderedDraft(ProtocolDraft):
                 name = logs[log_id].name
                 draft.notes.append(f"log {name}: stream {stream_id} was added since: taken in")
             draft.changes[_key(stream_id)] = newest
+
+    def _why_unknown(
+        self, stream_id: StreamId, held: Collection[NodeId], log: LogRecord | None
+    ) -> str:
+        """Return why replicas that cannot be opened may know more than those `held`; "" if they do
+        not: an append needs more replicas than cannot be opened, or the log is not known."""
+        unopened = self.unopened.get(stream_id, set()).difference(held)
+        if not unopened or (held and (log is None or len(unopened) < log.replicas_least)):
+            return ""
+        where = f"stream {stream_id}" + (f" of log {log.name}" if log else "")
+        return (
+            f"{where} has a replica on node {_names(unopened)} that cannot be opened and may be "
+            "the newest: the log of the node says why; put it back in order, or, if it is not "
+            "needed, move it out of the volume, and start the node again"
+        )
 
     def trims(self, draft: Draft) -> Mapping[LogId, Glsn]:
         trims: dict[LogId, Glsn] = {}

@@ -23,6 +23,7 @@ from loomlog.limits import POSITION_MAX
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import CountersRecord, LogRecord, decode, encode
 from loomlog.metadata.offline.collector import Collector, ReplicaAnswer
+from loomlog.metadata.offline.outdated import Past
 from loomlog.metadata.offline.rebuild import Findings, LogFinding, RoundRebuild
 from loomlog.metadata.ordered.records import PREFIX, StreamRecords
 from loomlog.metadata.store.contract import MetaStore
@@ -37,36 +38,43 @@ _ASKED_AT_ONCE: Final = 64
 class OrderedRebuild(RoundRebuild):
     """Rebuilds rounds from the replicas of streams."""
 
-    def __init__(self, records: StreamRecords, last_stream: StreamId, collector: Collector) -> None:
-        super().__init__(records.catalog, collector)
+    def __init__(
+        self, records: StreamRecords, last_stream: StreamId, collector: Collector, past: Past
+    ) -> None:
+        super().__init__(records.catalog, collector, past)
         self._records = records
         self._last_stream = last_stream
+        self._outdated: Collection[NodeId] = ()
         self._room = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     @classmethod
-    async def load(cls, store: MetaStore, catalog: Catalog, collector: Collector) -> OrderedRebuild:
+    async def load(
+        cls, store: MetaStore, catalog: Catalog, collector: Collector, past: Past
+    ) -> OrderedRebuild:
         item = await store.get("counters")
         last = decode(CountersRecord, "counters", item.value) if item else CountersRecord()
         records = await StreamRecords.load(store, catalog)
-        return cls(records, last.stream_id, collector)
+        return cls(records, last.stream_id, collector, past)
 
     async def examine(
         self,
         *,
         without: Collection[NodeId],
+        was_away: Collection[NodeId] = (),
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
     ) -> Findings:
         streams_of = self._streams_of()
         wanted = [node for node in streams_of if node not in without]
         await self._collector.wait_for(wanted, timeout_s, waiting)
-        logs = [await self._examine(log) for log in self._catalog.logs.values()]
         callers = self._collector.callers
+        self._outdated = self._past.outdated(callers, was_away)
+        logs = [await self._examine(log) for log in self._catalog.logs.values()]
         return Findings(
             tuple(logs),
             absent={node: streams_of[node] for node in wanted if node not in callers},
             given_up={n: s for n, s in streams_of.items() if n in without and n not in callers},
-            outdated=self._outdated(),
+            outdated=self._newer_stream(),
             epoch=EPOCHS_ABOVE + max((c.leader_epoch for c in callers.values()), default=0),
         )
 
@@ -77,7 +85,8 @@ class OrderedRebuild(RoundRebuild):
                 found[node] = (*found.get(node, ()), stream.stream_id)
         return dict(sorted(found.items()))
 
-    def _outdated(self) -> str:
+    def _newer_stream(self) -> str:
+        """Return what shows that the metadata is too old; "" if nothing does."""
         for caller in self._collector.callers.values():
             newest = max(caller.streams, default=0)
             if newest > self._last_stream:
@@ -140,7 +149,8 @@ class OrderedRebuild(RoundRebuild):
             return None
         caller = self._collector.callers.get(node)
         synced = caller is not None and caller.sync_mode == SyncMode.ALWAYS
-        return Witness(answer.report, answer.ran_epoch, synced, answer.commits)
+        outdated = node in self._outdated
+        return Witness(answer.report, answer.ran_epoch, synced, answer.commits, outdated)
 
     @staticmethod
     async def give_up(store: MetaStore, nodes: Collection[NodeId]) -> None:

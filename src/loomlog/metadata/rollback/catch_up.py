@@ -20,17 +20,17 @@ from loomlog.metadata.catalog.records import (
     ClusterRecord,
     HistoryRecord,
     MetadataRecord,
-    NodeRecord,
     decode,
     encode,
 )
 from loomlog.metadata.nodes.registration import record_of
 from loomlog.metadata.offline.collector import Collector
+from loomlog.metadata.offline.outdated import Past
 from loomlog.metadata.offline.rebuild import Findings, copied
 from loomlog.metadata.offline.transfer import MovableStore
 from loomlog.metadata.registry import DRAFTS, REBUILD
 from loomlog.metadata.rollback.draft import Draft
-from loomlog.metadata.rollback.gate import fields_of, history_of, seen_from_wire
+from loomlog.metadata.rollback.gate import fields_of, seen_from_wire
 from loomlog.metadata.store.contract import StoredItem
 from loomlog.types import LogId, NodeId
 
@@ -59,17 +59,12 @@ class MetadataCatchUp:
     ) -> None:
         self._store = store
         self._items = items
+        self._past = Past(items)
         self._collector = collector
 
     @property
     def address(self) -> str:
         return self._collector.address
-
-    @property
-    def nodes(self) -> dict[NodeId, NodeRecord]:
-        items = ((key, item) for key, item in self._items.items() if key.startswith("node/"))
-        records = (decode(NodeRecord, key, item.value) for key, item in items)
-        return {record.node_id: record for record in records}
 
     async def plan(
         self,
@@ -77,12 +72,15 @@ class MetadataCatchUp:
         without: Collection[NodeId],
         leave: Collection[LogId],
         deleted: Collection[str],
+        was_away: Collection[NodeId] = (),
         timeout_s: float,
         waiting: Callable[[list[NodeId]], None],
     ) -> CatchUpPlan:
         """Ask all nodes except those in `without`. `leave` are unknown loglets of unknown logs,
-        `deleted` are logs that no node has because they were deleted since."""
-        wanted = [node for node in self.nodes if node not in without]
+        `deleted` are logs that no node has because they were deleted since, and nodes in `was_away`
+        know less than others only because they were away."""
+        known = self._past.nodes
+        wanted = [node for node in known if node not in without]
         await self._collector.wait_for(wanted, timeout_s, waiting)
         callers = self._collector.callers
         absent = [node for node in wanted if node not in callers]
@@ -91,18 +89,19 @@ class MetadataCatchUp:
             holdings = await self._collector.holdings(caller)
             for protocol in protocols:
                 protocol.add(caller, holdings)
-        draft = Draft(self._items, protocols, [*self.nodes, *callers])
+        draft = Draft(self._items, protocols, [*known, *callers])
         draft.make(
             {n: record_of(caller.registration) for n, caller in callers.items()}, leave, deleted
         )
+        draft.doubt_ends(self._past.outdated(callers, was_away), without)
         changes = draft.changes
         seen = [seen_from_wire(caller.registration.known_run) for caller in callers.values()]
-        history = history_of(self._history).adopt(seen)
-        gone = tuple(dict.fromkeys((*self._history.without, *without)))
+        history, before = self._past.history.adopt(seen), self._past.record
+        gone = tuple(dict.fromkeys((*before.without, *without)))
         changes[HISTORY] = HistoryRecord(
-            fields_of(history), gone, "", self._history.lease_epochs + EPOCHS_SKIPPED
+            fields_of(history), gone, "", before.lease_epochs + EPOCHS_SKIPPED
         )
-        rounds = await self._rebuild_rounds(changes, without)
+        rounds = await self._rebuild_rounds(changes, without, was_away)
         draft.seal_changed()
         reasons = [f"node {node} did not come: start its vsn, or give it up" for node in absent]
         return CatchUpPlan(changes, tuple(draft.notes), (*reasons, *draft.reasons), rounds)
@@ -132,7 +131,10 @@ class MetadataCatchUp:
             await self._store.compare_and_swap(key, item.version if item else 0, value)
 
     async def _rebuild_rounds(
-        self, changes: Mapping[str, MetadataRecord | None], without: Collection[NodeId]
+        self,
+        changes: Mapping[str, MetadataRecord | None],
+        without: Collection[NodeId],
+        was_away: Collection[NodeId],
     ) -> Findings:
         """Rebuild the rounds from the drafted records."""
         values = {key: item.value for key, item in self._items.items()}
@@ -141,13 +143,10 @@ class MetadataCatchUp:
             values.pop(key, None)
         cluster = decode(ClusterRecord, "cluster", values["cluster"])
         copy, catalog = await copied(values, cluster)
-        rebuild = await REBUILD.load(copy, catalog, self._collector)
-        return await rebuild.examine(without=without, timeout_s=0, waiting=lambda _: None)
-
-    @property
-    def _history(self) -> HistoryRecord:
-        item = self._items.get(HISTORY)
-        return decode(HistoryRecord, HISTORY, item.value) if item else HistoryRecord()
+        rebuild = await REBUILD.load(copy, catalog, self._collector, self._past)
+        return await rebuild.examine(
+            without=without, was_away=was_away, timeout_s=0, waiting=lambda _: None
+        )
 
 
 @asynccontextmanager

@@ -96,6 +96,25 @@ class Draft:
             )
         self.notes += register_notes(self._items, [self.log(log.name) for log in logs.values()])
 
+    def doubt_ends(self, outdated: Mapping[NodeId, str], gone: Collection[NodeId]) -> None:
+        """Refuse to end logs whose last entries only nodes with older copies of their data, and
+        nodes that are `gone`, may have had. Such entries may have been on any of these nodes."""
+        count = len({*outdated, *gone})
+        names = [log.name for log in self._logs_left() if count >= log.replicas_least]
+        if outdated and names:
+            whys = [f"node {node} may be: {why}" for node, why in sorted(outdated.items())]
+            self.reasons.append(
+                f"where log {', '.join(names)} ends is known only if no node is an older copy; "
+                f"{'; '.join(whys)}: start it with its newest data, or, for each node N that was "
+                "only away, add --was-away N"
+            )
+
+    def _logs_left(self) -> Iterator[LogRecord]:
+        for log in self.decoded("log/", LogRecord):
+            changed = self.changes.get(log_key(log.name), log)
+            if isinstance(changed, LogRecord):
+                yield changed
+
     def seal_changed(self) -> None:
         """Called after the rounds were rebuilt from these records."""
         for protocol in self._protocols:

@@ -31,7 +31,7 @@ from loomlog.metadata.catalog.records import (
     encode,
     node_key,
 )
-from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore
+from loomlog.metadata.store.contract import Fence, FencedStore, MetaStore, StoredItem
 from loomlog.types import NodeId
 from loomlog.wire import loomlog_pb2 as pb
 from loomlog.wire.link import Connection
@@ -312,14 +312,35 @@ class GatedStore(FencedStore):
     def __init__(self, store: MetaStore, gate: Gate) -> None:
         super().__init__(store)
         self._gate = gate
+        self.get = self._get
+        self.list = self._list
+
+    async def _get(self, key: str) -> StoredItem | None:
+        with self._shutting():
+            return await self._store.get(key)
+
+    async def _list(self, prefix: str) -> dict[str, StoredItem]:
+        with self._shutting():
+            return await self._store.list(prefix)
 
     async def compare_and_swap(
         self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
     ) -> int:
         self._gate.check_write(key)
-        version = await super().compare_and_swap(key, expected, value, fences=fences)
+        with self._shutting():
+            version = await super().compare_and_swap(key, expected, value, fences=fences)
         self._gate.wrote(version)
         return version
+
+    @contextmanager
+    def _shutting(self) -> Iterator[None]:
+        """Shut the gate if the store itself went back in time."""
+        try:
+            yield
+        except RolledBack as error:
+            logger.critical("%s", error)
+            self._gate.shut("because its store lacks changes that it had confirmed")
+            raise
 
 
 async def _moment(event: asyncio.Event, wait_s: float) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from loomlog import batch
+from loomlog.core.backoff import Backoff
 from loomlog.core.copyset.effects import (
     Acknowledge,
     Contradicted,
@@ -51,7 +52,7 @@ from loomlog.wire.link import Connection, Frame
 
 logger = logging.getLogger(__name__)
 
-GIVE_UP_S: Final = 1.0  # between epochs that fail unexpectedly
+GIVE_UP: Final = Backoff(1.0, 300.0)  # between epochs that fail unexpectedly, one after another
 
 
 @dataclass(eq=False, slots=True)
@@ -128,8 +129,11 @@ class RunningSequencer:
         context: SequencerContext,
         again: Callable[[OpenAppend], None],
         over: Callable[[list[OpenEnd]], None],
+        given_up: int = 0,
     ) -> None:
+        """`given_up`: how many epochs just before it gave up here."""
         state = known.state
+        self._given_up = given_up
         self._log = known.log
         self._stream = known.stream
         self._context = context
@@ -355,7 +359,7 @@ class RunningSequencer:
                 self._log,
                 self.epoch,
             )
-            await asyncio.sleep(GIVE_UP_S)
+            await asyncio.sleep(GIVE_UP.delay_s(self._given_up))
             self.gave_up = True
             self._do(self._core.drain(self._loop.time()))
 

@@ -157,6 +157,7 @@ class SequencerSlot:
         self._queue: deque[OpenAppend] = deque()  # until there is a sequencer
         self._queued_bytes = 0
         self._activating: asyncio.Task[None] | None = None
+        self._given_up = 0  # epochs in a row
         self._begun: Epoch = 0  # the newest; none is begun twice, LSNs would be given again
         self._looking_back = 0  # how many appends wait for the recovery of earlier epochs
         self._newest: Epoch = 0  # that any node is known to have taken
@@ -204,7 +205,9 @@ class SequencerSlot:
         if self.sequencer is None and known.state.epoch > self._begun:
             logger.info("loglet %d: this node sequences in epoch %d", self._log, known.state.epoch)
             self._begun = known.state.epoch
-            self.sequencer = RunningSequencer(known, self._context, self._enqueue, self._over)
+            self.sequencer = RunningSequencer(
+                known, self._context, self._enqueue, self._over, self._given_up
+            )
         begun = self.sequencer
         self._flush()
         return begun
@@ -347,6 +350,7 @@ class SequencerSlot:
         self._context.epochs.expire(self._log)
         if sequencer is not None:
             sequencer.stop()
+            self._given_up = self._given_up + 1 if sequencer.gave_up else 0
             self._newest = max(self._newest, sequencer.replaced_by)
             if (found := sequencer.contradicted) is not None:
                 self._contradict(sequencer.epoch, found.shard, found.lsn)

@@ -23,7 +23,6 @@ process become durable when RocksDB opens, before they can be read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from struct import Struct, unpack_from
 from threading import Lock
@@ -41,6 +40,7 @@ from loomlog.storage.chained.block_files import BlockFiles, Content, Contents, F
 from loomlog.storage.chained.block_table import TrimmedMeanwhileError
 from loomlog.storage.disk import RealFiles
 from loomlog.storage.files import File, Files, closed_on_failure
+from loomlog.storage.synced_mark import SyncedMark
 from loomlog.types import Buffer, Glsn, NodeId
 
 VERSION: Final = 5
@@ -167,7 +167,9 @@ class RocksTable:
         self._db = rocks.open_database(path, rocks.options)
         self._node_id = node_id
         with closed_on_failure(self._db):
-            self._files = self._open_files(path)
+            self._mark = SyncedMark(path, self._db)
+            with closed_on_failure(self._mark):
+                self._files = self._open_files(path)
         self._committing = Lock()  # held until a commit is synced; readers wait for it
         self._batch: WriteBatch | None = None  # for the next commit: creating it takes longest
 
@@ -214,7 +216,7 @@ class RocksTable:
             for (replica, number), content in self._files.flush(sync=sync).items():
                 batch.put(_file_key(replica, number), _FILE.pack(VERSION, *content))
         with self._committing:
-            rocks.write(self._db, batch, sync=sync)
+            rocks.write(self._db, batch, self._mark, sync=sync)
 
     def get_ready(self) -> None:
         if self._batch is None:
@@ -247,8 +249,7 @@ class RocksTable:
 
     def close(self) -> None:
         self._files.close()
-        with suppress(Exception):  # what it fails to flush is in its log
-            self._db.close()
+        rocks.close(self._db, self._mark)
 
 
 def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, version: int) -> None:

@@ -41,6 +41,7 @@ from loomlog.storage.logsdb.rows import (
     ages,
 )
 from loomlog.storage.logsdb.table import Found
+from loomlog.storage.synced_mark import SyncedMark
 from loomlog.types import LogId
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,8 @@ class RocksLogs:
         self._committing = Lock()  # held until a commit is synced; readers wait for it
         names = rocks.families(path, options())
         self._db = rocks.open_database(path, options, names)
+        with closed_on_failure(self._db):
+            self._mark = SyncedMark(path, self._db)
         self._files = BatchFiles(RealFiles(), path)
         self._entries: dict[LogId, LogEntry] = {}
         self._uses: dict[PartitionId, _Use] = {}
@@ -201,7 +204,7 @@ class RocksLogs:
             self._files.flush(sync=sync)
         with self._committing:
             self._drops += commit.takes_away
-            rocks.write(self._db, batch, sync=sync)
+            rocks.write(self._db, batch, self._mark, sync=sync)
             for log, changed in commit.logs.items():
                 self._replace_entry(log, changed)
         for log, changed in commit.logs.items():
@@ -248,15 +251,16 @@ class RocksLogs:
     def close(self) -> None:
         self._handles = {}
         self._files.close()
-        for table in (*self._partitions.tables.values(), self._db):
+        for table in self._partitions.tables.values():
             with suppress(Exception):  # what it fails to flush is in its log
                 table.close()
+        rocks.close(self._db, self._mark)
 
     def _begin(self, partition: PartitionId, start_us: int) -> None:
         tables = self._partitions.tables
         table = self._db.create_column_family(family_name(partition), options())
         self._db.put(rows.partition_key(partition), rows.pack_partition(start_us))
-        self._db.flush_wal(True)
+        rocks.sync_log(self._db, self._mark)
         starts_us = {**self._partitions.beginnings.starts_us, partition: start_us}
         self._set_partitions(starts_us, {**tables, partition: table})
         if tables:
@@ -277,7 +281,7 @@ class RocksLogs:
     def _drop(self, partition: PartitionId) -> None:
         """Drop an empty partition. If a power loss interrupts it, the next start finishes it."""
         self._db.delete(rows.partition_key(partition))
-        self._db.flush_wal(True)
+        rocks.sync_log(self._db, self._mark)
         starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}
         del starts_us[partition], tables[partition]
         self._set_partitions(starts_us, tables)

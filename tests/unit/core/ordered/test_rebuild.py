@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import pytest
@@ -100,7 +100,9 @@ class Log:
                 self.replicas[stream, node] = Replica(stream, node, 1, context)
                 self.ran[stream, node] = 0
 
-    def evidence(self, away: Iterable[NodeId] = ()) -> list[StreamEvidence]:
+    def evidence(
+        self, away: Iterable[NodeId] = (), outdated: Collection[NodeId] = ()
+    ) -> list[StreamEvidence]:
         streams = []
         for stream in self.rounds.streams.values():
             witnesses = {
@@ -108,6 +110,7 @@ class Log:
                     self.replicas[stream.stream_id, node].report(),
                     self.ran[stream.stream_id, node],
                     synced=True,
+                    outdated=node in outdated,
                 )
                 for node in stream.replicas
                 if node not in set(away)
@@ -130,8 +133,8 @@ class Log:
     def _after(self, stream: StreamId, node: NodeId, after: Glsn) -> list[CommitContext]:
         return [c for c in self.commits[stream, node] if c.high_watermark > after]
 
-    def rebuild(self, away: Iterable[NodeId] = ()) -> Rebuilt:
-        return rebuild(LOG, 0, self.evidence(away), self.elsewhere)
+    def rebuild(self, away: Iterable[NodeId] = (), outdated: Collection[NodeId] = ()) -> Rebuilt:
+        return rebuild(LOG, 0, self.evidence(away, outdated), self.elsewhere)
 
     def remove(self, stream: StreamId) -> Glsn:
         """Remove a stream that everybody has heard of; return its last position."""
@@ -511,3 +514,16 @@ def test_one_that_trusts_the_forgetful_is_caught(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Witness, "remembers", lambda witness, epoch: True)
     with pytest.raises(AssertionError):
         any(_random_history(random.Random(seed)) is None for seed in range(2000))
+
+
+def test_replicas_whose_data_may_be_an_older_copy_prove_nothing() -> None:
+    log = Log({1: (1, 2, 3)})
+    log.append(1, 5)
+    assert not log.rebuild().doubts
+    assert not log.rebuild(outdated=[1]).doubts
+    (doubt,) = log.rebuild(outdated=[1, 2, 3]).doubts
+    assert "node 1, 2, 3 may be an older copy" in doubt.text
+    log.write(1, 2)
+    assert not log.rebuild().doubts
+    (doubt,) = log.rebuild(outdated=[2]).doubts
+    assert "node 2 may be an older copy" in doubt.text

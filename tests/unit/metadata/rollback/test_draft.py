@@ -63,6 +63,7 @@ class Held:
         self.drafts: list[ProtocolDraft] = [ordered, chained, copyset]
         self.streams, self.log_of = ordered.streams, ordered.log_of
         self.chains, self.copysets = chained.chains, copyset.epochs
+        self.unopened, self.unserved = ordered.unopened, chained.unserved
         self.trims = (ordered.trimmed, chained.trimmed, copyset.trimmed)
 
 
@@ -306,3 +307,71 @@ def test_notes_name_pipelines_and_archives_that_may_be_ahead_of_the_copy() -> No
     assert "`loom archive run c`" in archive
     assert len([*register_notes(items, [replace(log, trimmed=50)])]) == 1
     assert len([*register_notes(items, [replace(log, log_id=4)])]) == 1
+
+
+def test_where_a_log_ends_is_not_known_if_all_that_had_its_last_entries_may_be_older_copies() -> (
+    None
+):
+    def reasons(outdated: Collection[int], gone: Collection[int] = ()) -> str:
+        made = draft(held(), {"log/b": LogRecord(2, "b", LONE), "log/a": single})
+        made.doubt_ends(dict.fromkeys(outdated, "it knows less"), gone)
+        return " ".join(made.reasons)
+
+    single = LogRecord(1, "a", (Segment(1, Settings("ordered", 1, 1), 1),))
+    assert not reasons([])
+    assert not reasons([], gone=[1, 2])
+    assert "where log a ends" in reasons([1])
+    assert "where log a, b, c ends" in reasons([1, 2])
+    assert "where log a, b, c ends" in reasons([1], gone=[2])
+    assert "node 2 may be: it knows less" in reasons([1, 2])
+    assert "--was-away" in reasons([1, 2])
+
+
+def test_a_stream_whose_replicas_cannot_be_opened_was_not_removed() -> None:
+    relief = StreamRecord(6, 1, 1, (1, 2), 3, sealed=False, stamp=79, relief=True)
+    found = held()
+    found.unopened[6] = {2}
+    made = draft(found, {"stream/6": relief})
+    (reason,) = made.reasons
+    assert "stream 6 of log a has a replica on node 2 that cannot be opened" in reason
+    assert "stream/6" not in made.changes
+    assert made.changes["counters"] == CountersRecord(3 + NUMBERS_ABOVE, 9 + NUMBERS_ABOVE)
+
+
+def test_replicas_that_cannot_be_opened_may_be_the_newest() -> None:
+    found = held()
+    found.unopened[1] = {3}
+    assert not draft(found).reasons, "an append needs two"
+    found.unopened[1] = {3, 4}
+    (reason,) = draft(found).reasons
+    assert "stream 1 of log a has a replica on node 3, 4 that cannot be opened" in reason
+
+
+def test_a_log_whose_replicas_cannot_be_opened_was_not_deleted() -> None:
+    found = held()
+    del found.streams[1]
+    found.unopened[1] = {1, 2}
+    (reason,) = draft(found, deleted="a").reasons
+    assert "node 1, 2 that cannot be opened" in reason
+
+
+def test_a_stream_that_is_not_known_and_cannot_be_opened_may_be_of_any_log() -> None:
+    found = held()
+    found.unopened[40] = {1}
+    made = draft(found)
+    (reason,) = made.reasons
+    assert reason.startswith("stream 40 has a replica on node 1 that cannot be opened")
+    assert made.changes["counters"] == CountersRecord(3 + NUMBERS_ABOVE, 40 + NUMBERS_ABOVE)
+
+
+def test_chains_that_cannot_be_opened_may_be_the_newest() -> None:
+    found = held()
+    found.unserved.add(3)
+    assert not draft(found).reasons
+    found.unserved.add(2)
+    (reason,) = draft(found).reasons
+    assert "segment 2 (chained) of log b: chains on node 2, 3 cannot be opened" in reason
+    found.unserved.discard(2)
+    del found.chains[2]
+    (reason,) = draft(found, deleted="b").reasons
+    assert "chains on node 3 cannot be opened" in reason

@@ -7,6 +7,7 @@ committed before must read back, and the replica must be able to go on.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,13 @@ from storage_rig import StorageRig, batch
 from loomlog.core.ordered.recovery import NOWHERE, Place
 
 WAYS = ("cut", "zeros", "garbage")
+
+
+@pytest.fixture(autouse=True)
+def _power_stays_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync nothing: the tests themselves write what a crash leaves, thousands of times."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(os, "fdatasync", lambda file: None)
 
 
 def break_from(path: Path, offset: int, way: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loomlog.config import EtcdSettings
-from loomlog.errors import InvalidArgument, LoomError, Unauthorized, Unavailable
+from loomlog.errors import InvalidArgument, LoomError, RolledBack, Unauthorized, Unavailable
 from loomlog.net.address import split_address
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported here, once
@@ -137,13 +137,18 @@ class EtcdConnection:
         """Ask one member. Raise Unavailable if none can be reached, AnswerLost without an
         answer."""
         endpoint = await self.reach(deadline)
-        token = self._token
+        token, known = self._token, self.revision
         try:
             answer = await self._call(endpoint, method, request, deadline)
         except _TokenVoidError:  # then nothing was done
             self.forget_token(token)
             endpoint = await self.reach(deadline)
             answer = await self._call(endpoint, method, request, deadline)
+        if answer.header.revision < known:  # all requests are linearizable
+            raise RolledBack(
+                f"etcd went back in time, from revision {known} to {answer.header.revision}: "
+                "restore a newer copy of it, or stop all vmr and run `loom metadata catch-up`"
+            )
         self.revision = max(self.revision, answer.header.revision)
         return answer
 
@@ -293,8 +298,8 @@ def _explained(error: grpc.aio.AioRpcError) -> Exception:
 class Keys:
     """The keys of a cluster in etcd.
 
-    <prefix>/data/<key>    the values of the MetaStore, as they are <prefix>/lane/<id>     of swaps
-    in progress, see swaps.py
+    - <prefix>/data/<key>: the values of the MetaStore, as they are
+    - <prefix>/lane/<id>: lanes of swaps, see swaps.py
     """
 
     def __init__(self, prefix: str) -> None:
