@@ -55,8 +55,8 @@ class Handler(Protocol[F]):
     def frame_received(
         self, connection: Connection[F], kind: str, frame: F, payload: memoryview
     ) -> None:
-        """Called with a request or one-way frame, whose message is of this kind; "" for one of a
-        newer version. The payload view may be kept."""
+        """Called with a request or one-way frame and the kind of its message (`Codec.kind`). The
+        payload view may be kept."""
 
     def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
         """Called once, after the callbacks of all pending requests."""
@@ -285,13 +285,11 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         elif payload or self._accepted:
             self._answered(frame.id, payload, encoded)
 
-    def _answered(
-        self, request_id: int, payload: Sequence[Buffer], encoded: Sequence[Buffer]
-    ) -> None:
+    def _answered(self, request_id: int, payload: Sequence[Buffer], sent: Sequence[Buffer]) -> None:
         if self._open is not None:
             self._open.answer(request_id, payload)
         if payload or request_id in self._answering:
-            self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
+            self._answer_bytes = max(sum(map(len, sent)), self._answer_bytes // 2)
         if self._counted:
             self.settle(request_id)
         if self._answering:
