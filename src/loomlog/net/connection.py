@@ -71,8 +71,8 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
 
     # With more than thirty attributes, Python would look up all of them in a dict.
     __slots__ = (
-        *("_accept", "_admit", "_answer_bytes", "_answering", "_encode", "_failure", "_handler"),
-        *("_has", "_held", "_last_id", "_may_stop", "_open", "_paused", "_pending"),
+        *("_accept", "_admit", "_answer_bytes", "_answering", "_content", "_encode", "_failure"),
+        *("_handler", "_has", "_held", "_last_id", "_may_stop", "_open", "_paused", "_pending"),
         *("_pinger", "_reader", "_received", "_shutdown", "_streams", "_take_reply"),
         *("_take_request", "_timers", "_unsent_bytes_max", "_watch", "_which", "_writable"),
         *("closed", "congested", "get_buffer", "greeted", "heard", "said", "turns"),
@@ -112,7 +112,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         # A call less for each read.
         self.get_buffer = self._reader.writable  # type: ignore[method-assign]
         self._encode = codec.writer().encode
-        self._which, self._has = codec.which, codec.has
+        self._which, self._has, self._content = codec.which, codec.has, codec.content
         self._shutdown = Shutdown(codec.credentials)
         self._pending: dict[int, OnReply[F]] = {}
         self._streams: set[int] = set()  # ids of pending requests with many answers
@@ -459,7 +459,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             return
         if self._accepted and kind and (request_id := frame.id):  # noted until it is answered
             message = getattr(frame, kind)  # looked up once, also for the handler
-            if kind in self.codec.content and self.codec.asks_for_content(kind, message):
+            if kind in self._content and self.codec.asks_for_content(kind, message):
                 self._answering.add(request_id)
                 self._may_stop = True
             if self._open is not None:

@@ -129,22 +129,25 @@ class FrameReader:
         needed = _ALIGNMENT
         while end - begin >= _PREFIX_BYTES:
             magic, header_size, payload_size, sizes_crc, crc = _unpack_prefix(space, begin)
-            if sizes_crc != crc32c(space[begin : begin + _SIZES_BYTES], self._number):
+            number = self._number
+            if sizes_crc != crc32c(space[begin : begin + _SIZES_BYTES], number):
                 raise _no_frame(magic)
             if header_size > self._header_bytes_max or payload_size > self._payload_bytes_max:
                 raise _too_large(header_size, payload_size)
-            header_end = begin + _PREFIX_BYTES + header_size
-            payload_at = header_end + _ALIGNED & _MULTIPLE
-            frame_end = payload_at + payload_size + _ALIGNED & _MULTIPLE
+            header_at = begin + _PREFIX_BYTES
+            header_end = header_at + header_size
+            frame_end = payload_at = header_end + _ALIGNED & _MULTIPLE
+            if payload_size:
+                frame_end = payload_at + payload_size + _ALIGNED & _MULTIPLE
             if end < frame_end:
                 needed = frame_end - begin
                 break
-            header = space[begin + _PREFIX_BYTES : header_end]
+            header = space[header_at:header_end]
             if crc != crc32c(header, sizes_crc):
                 raise Corrupt("a frame's header does not match its checksum: connection closed")
             self._last_bytes = frame_end - begin
             self._begin = begin = frame_end
-            self._number = (self._number + 1) & _NUMBER_MASK
+            self._number = number + 1 & _NUMBER_MASK
             payload = _NO_PAYLOAD
             if payload_size:
                 self._shared = True
