@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,65 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_no_other(
             assert (tmp_path / name).read_bytes() == content
         await log.trim(last - 1)
         await until(lambda: kept() == [0, 0])
+
+
+async def without_files(
+    local: LocalCluster, tmp_path: Path, log: Log, store: str, *nodes: int
+) -> list[int]:
+    """Append entries; remove the files of large values on these nodes. Return the positions."""
+    values = [b"%07d" % number + os.urandom(SIZE) for number in range(ENTRIES)]
+    positions = [(await log.append(value)).position for value in values]
+    await asyncio.gather(*map(local.stop_node, nodes))
+    for node in nodes:
+        batches = tmp_path / f"vsn-{node}/cid=local/snid={node}/{store}/batches"
+        assert list(batches.glob("*/*"))
+        shutil.rmtree(batches)
+    await asyncio.gather(*map(local.start_node, nodes))
+    return positions
+
+
+STORES = pytest.mark.parametrize(
+    ("protocol", "store"), [("chained", "chains"), ("copyset", "logs")]
+)
+
+
+@STORES
+async def test_files_that_are_missing_on_one_node_are_restored(
+    tmp_path: Path, protocol: str, store: str
+) -> None:
+    local = LocalCluster(nodes=2, directory=tmp_path, failure_detection_s=20.0)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol=protocol, replicas=2)
+        positions = await without_files(local, tmp_path, log, store, 2)
+        found = [entry.value async for entry in log.subscribe(positions[0], positions[-1])]
+        assert numbers(found) == list(range(ENTRIES))
+        await log.append(b"and on")
+        restored = tmp_path / f"vsn-2/cid=local/snid=2/{store}/batches"
+        await until(lambda: len(b"".join(f.read_bytes() for f in restored.glob("*/*"))) > SIZE)
+
+
+@STORES
+async def test_files_that_are_missing_on_all_nodes_are_lost(
+    tmp_path: Path, protocol: str, store: str
+) -> None:
+    local = LocalCluster(nodes=2, directory=tmp_path, failure_detection_s=20.0)
+    async with local as cluster, asyncio.timeout(60):
+        log = await cluster.create_log("events", protocol=protocol, replicas=2)
+        small = (await log.append(b"small")).position
+        positions = await without_files(local, tmp_path, log, store, 1, 2)
+        last = (await log.append(b"and on")).position
+        assert last > positions[-1]
+        found = [entry async for entry in log.subscribe(small, last, gaps=True)]
+        values = [entry.value for entry in found if not isinstance(entry, Gap)]
+        assert values == [b"small", b"and on"]
+        lost = [gap for gap in found if isinstance(gap, Gap) and gap.kind == "dataloss"]
+        covered = {p for gap in lost for p in range(gap.first, gap.last + 1)}
+        assert covered.issuperset(positions)
+        with pytest.raises(DataLoss):
+            await log.read(positions[0])
+        await until(
+            cluster.status, lambda status: "data-lost" in {c.kind for c in status.conditions}
+        )
 
 
 async def test_chains_that_were_moved_away_are_restored_from_those_that_left(

@@ -192,7 +192,7 @@ class ChainedWorld(DeliveryWorld):
     def _fill(self) -> None:
         """Let a reader decide the first position that is not decided."""
         self.spend("fill")
-        self._note()
+        self.note()
         there = {block.first for block in self._at_tail()}
         for position in range(1, self._handed_out()):
             if position not in there and position not in self.decided:
@@ -207,7 +207,7 @@ class ChainedWorld(DeliveryWorld):
         for flight in self.flights:
             if flight.answer is None:
                 self._arrive(flight)
-        self._note()
+        self.note()
         for position in range(1, self._handed_out()):
             self.rig.run(decide_at(self.rig.projection, position))
 
@@ -216,17 +216,13 @@ class ChainedWorld(DeliveryWorld):
     def _at_tail(self) -> list[Block]:
         return self.rig.on(REPLICAS)
 
-    def _note(self) -> None:
+    def note(self) -> None:
         for block in self._at_tail():
             if not block.is_junk:
                 self.decided[block.first] = self.written[block.sequence]
 
     def stored(self, index: int) -> list[tuple[StreamId, Glsn]]:
         return [(1, first) for first, batch in self.decided.items() if batch == index]
-
-    def check(self) -> None:
-        self._note()
-        super().check()
 
     # ---- two worlds that continue alike
 

@@ -15,7 +15,7 @@ from virtual_log_world import VirtualLogWorld
 from loomlog.core import virtual_log
 from loomlog.core.segments import Layout, Segment, Settings, SwitchState
 from loomlog.core.virtual_log import Done
-from loomlog.types import Glsn, LogId
+from loomlog.types import Glsn, LogId, NodeId
 
 CHUNKS = 4
 SEEDS_PER_CHUNK = 300
@@ -98,8 +98,10 @@ def swap_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
 def seal_before_the_successor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = Layout.prepare
 
-    def ready_at_once(self: Layout, loglet: LogId, settings: Settings) -> Layout:
-        return prepare(self, loglet, settings).ready()
+    def ready_at_once(
+        self: Layout, loglet: LogId, settings: Settings, nodes: tuple[tuple[NodeId, ...], ...] = ()
+    ) -> Layout:
+        return prepare(self, loglet, settings, nodes).ready()
 
     monkeypatch.setattr(Layout, "prepare", ready_at_once)
 

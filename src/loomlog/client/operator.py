@@ -56,16 +56,32 @@ class Operator:
 
     async def add_stream(self, log: str, nodes: Sequence[NodeId] = ()) -> Change:
         """Add a stream to a log; its id is `Change.stream`. Place its replicas on `nodes`, the
-        primary first; by default, on the best nodes."""
+        primary first; by default, on the best nodes.
+
+        A `chained` log continues with another chain on these nodes, in a segment with a new stream.
+        A `copyset` log stores new entries on these nodes, too; by default, on the best other one.
+        """
         numbers = [_number("node", node) for node in check_each("nodes", nodes, int)]
         name = check_name("a log's name", log)
         request = pb.ChangeStream(action=pb.ChangeStream.ADD, log=name, nodes=numbers)
         return await self._change(pb.Frame(change_stream=request), repeatable=False)
 
-    async def remove_stream(self, stream: StreamId) -> Change:
+    async def remove_stream(
+        self, stream: StreamId, nodes: Sequence[NodeId] = (), part: int | None = None
+    ) -> Change:
         """Stop appends to a stream permanently. Its entries stay readable; the stream is removed
-        once all of them are trimmed, or at once if it has none."""
-        return await self._change_stream(pb.ChangeStream.REMOVE, stream, repeatable=False)
+        once all of them are trimmed, or at once if it has none.
+
+        A `chained` log continues with one chain less, in a segment with a new stream: without
+        `part`, by default the last chain. A `copyset` log stores no new entries on `nodes`, by
+        default on the node that was chosen last; its stream stays."""
+        return await self._change_stream(
+            pb.ChangeStream.REMOVE,
+            stream,
+            nodes=nodes,
+            part=None if part is None else _part(part) or 0,
+            repeatable=False,
+        )
 
     async def move_stream(
         self, stream: StreamId, from_node: NodeId, to_node: NodeId | None = None, part: int = 0
@@ -73,7 +89,7 @@ class Operator:
         """Move a replica from `from_node` to `to_node`; by default, to the best node. If the stream
         has several parts, such as chains, `part` says which one to move."""
         return await self._change_stream(
-            pb.ChangeStream.MOVE, stream, from_node, to_node, part=part, repeatable=False
+            pb.ChangeStream.MOVE, stream, from_node, to_node, part=_part(part), repeatable=False
         )
 
     async def renew_stream(self, stream: StreamId) -> Change:
@@ -102,15 +118,24 @@ class Operator:
             pb.ChangeStream.ADD_REPLICA, stream, to_node=node, repeatable=False
         )
 
-    async def set_primary(self, stream: StreamId, node: NodeId, part: int = 0) -> Change:
+    async def set_primary(self, stream: StreamId, node: NodeId | None, part: int = 0) -> Change:
         """Let appends go to `node` first: as the primary of a stream, as the head of a chain
-        (`part`), or as the sequencer of a `copyset` log."""
-        return await self._change_stream(pb.ChangeStream.PRIMARY, stream, to_node=node, part=part)
+        (`part`), or as the sequencer of a `copyset` log. None takes the choice of a sequencer
+        back."""
+        return await self._change_stream(
+            pb.ChangeStream.PRIMARY, stream, to_node=node, part=_part(part)
+        )
 
-    async def sync_replica(self, stream: StreamId, from_node: NodeId, to_node: NodeId) -> Change:
+    async def sync_replica(
+        self, stream: StreamId, from_node: NodeId, to_node: NodeId, part: int = 0
+    ) -> Change:
         """Copy what the replica on `to_node` lacks from the one on `from_node`, rather than from
-        the one that would be chosen automatically."""
-        return await self._change_stream(pb.ChangeStream.SYNC, stream, from_node, to_node)
+        the one that would be chosen automatically. In a chain (`part`) that has too few replicas,
+        `to_node` gets another one. `Change.finished` is the answer to "is it done?" for protocols
+        whose replicas have no lag; then ask again."""
+        return await self._change_stream(
+            pb.ChangeStream.SYNC, stream, from_node, to_node, part=_part(part)
+        )
 
     async def describe_stream(self, stream: StreamId) -> StreamDescription:
         """Return the state of a stream and of its replicas, including the state of their disks."""
@@ -244,12 +269,11 @@ class Operator:
         to_node: NodeId | None = None,
         *,
         tell_only: bool = False,
-        part: int = 0,
+        part: int | None = None,
+        nodes: Sequence[NodeId] = (),
         repeatable: bool = True,
     ) -> Change:
         check_flag("tell_only", tell_only)
-        if not is_int(part) or part:
-            _number("part of a stream", part)
         request = pb.ChangeStream(
             action=action,
             log_stream_id=_number("stream", stream),
@@ -257,6 +281,7 @@ class Operator:
             to_node=0 if to_node is None else _number("node", to_node),
             tell_only=tell_only,
             part=part,
+            nodes=[_number("node", node) for node in check_each("nodes", nodes, int)],
         )
         return await self._change(pb.Frame(change_stream=request), repeatable)
 
@@ -286,6 +311,11 @@ class Operator:
 
 def _count(what: str, count: object) -> int:
     return 0 if count is None else check_count(what, count, limits.STREAMS_PER_LOG_MAX)
+
+
+def _part(part: int) -> int | None:
+    """Return the number of a part as it is sent: that of the first one is left out."""
+    return None if is_int(part) and not part else _number("part of a stream", part)
 
 
 def _number(what: str, number: object) -> int:

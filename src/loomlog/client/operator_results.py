@@ -32,6 +32,7 @@ class Change:
     stream: StreamId | None = None  # the stream that was added
     scrubs: tuple[ReplicaScrub, ...] = ()
     replicas_left: int = 0  # on a volume that is being drained
+    finished: bool | None = None  # whether a replica is filled; None: see `describe_stream`
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ def change_of(changed: pb.Changed) -> Change:
         stream=changed.log_stream_id or None,
         scrubs=tuple(map(_replica_scrub, changed.scrubs)),
         replicas_left=changed.replicas_left,
+        finished=changed.finished if changed.HasField("finished") else None,
     )
 
 

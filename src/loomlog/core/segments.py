@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from loomlog.batch import COMPRESSIONS
 from loomlog.errors import InvalidArgument, Trimmed
 from loomlog.limits import STREAMS_PER_LOG_MAX
-from loomlog.types import Glsn, LogId
+from loomlog.types import Glsn, LogId, NodeId
 
 
 class Settings(NamedTuple):
@@ -77,6 +77,8 @@ class Successor(NamedTuple):
     loglet: LogId
     settings: Settings
     ready: bool = False  # its loglet exists, so the active segment may be sealed
+    # Where an operator wants each set of its replicas; none: on the best nodes.
+    nodes: tuple[tuple[NodeId, ...], ...] = ()
 
 
 class SwitchState(StrEnum):
@@ -136,9 +138,11 @@ class Layout(NamedTuple):
 
     # ---- changes
 
-    def prepare(self, loglet: LogId, settings: Settings) -> Layout:
+    def prepare(
+        self, loglet: LogId, settings: Settings, nodes: tuple[tuple[NodeId, ...], ...] = ()
+    ) -> Layout:
         self._check(SwitchState.NONE, SwitchState.PREPARING)
-        return self._replace(successor=Successor(loglet, settings))
+        return self._replace(successor=Successor(loglet, settings, nodes=nodes))
 
     def give_up(self) -> Layout:
         self._check(SwitchState.PREPARING, SwitchState.NONE)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from loomlog.core.requests import Lost, Outcome, Steps
 from loomlog.core.segments import Layout, Segment, Settings, Successor, SwitchState
 from loomlog.errors import InvalidArgument
-from loomlog.types import Glsn, LogId
+from loomlog.types import Glsn, LogId, NodeId
 
 # ---- requests
 
@@ -93,9 +93,10 @@ def certainly(request: Request) -> SwitchSteps[Any]:
 # ---- switching
 
 
-def switch(wanted: Settings) -> SwitchSteps[Layout]:
+def switch(wanted: Settings, nodes: tuple[tuple[NodeId, ...], ...] = ()) -> SwitchSteps[Layout]:
     """Switch the log to these settings and return a layout that has them. Raise InvalidArgument if
-    that is impossible. A switch that is already in progress is finished first."""
+    that is impossible. A switch that is already in progress is finished first. `nodes`: where each
+    set of replicas is to be."""
     mine: set[LogId] = set()
     while True:
         layout: Layout = yield from certainly(GetLayout())
@@ -110,7 +111,7 @@ def switch(wanted: Settings) -> SwitchSteps[Layout]:
         else:
             loglet: LogId = yield from certainly(NewLoglet())
             mine.add(loglet)
-            yield Swap(layout, layout.prepare(loglet, wanted))
+            yield Swap(layout, layout.prepare(loglet, wanted, nodes))
 
 
 def finish() -> SwitchSteps[Layout]:

@@ -76,6 +76,14 @@ class Renewal(NamedTuple):
     after: tuple[NodeId, ...]
 
 
+class Resized(NamedTuple):
+    """The segment with which a log continues after a change of its streams."""
+
+    log: str
+    settings: Settings
+    nodes: tuple[tuple[NodeId, ...], ...]  # of each set of replicas
+
+
 class Cleanup(NamedTuple):
     """Replicas deleted from a node that no log needs."""
 
@@ -227,6 +235,11 @@ class ProtocolKeeper(ABC):
         return []
 
     # ---- operators
+
+    def resized(self, request: pb.ChangeStream) -> Resized | None:
+        """Return the segment to which a change of a stream switches its log; None if the change
+        needs no switch. Raise InvalidArgument if it is impossible."""
+        return None
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
         """Seal, move or copy one stream of this protocol, or add one to a log."""

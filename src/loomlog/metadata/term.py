@@ -147,8 +147,8 @@ class Term:
         self.node_operator = NodeOperator(catalog, self.nodes, self.keepers)
 
     def _wire_logs(self, settings: MetadataSettings) -> None:
-        self.admin = Admin(self.catalog, self.nodes, self.keepers, self._placement)
         self.switching = LogSwitches(self.catalog, self.keepers, self._background)
+        self.admin = Admin(self.catalog, self.nodes, self.keepers, self._placement, self.switching)
         self.rebalancer = Rebalancer(self.catalog, self.keepers, self._placement)
         self.retention = RetentionTrimmer(
             self.catalog,

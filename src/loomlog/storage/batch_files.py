@@ -58,6 +58,7 @@ class BatchFiles:
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
+        self._home = path
         self._path = f"{path}/batches"
         self._open: OrderedDict[tuple[int, int], _Appended] = OrderedDict()
         self._changed: dict[tuple[int, int], _Appended] = {}  # since the last flush
@@ -103,14 +104,17 @@ class BatchFiles:
     def _create(self, folder: int, number: int) -> File:
         path, directory = self._file(folder, number), self._directory(folder)
         if not self._files.exists(path):
-            home = self._path.rpartition("/")[0]
-            if not self._files.exists(home):  # do not create it: RocksDB would write there at close
-                raise FileNotFoundError(errno.ENOENT, "its directory is gone", home)
+            if not self.has_home():  # do not create it: RocksDB would write there at close
+                raise FileNotFoundError(errno.ENOENT, "its directory is gone", self._home)
             self._files.make_directory(directory)
-            self._directories |= {directory, self._path, home}
+            self._directories |= {directory, self._path, self._home}
         return self._files.open(path, create=True)
 
     # ---- reading, in any thread
+
+    def has_home(self) -> bool:
+        """Return whether the directory of the database exists."""
+        return self._files.exists(self._home)
 
     def open(self, folder: int, number: int) -> File:
         """Open a file for reading. Raise FileNotFoundError if it was removed."""

@@ -1758,18 +1758,20 @@ class ChangeMetadata(_message.Message):
     def __init__(self, action: _Optional[_Union[ChangeMetadata.Action, str]] = ..., member_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Changed(_message.Message):
-    __slots__ = ("done", "next", "replicas_left", "log_stream_id", "scrubs")
+    __slots__ = ("done", "next", "replicas_left", "log_stream_id", "scrubs", "finished")
     DONE_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_LEFT_FIELD_NUMBER: _ClassVar[int]
     LOG_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SCRUBS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     done: str
     next: str
     replicas_left: int
     log_stream_id: int
     scrubs: _containers.RepeatedCompositeFieldContainer[ReplicaScrub]
-    def __init__(self, done: _Optional[str] = ..., next: _Optional[str] = ..., replicas_left: _Optional[int] = ..., log_stream_id: _Optional[int] = ..., scrubs: _Optional[_Iterable[_Union[ReplicaScrub, _Mapping]]] = ...) -> None: ...
+    finished: bool
+    def __init__(self, done: _Optional[str] = ..., next: _Optional[str] = ..., replicas_left: _Optional[int] = ..., log_stream_id: _Optional[int] = ..., scrubs: _Optional[_Iterable[_Union[ReplicaScrub, _Mapping]]] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class ReplicaScrub(_message.Message):
     __slots__ = ("storage_node_id", "progress")
@@ -2858,18 +2860,20 @@ class CopysetFilled(_message.Message):
     def __init__(self, left: _Optional[int] = ...) -> None: ...
 
 class CheckCopyset(_message.Message):
-    __slots__ = ("loglet_id", "shard", "suspects", "epochs", "reports")
+    __slots__ = ("loglet_id", "shard", "suspects", "epochs", "reports", "newest")
     LOGLET_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     loglet_id: int
     shard: int
     suspects: _containers.RepeatedScalarFieldContainer[int]
     epochs: _containers.RepeatedScalarFieldContainer[int]
     reports: bool
-    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., reports: _Optional[bool] = ...) -> None: ...
+    newest: bool
+    def __init__(self, loglet_id: _Optional[int] = ..., shard: _Optional[int] = ..., suspects: _Optional[_Iterable[int]] = ..., epochs: _Optional[_Iterable[int]] = ..., reports: _Optional[bool] = ..., newest: _Optional[bool] = ...) -> None: ...
 
 class CopysetChecked(_message.Message):
     __slots__ = ("left", "lost", "reported")

@@ -12,6 +12,7 @@ import typer
 from loomlog.cli.console import changes
 from loomlog.cli.console.changes import Look, WaitProgress
 from loomlog.cli.console.command import Invocation, command, connected_sync
+from loomlog.cli.console.failures import UsageError
 from loomlog.cli.console.options import (
     CLUSTER,
     Cluster,
@@ -94,13 +95,15 @@ def add(
         typer.Option(
             metavar="N,N,…",
             show_default="the best nodes",
-            help="Nodes of its replicas, the primary first.",
+            help="Nodes of its replicas, the primary or head first; in a copyset log, nodes that "
+            "store new entries, too.",
         ),
     ] = "",
     *,
     how: Invocation,
 ) -> None:
-    """Add a stream to a log while it is in use."""
+    """Add a stream to a log while it is in use; a chain to a chained log, or nodes to a copyset
+    log."""
     with connected_sync(how.cluster) as client:
         change = client.add_stream(log, read_nodes(nodes))
         runs = None if change.stream is None else _until(client, change.stream, _is_running)
@@ -109,13 +112,36 @@ def add(
 
 @app.command()
 def remove(
-    stream: Stream, yes: Yes = False, cluster: Cluster = CLUSTER, as_json: Json = False
+    stream: Stream,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,…",
+            show_default="the last one",
+            help="In a copyset log: nodes that store no new entries any more.",
+        ),
+    ] = "",
+    part: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default="the last one", help="Number of the chain, in a chained log."
+        ),
+    ] = None,
+    yes: Yes = False,
+    cluster: Cluster = CLUSTER,
+    as_json: Json = False,
 ) -> None:
-    """Stop appends to a stream, and remove it when all its entries are trimmed."""
-    question = f"Remove stream {stream}? It takes no more appends; its entries stay readable."
+    """Stop appends to a stream, and remove it when all its entries are trimmed; remove a chain
+    from a chained log, or nodes from a copyset log."""
+    which = f"nodes {nodes} of " if nodes else "" if part is None else f"part {part} of "
+    question = (
+        f"Remove {which}stream {stream}? {'They take' if nodes else 'It takes'} no more appends; "
+        "its entries stay readable."
+    )
     changes.confirm(lambda: question, yes=yes)
     with connected_sync(cluster) as client:
-        changes.say(client.remove_stream(stream), as_json=as_json)
+        change = client.remove_stream(stream, read_nodes(nodes), part)
+        changes.say(change, as_json=as_json)
 
 
 @command(app)
@@ -178,15 +204,24 @@ def add_replica(
 def primary(
     stream: Stream,
     node: Annotated[
-        int, typer.Option(min=1, metavar="NODE", help="One of its replicas; in a copyset log, any.")
-    ],
+        int | None,
+        typer.Option(min=1, metavar="NODE", help="One of its replicas; in a copyset log, any."),
+    ] = None,
     part: Annotated[int, typer.Option(min=0, help="Number of the chain, in a chained log.")] = 0,
+    any_node: Annotated[
+        bool, typer.Option("--any", help="Take the choice back, in a copyset log.")
+    ] = False,
     *,
     how: Invocation,
 ) -> None:
     """Choose the node that appends go to first: the primary of a stream, the head of a chain, or
     the sequencer of a copyset log."""
+    if (node is None) != any_node:
+        raise UsageError("give either --node NODE or --any")
     with connected_sync(how.cluster) as client:
+        if node is None:
+            changes.say(client.set_primary(stream, None, part), as_json=how.as_json)
+            return
         before = _stream(client, stream)
         change = client.set_primary(stream, node, part)
         # No node sequences a copyset log before the first append to it.
@@ -203,14 +238,20 @@ def sync(
     to_node: Annotated[
         int, typer.Option("--to", min=1, metavar="NODE", help="Node of the replica to fill.")
     ],
+    part: Annotated[int, typer.Option(min=0, help="Number of the chain, in a chained log.")] = 0,
     *,
     how: Invocation,
 ) -> None:
     """Fill a replica that lacks entries from another replica."""
     with connected_sync(how.cluster) as client:
-        change = client.sync_replica(stream, from_node, to_node)
+        change = client.sync_replica(stream, from_node, to_node, part)
 
         def look() -> WaitProgress:
+            nonlocal change
+            if change.finished is False:
+                change = client.sync_replica(stream, from_node, to_node, part)
+            if change.finished is not None:
+                return WaitProgress(change.finished, float(change.finished), change.done)
             replicas = client.describe_stream(stream).replicas
             lag = next((replica.lag for replica in replicas if replica.node == to_node), None)
             text = f"node {to_node} lacks {'some' if lag is None else f'{lag:,}'} entries"

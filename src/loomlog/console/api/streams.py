@@ -65,14 +65,15 @@ def _node(name: str, text: str, *, required: bool = True) -> Parameter:
 
 
 async def remove(call: Call) -> dict[str, Any]:
-    return asdict(await call.cluster.remove_stream(call["stream"]))
+    change = call.cluster.remove_stream(call["stream"], call["nodes"] or (), call["part"])
+    return asdict(await change)
 
 
 ROUTES: Final = (
     Route(
         "POST",
         "/v1/logs/{log}/streams",
-        "Add a stream to a log.",
+        "Add a stream to a log, or a part or nodes to its stream: see `loom stream add`.",
         add,
         (LOG, in_body("nodes", "Where its replicas are, the primary first.", NUMBERS)),
         command="loom stream add",
@@ -89,9 +90,17 @@ ROUTES: Final = (
     Route(
         "DELETE",
         "/v1/streams/{stream}",
-        "Let a stream take no more appends, for good; its entries stay readable.",
+        "Let a stream, a part or nodes of it take no more appends; its entries stay readable.",
         remove,
-        (STREAM,),
+        (
+            STREAM,
+            Parameter(
+                "nodes",
+                "That store no new entries of a stream that may be on any, as 4,5.",
+                NUMBERS,
+            ),
+            Parameter("part", "Of a stream that has several: the one that goes.", NUMBER_OR_0),
+        ),
         command="loom stream remove",
         answer=_DONE,
     ),
@@ -125,17 +134,18 @@ ROUTES: Final = (
         "primary",
         "Choose the node that appends go to first.",
         lambda cluster, call: cluster.set_primary(call["stream"], call["node"], call["part"] or 0),
-        _node("node", "The node."),
+        _node("node", "The node; without: any may be, which takes a choice back.", required=False),
         in_body("part", "Of a stream that has several.", NUMBER_OR_0),
     ),
     _change(
         "sync",
         "Copy what a replica lacks from another.",
         lambda cluster, call: cluster.sync_replica(
-            call["stream"], call["from_node"], call["to_node"]
+            call["stream"], call["from_node"], call["to_node"], call["part"] or 0
         ),
         _node("from_node", "The node that has it."),
         _node("to_node", "The node that lacks it."),
+        in_body("part", "Of a stream that has several.", NUMBER_OR_0),
     ),
     _change(
         "unregister",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from loomlog.core.backoff import Backoff
-from loomlog.core.chained.chain import Projection
+from loomlog.core.chained.chain import Projection, Replica
 from loomlog.core.chained.messages import Interrupted, Steps
 from loomlog.core.chained.newcomer import Newcomer, copy, decide_below
 from loomlog.core.chained.reconfigure import Goal
@@ -27,8 +27,12 @@ class Admission:
         self._attempts = 0  # that failed without progress
         self._copied_before = newcomer.copied
 
-    def catch_up(self, projection: Projection) -> Steps[Interrupted | None]:
-        """Copy everything below the start of the epoch from the tail."""
+    def catch_up(
+        self, projection: Projection, source: Replica | None = None
+    ) -> Steps[Interrupted | None]:
+        """Copy everything below the start of the epoch: from the tail, or from another replica in
+        force. Below that start all of them have the same blocks once these are decided; above it,
+        only those of the tail are."""
         decided = yield from decide_below(projection, self.newcomer.copied)
         if isinstance(decided, Interrupted):
             return decided
@@ -38,7 +42,11 @@ class Admission:
             self.newcomer = newcomer._replace(copied=min(newcomer.copied, decided))
 
         tail = projection.chains[self.newcomer.replica.chain][-1]
-        filled = yield from copy(projection.epoch, tail, self.newcomer, decided, note=note)
+        is_tail = source in (None, tail) or source not in projection.replicas
+        origin, last = (tail, 0) if source is None or is_tail else (source, decided - 1)
+        filled = yield from copy(
+            projection.epoch, origin, self.newcomer, decided, last=last, note=note
+        )
         if isinstance(filled, Interrupted):
             return filled
         self.newcomer = filled._replace(copied=decided)

@@ -120,15 +120,18 @@ def compare(this: Comparison, first: Lsn, last: Lsn) -> Steps[Compared]:
     return result
 
 
-def compare_all(this: Comparison) -> Steps[Compared]:
-    """Compare all records of this shard that are of recovered epochs, a part at a time."""
+def compare_all(this: Comparison, *, newest: bool = False) -> Steps[Compared]:
+    """Compare all records of this shard that are of recovered epochs, a part at a time. With
+    `newest`, also those of other epochs that are released here."""
     result = Compared()
-    first, last = this.state.trimmed + 1, last_of(this.state.last_clean)
+    first, recovered = this.state.trimmed + 1, last_of(this.state.last_clean)
+    last = last_of(this.state.epoch) if newest else recovered
     while first <= last:
         read = Read(this.log, first, last, PART_BYTES, everything=True, batches=False)
         mine = (yield from ask_each([this.me], read))[this.me]
         if not isinstance(mine, Delivered) or mine.next_lsn <= first:
-            result.behind.add(this.me)
+            if first <= recovered:
+                result.behind.add(this.me)
             break
         if mine.records:
             result.add((yield from compare(this, first, mine.next_lsn - 1)))

@@ -1,8 +1,7 @@
 """Changes to the state of a log in the epoch store. Pure.
 
 Each change returns the state to be swapped in, which is the old one if nothing changes. An epoch is
-taken once, by one node, with a nodeset that never changes. The nodeset of the next epoch is the
-same unless nodes of it are gone or leave, or there are more.
+taken once, by one node, with a nodeset that never changes (core/copyset/nodeset_choice.py).
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ from loomlog.core.copyset.messages import (
     Taker,
     UseShort,
 )
-from loomlog.core.copyset.nodeset import (
-    EpochMetadata,
-    Member,
-    choose_nodeset,
-    choose_short,
-    node_of,
-)
+from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short, node_of
 from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.record import (
     Epoch,
@@ -38,7 +31,7 @@ from loomlog.core.copyset.record import (
     make,
     offset_of,
 )
-from loomlog.types import Glsn, LogId, NodeId, ShardId
+from loomlog.types import Glsn, NodeId, ShardId
 
 
 def first_state(
@@ -97,7 +90,7 @@ def _lives(metadata: EpochMetadata, lives: Mapping[NodeId, int]) -> Iterator[Lif
 
 
 def choose(state: LogState, node: NodeId) -> LogState:
-    """Let a node be the sequencer whenever it is there."""
+    """Let a node be the sequencer whenever it is there; 0: any node may be."""
     return replace(state, chosen=node)
 
 
@@ -406,37 +399,7 @@ def _unclean(state: LogState) -> range:
     return range(state.last_clean + 1, state.epoch + 1)
 
 
-# ---- nodesets
-
-
-def has_shrunk(state: LogState, size_wanted: int) -> bool:
-    """Return whether the nodeset is smaller than the size that is wanted (0: any), than an earlier
-    one, or than a copy set. New nodes alone are no reason for an epoch; having lost some is a
-    reason to take others."""
-    sizes = [len(metadata.nodeset) for metadata in state.history]
-    return sizes[-1] < max(size_wanted or max(sizes), state.history[-1].replication)
-
-
-def next_nodeset(
-    log: LogId, state: LogState, usable: Collection[Member], size: int
-) -> tuple[Member, ...]:
-    """Return the nodeset of the next epoch. `usable` nodes may take records; of those that are away
-    they include the ones expected back."""
-    newest = state.history[-1]
-    is_fit = all(member in usable for member in newest.nodeset)
-    if is_fit and len(newest.nodeset) >= min(size, len(usable)):
-        return newest.nodeset
-    return fresh_nodeset(log, state, usable, size)
-
-
-def fresh_nodeset(
-    log: LogId, state: LogState, usable: Collection[Member], size: int
-) -> tuple[Member, ...]:
-    """Return the nodeset that the log would have if it began now; the same if it cannot be."""
-    newest = state.history[-1]
-    chosen = choose_nodeset(log, usable, size)
-    can_hold = EpochMetadata(0, chosen, newest.replication).can_hold_a_copyset
-    return chosen if can_hold([member.shard for member in chosen]) else newest.nodeset
+# ---- after a rollback
 
 
 def newest_state(state: LogState, epoch: Epoch, shards: Collection[ShardId]) -> LogState:

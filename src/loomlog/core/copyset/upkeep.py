@@ -1,9 +1,10 @@
 """Decide whether a copyset log needs another epoch, and describe what is wrong with it. Pure.
 
 It needs an epoch without an append when its segment ends, when its sequencer is gone or drained,
-when a node leaves its nodeset or lost its copies, when too few nodes take copies, when enough do
-again, and when nodes are back for a nodeset that has shrunk. Without that, readers would wait until
-the next append for the last records that a dead sequencer acknowledged.
+when a node leaves its nodeset or lost its copies, when an operator changes the nodeset, when too
+few nodes take copies, when enough do again, and when nodes are back for a nodeset that has shrunk.
+Without that, readers would wait until the next append for the last records that a dead sequencer
+acknowledged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import NamedTuple, Protocol
 from loomlog.core.copyset.log_state import (
     awaited,
     can_be_recovered,
-    has_shrunk,
     is_recovered,
     lost_together,
     short_epochs,
@@ -24,6 +24,7 @@ from loomlog.core.copyset.log_state import (
 )
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, index_of, node_of, shard_name
+from loomlog.core.copyset.nodeset_choice import NodesetAim, has_shrunk
 from loomlog.core.copyset.record import Epoch
 from loomlog.types import NodeId, ShardId
 
@@ -34,9 +35,11 @@ class LogSituation(NamedTuple):
     state: LogState
     holders: Sequence[ShardId]  # may have records
     nodeset_wanted: int = 0  # 0: no size was asked for
+    aim: NodesetAim = NodesetAim()
     begun: bool = True
     ends: bool = False  # its segment takes no more appends
     renewed: bool = False  # an operator wants the nodeset that it would have if it began now
+    changed: bool = False  # an operator wants nodes in the nodeset, or not in it
     overdue: bool = False  # its sequencer was given enough time to recover it (replacements.py)
 
 
@@ -112,9 +115,17 @@ def _what_is_wrong(log: LogSituation, nodes: LogNodes) -> str:
         return f"node {crashed[0]} crashed"  # from the next epoch on it vouches for what it has
     if log.renewed and nodes.next_nodeset() != nodeset:
         return "its nodeset is renewed"
+    if log.changed and _can_be_changed(nodeset, nodes):
+        return "an operator changed its nodeset"
     if joining := _joining(log, nodes):
         return f"node {shard_name(joining[0])} joins its nodeset"
     return ""
+
+
+def _can_be_changed(nodeset: Sequence[Member], nodes: LogNodes) -> bool:
+    after = nodes.next_nodeset()
+    joining = [member.shard for member in after if member not in nodeset]
+    return after != nodeset and all(map(nodes.has, joining))
 
 
 def change_of_copies(state: LogState, nodes: LogNodes) -> str:
@@ -145,7 +156,7 @@ def crashed_nodes(state: LogState, nodes: LogNodes) -> list[NodeId]:
 def _joining(log: LogSituation, nodes: LogNodes) -> list[ShardId]:
     """Return the shards that would make up for those that left; none while one of them is away."""
     nodeset = log.state.history[-1].nodeset
-    if not has_shrunk(log.state, log.nodeset_wanted):
+    if not has_shrunk(log.state, log.aim, log.nodeset_wanted):
         return []
     grown = nodes.next_nodeset()
     joining = [member.shard for member in grown if member not in nodeset]

@@ -281,8 +281,8 @@ def _segment(fields: Segment) -> Segment:
 
 
 def _successor(fields: Successor) -> Successor:
-    loglet, settings, ready = fields
-    return Successor(loglet, Settings(*settings), ready)
+    loglet, settings, ready, nodes = Successor(*fields)
+    return Successor(loglet, Settings(*settings), ready, nodes)
 
 
 ACCESS: Final = "access"  # the key of the AccessRecord

@@ -13,12 +13,6 @@ _SEAL: Final = "it is not sealed by hand: `loom acl revoke` takes the permission
 INSTEAD: Final[Mapping[int, str]] = {
     pb.ChangeStream.SEAL: _SEAL,
     pb.ChangeStream.UNSEAL: _SEAL,
-    pb.ChangeStream.ADD: "`loom log switch LOG --streams N` gives it another number of chains",
-    pb.ChangeStream.REMOVE: "`loom log switch LOG --streams N` gives the log fewer chains",
     pb.ChangeStream.UNREGISTER: _REPLICAS,
     pb.ChangeStream.ADD_REPLICA: _REPLICAS,
-    pb.ChangeStream.SYNC: (
-        "replicas are filled without a command, from the tail of their chain: `loom stream scrub "
-        "STREAM` repairs them, and `loom stream move STREAM --from NODE` replaces one"
-    ),
 }

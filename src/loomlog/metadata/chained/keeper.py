@@ -54,6 +54,7 @@ from loomlog.metadata.protocol import (
     KeeperContext,
     LogletKeeper,
     ReplicaSet,
+    Resized,
 )
 from loomlog.protocol_names import CHAINED
 from loomlog.types import Glsn, LogId, NodeId, StreamId
@@ -109,7 +110,9 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         self.upkeep = Upkeep(context, chained, self.sequencers, self.driver, self._nodes)
         self._decisions = Decisions(chained, self.sequencers, self.driver, context.nodes)
         self._status = ChainedStatus(catalog, self.sequencers, self._nodes, self.upkeep)
-        self._operator = ChainOperator(catalog, chained, self._nodes, self.upkeep)
+        self._operator = ChainOperator(
+            catalog, chained, self._nodes, self.upkeep, context.placement
+        )
 
     def start(self) -> None:
         self.upkeep.start()
@@ -146,7 +149,7 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         known = self.records.get(loglet)
         if known is not None and known.made:
             return
-        projection = self._first_projection(loglet, successor.settings)
+        projection = self._first_projection(successor)
         if known is None:
             stream_id = (await self._catalog.new_streams())[0]
             await self.records.add(ChainedRecord(loglet, log.log_id, stream_id, projection))
@@ -159,8 +162,9 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
         await self.records.change(loglet, lambda record: replace(record, made=True))
         self.upkeep.wake(loglet)
 
-    def _first_projection(self, loglet: LogId, settings: Settings) -> Projection:
-        placed = self._placement.place(settings.streams, settings)
+    def _first_projection(self, successor: Successor) -> Projection:
+        loglet, settings = successor.loglet, successor.settings
+        placed = successor.nodes or self._placement.place(settings.streams, settings)
         name, birth = self.sequencers.new_name(), self._catalog.new_stamp()
         projection = first_projection(
             loglet,
@@ -370,6 +374,12 @@ class ChainedKeeper(LogletKeeper[ChainedRecord]):
             if record.begun and not record.joining and not record.moving
             for index, chain in enumerate(record.projection.chains)
         ]
+
+    def resized(self, request: pb.ChangeStream) -> Resized | None:
+        resized = self._operator.resized(request)
+        if resized is not None:
+            self.check(resized.settings)
+        return resized
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
         change = self._operator.changes.get(request.action)

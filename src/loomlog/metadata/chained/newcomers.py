@@ -29,6 +29,11 @@ class Newcomers:
         self._bytes_per_s = bytes_per_s
         self._room = asyncio.Semaphore(COPIES_MAX)
         self.under_way: dict[Replica, Admission] = {}
+        self._sources: dict[Replica, Replica] = {}  # chosen by operators; else the tail
+
+    def prefer_source(self, newcomer: Replica, source: Replica) -> None:
+        """Fill a newcomer from this replica, until it has joined or that replica fails."""
+        self._sources[newcomer] = source
 
     async def admit(self, replica: Replica) -> None:
         """Copy to a newcomer until it has joined or is abandoned; then it has to be removed."""
@@ -46,6 +51,7 @@ class Newcomers:
             await self._records.change(replica.log_id, lambda record: record.give_up(replica))
         finally:
             self.under_way.pop(replica, None)
+            self._sources.pop(replica, None)
 
     async def _admit(self, replica: Replica) -> None:
         loglet = replica.log_id
@@ -61,9 +67,10 @@ class Newcomers:
             try:
                 began_s = self._loop.time()
                 projection = self._projection(replica)
-                catch_up = admission.catch_up(projection)
+                catch_up = admission.catch_up(projection, self._sources.get(replica))
                 stop = await self._driver.drive(loglet, catch_up, self._bytes_per_s)
                 if stop is not None:
+                    self._sources.pop(replica, None)
                     raise Unavailable(stop.reason)
                 goal = admission.next_goal(self._loop.time() - began_s)
                 what = "joins" if goal.newcomer else "catches up"

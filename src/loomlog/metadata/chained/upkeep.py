@@ -320,7 +320,7 @@ class Upkeep:
                 await self._begin_epoch(record, wanted)
                 return StepResult.DONE
             case upkeep.Join(chain, node) if record.begun:
-                await self._join(record, chain, node)
+                await self.join(record, chain, node)
                 return StepResult.DONE
         for replica in record.needless:
             await self._node_left(replica.node_id)
@@ -355,7 +355,8 @@ class Upkeep:
                 replica.node_id,
             )
 
-    async def _join(self, record: ChainedRecord, chain: int, node: NodeId) -> None:
+    async def join(self, record: ChainedRecord, chain: int, node: NodeId) -> Replica:
+        """Begin to fill a replica on a node, which then joins the chain."""
         replica = Replica(node, record.loglet, chain, self._catalog.new_stamp())
         self._joining.add(replica)
         try:
@@ -365,6 +366,7 @@ class Upkeep:
             raise
         logger.info("segment %d: node %d joins chain %d", record.loglet, node, chain)
         self._background.spawn(self._admit(replica), f"copying to node {node}")
+        return replica
 
     async def _admit(self, replica: Replica) -> None:
         try:

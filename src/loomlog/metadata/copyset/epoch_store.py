@@ -24,6 +24,7 @@ from loomlog.core.copyset.messages import (
     UseShort,
 )
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short, shard_name
+from loomlog.core.copyset.nodeset_choice import fresh_nodeset, next_nodeset
 from loomlog.core.copyset.presumption import Presume
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 from loomlog.core.segments import Segment
@@ -230,13 +231,17 @@ class EpochStore:
 
     def next_nodeset(self, segment: Segment, state: LogState) -> tuple[Member, ...]:
         renewed = segment.loglet in self.renewing
-        choose = log_state.fresh_nodeset if renewed else log_state.next_nodeset
-        return choose(segment.loglet, state, self.nodes.usable(), size_of(segment.settings))
+        return self._choose(fresh_nodeset if renewed else next_nodeset, segment, state)
 
     def fresh_nodeset(self, segment: Segment, state: LogState) -> tuple[Member, ...]:
-        """Return the nodeset that a new loglet would get now."""
-        size, usable = size_of(segment.settings), self.nodes.usable()
-        return log_state.fresh_nodeset(segment.loglet, state, usable, size)
+        """Return the nodeset that the loglet would get if it were new."""
+        return self._choose(fresh_nodeset, segment, state)
+
+    def _choose(
+        self, choose: Callable[..., tuple[Member, ...]], segment: Segment, state: LogState
+    ) -> tuple[Member, ...]:
+        usable, size = self.nodes.usable(), size_of(segment.settings)
+        return choose(segment.loglet, state, usable, size, self._record(segment.loglet).aim)
 
     def next_short(self, segment: Segment, state: LogState) -> tuple[ShardId, ...]:
         """Return the short copyset of the next epoch, if it needs one."""
@@ -261,7 +266,8 @@ class EpochStore:
         def changed(record: CopysetRecord) -> CopysetRecord:
             state = change(record.state)
             holders = dict.fromkeys((*record.holders, *sorted(log_state.holders(state))))
-            return replace(record, state=state, holders=tuple(holders))
+            aim = record.aim.begun(record.state, state)
+            return replace(record, state=state, holders=tuple(holders), aim=aim)
 
         after = (await self.records.change(loglet, changed)).state
         if after != before:

@@ -13,18 +13,10 @@ _SEAL: Final = "it is not sealed by hand: `loom acl revoke` takes the permission
 INSTEAD: Final[Mapping[int, str]] = {
     pb.ChangeStream.SEAL: _SEAL,
     pb.ChangeStream.UNSEAL: _SEAL,
-    pb.ChangeStream.ADD: "`loom log switch LOG --nodeset N` puts it on more nodes",
-    pb.ChangeStream.REMOVE: (
-        "it is removed with its segment, once `loom log trim LOG` has trimmed all entries"
-    ),
     pb.ChangeStream.MOVE: (
-        "`loom node drain NODE` takes its copies off a node, and `loom rebalance` lets new entries "
-        "use other nodes"
+        "`loom stream add LOG --nodes N` and `loom stream remove STREAM --nodes N` let new entries "
+        "use other nodes, and `loom node drain NODE` takes all copies off a node"
     ),
     pb.ChangeStream.UNREGISTER: _REPLICAS,
     pb.ChangeStream.ADD_REPLICA: _REPLICAS,
-    pb.ChangeStream.SYNC: (
-        "missing copies are made without a command: `loom node rebuild-status` shows how far that "
-        "is, and `loom stream scrub STREAM` looks for others"
-    ),
 }

@@ -95,7 +95,9 @@ class CopysetKeeper(LogletKeeper[CopysetRecord]):
         self._rebuilder.changed = self._look_again
         self.epochs.taken = self._recoveries.look  # nodes may have joined since
         self._status = CopysetStatus(self.epochs, self._recoveries, self._rebuilder)
-        self._operator = CopysetOperator(self.epochs, self._recoveries, self._status)
+        self._operator = CopysetOperator(
+            self.epochs, self._recoveries, self._status, context.background
+        )
         self._completion = Completion(self.epochs, context.background, self._rebuilder.restored)
         self._verification = Verification(self.epochs, context.background)
         self._writers = WriterReports(self.epochs)

@@ -303,12 +303,18 @@ class CopysetNodes:
         loglet: LogId,
         suspects: Collection[ShardId],
         epochs: Collection[Epoch] = (),
+        *,
+        newest: bool = False,
     ) -> pb.CopysetChecked:
-        """Let a shard give the suspects the records that they lack or, without suspects, search
-        some epochs for lost entries. After a Timeout the work continues, and another request waits
-        for it."""
+        """Let a shard give the suspects the records that they lack, with `newest` also of epochs
+        that are not recovered, or, without suspects, search some epochs for lost entries. After a
+        Timeout the work continues, and another request waits for it."""
         order = pb.CheckCopyset(
-            loglet_id=loglet, shard=shard, suspects=sorted(suspects), epochs=epochs
+            loglet_id=loglet,
+            shard=shard,
+            suspects=sorted(suspects),
+            epochs=epochs,
+            newest=newest,
         )
         return (await self._ask(node_of(shard), pb.Frame(check_copyset=order))).copyset_checked
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from loomlog.core.copyset.log_state import last_written, newest_state
 from loomlog.core.copyset.messages import Acknowledged, EpochEnd, Life, LogState, Taker
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, index_of, node_of, shard_of
+from loomlog.core.copyset.nodeset_choice import NodesetAim
 from loomlog.core.copyset.presumption import Presumption
 from loomlog.core.copyset.record import Epoch
 from loomlog.metadata.catalog.loglet_records import LogletRecords
@@ -35,10 +36,12 @@ class CopysetRecord:
     begun: bool = False
     holders: tuple[ShardId, ...] = ()  # were once in a nodeset, and may have data of it
     lossy: tuple[Epoch, ...] = ()  # those with entries that may be lost with all their copies
+    aim: NodesetAim = field(default_factory=NodesetAim)
 
     def __post_init__(self) -> None:
         """Convert the plain values of a stored record."""
         object.__setattr__(self, "state", _log_state(self.state))
+        object.__setattr__(self, "aim", NodesetAim(*self.aim))
 
     def is_on(self, node: NodeId) -> bool:
         """Return whether a shard of a node may have data of it."""

@@ -153,9 +153,11 @@ class Recoveries:
             record.state,
             record.holders,
             nodeset_wanted=segment.settings.nodeset,
+            aim=record.aim,
             begun=record.begun,
             ends=self._ends(record),
             renewed=record.loglet in self._epochs.renewing,
+            changed=self._is_to_change(record),
             overdue=self._is_overdue(record),
         )
         return reason_for_epoch(standing, self._nodes_of(record, segment))
@@ -179,6 +181,13 @@ class Recoveries:
         """Return whether its segment takes no more appends, because a later one is active."""
         log = self._catalog.log_of(record)
         return log is not None and not log.layout.takes_appends(record.loglet)
+
+    def _is_to_change(self, record: CopysetRecord) -> bool:
+        """Return whether the nodeset is not yet as operators want it."""
+        aim = record.aim
+        if not (aim.joined or aim.left):
+            return False
+        return not aim.is_met(record.state.history[-1].nodeset, self._nodes.usable())
 
     # ---- actions
 

@@ -14,9 +14,10 @@ from loomlog.errors import AlreadyExists, InvalidArgument, LoomError, NotFound, 
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
 from loomlog.metadata.logs.scrub import LogScrubs
+from loomlog.metadata.logs.switch import LogSwitches
 from loomlog.metadata.nodes.connected_nodes import ConnectedNodes
 from loomlog.metadata.nodes.placement import ReplicaPlacement
-from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.protocol import Keepers, ProtocolKeeper
 from loomlog.types import Glsn
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -34,10 +35,12 @@ class Admin:
         nodes: ConnectedNodes,
         keepers: Keepers,
         placement: ReplicaPlacement,
+        switches: LogSwitches,
     ) -> None:
         self._catalog = catalog
         self._keepers = keepers
         self._placement = placement
+        self._switches = switches
         self._scrubs = LogScrubs(catalog, nodes, keepers)
 
     # ---- create
@@ -140,18 +143,22 @@ class Admin:
     # ---- streams
 
     async def change_stream(self, request: pb.ChangeStream) -> pb.Changed:
-        """Change a stream through the keeper of its protocol."""
+        """Change a stream through the keeper of its protocol, or with a switch of its log."""
         if not request.action:
             raise InvalidArgument(f"there is no change {request.action} of a stream")
         if request.action == pb.ChangeStream.SCRUB:
             return logged(await self._scrubs.scrub(request))
         if request.action == pb.ChangeStream.ADD:
             keeper = self._keepers.active(self._catalog.log(request.log))
-            return logged(await keeper.change_stream(request))
+            return logged(await self._change_stream(keeper, request))
         for keeper in self._keepers.values():
             if keeper.has_stream(request.log_stream_id):
-                return logged(await keeper.change_stream(request))
+                return logged(await self._change_stream(keeper, request))
         raise NotFound(f"there is no stream {request.log_stream_id}: look at `loom stream list`")
+
+    async def _change_stream(self, keeper: ProtocolKeeper, request: pb.ChangeStream) -> pb.Changed:
+        switched = await self._switches.change_stream(keeper, request)
+        return switched or await keeper.change_stream(request)
 
 
 def check_retention(request: pb.CreateLog | pb.SetRetention) -> None:

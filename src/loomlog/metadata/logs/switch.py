@@ -7,17 +7,18 @@ The keepers of the protocols carry out the steps; a log can be switched from any
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from loomlog.core import virtual_log
 from loomlog.core.requests import drive
 from loomlog.core.segments import Layout, Settings, Successor, SwitchState
 from loomlog.core.virtual_log import Done, Refused, Request, SwitchSteps
-from loomlog.errors import LoomError, NotFound, NotLeader, Sealed, Unavailable
+from loomlog.errors import Busy, LoomError, NotFound, NotLeader, Sealed, Unavailable
 from loomlog.metadata.background import Background, RetryLoop, StepResult
 from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord
-from loomlog.metadata.protocol import Keepers
+from loomlog.metadata.protocol import Keepers, ProtocolKeeper
 from loomlog.wire import loomlog_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -41,16 +42,40 @@ class LogSwitches:
         before = self._catalog.log(request.name).layout.active
         wanted = self._wanted(request, before.settings)
         words = self._keepers.of(wanted.protocol).describe(wanted)
-        layout = await self._carry_out(request.name, virtual_log.switch(wanted))
-        active = layout.active
-        if active.loglet == before.loglet:
+        layout = await self._carry_out(request.name, lambda: virtual_log.switch(wanted))
+        if layout.active.loglet == before.loglet:
             return pb.Changed(
                 done=f"log {request.name!r} runs with {words} already",
                 next="nothing changes",
             )
+        return self._changed(request.name, layout)
+
+    async def change_stream(
+        self, keeper: ProtocolKeeper, request: pb.ChangeStream
+    ) -> pb.Changed | None:
+        """Make a change of a stream that needs another segment; return None if it needs none."""
+        asked = keeper.resized(request)
+        if asked is None:
+            return None
+        name = asked.log
+
+        def steps() -> SwitchSteps[Layout]:
+            if self._catalog.log(name).successor is not None:
+                raise Busy(f"log {name!r} is just being switched: try again")
+            now = keeper.resized(request)  # another change may have been made meanwhile
+            return virtual_log.switch(*(now or asked)[1:])
+
+        return self._changed(name, await self._carry_out(name, steps))
+
+    def _changed(self, name: str, layout: Layout) -> pb.Changed:
+        active = layout.active
+        keeper, log = self._keepers.of(active.settings.protocol), self._catalog.log(name)
+        words = keeper.describe(active.settings)
+        streams = [s.log_stream_id for s in keeper.streams(log) if s.loglet_id == active.loglet]
         return pb.Changed(
-            done=f"log {request.name!r} runs with {words} from position {active.start} on",
+            done=f"log {name!r} runs with {words} from position {active.start} on",
             next="what it had before stays where it is, and readable",
+            log_stream_id=streams[-1] if streams else 0,
         )
 
     def _wanted(self, request: pb.SwitchLog, now: Settings) -> Settings:
@@ -73,10 +98,11 @@ class LogSwitches:
 
     # ---- steps
 
-    async def _carry_out(self, name: str, steps: SwitchSteps[Layout]) -> Layout:
+    async def _carry_out(self, name: str, steps: Callable[[], SwitchSteps[Layout]]) -> Layout:
+        """Carry out a switch, which is decided on when no other one is in progress."""
         try:
             async with self._catalog.lock(name):
-                return await self._drive(name, steps)
+                return await self._drive(name, steps())
         except LoomError as error:
             log = self._catalog.logs.get(name)
             if log is None or log.successor is None:

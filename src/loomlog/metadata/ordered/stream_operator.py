@@ -160,6 +160,11 @@ class StreamOperator:
 
     async def _primary(self, request: pb.ChangeStream) -> pb.Changed:
         stream = self._stream(request.log_stream_id)
+        if not request.to_node:
+            raise InvalidArgument(
+                f"the primary of stream {stream.stream_id} is not chosen for good: another one "
+                "follows when its replicas change"
+            )
         node = self._replica_on(stream, request.to_node)
         if stream.replicas[0] == node:
             return pb.Changed(
@@ -194,6 +199,7 @@ class StreamOperator:
             return pb.Changed(
                 done=f"node {node} has all {_entries(stream)} of stream {stream.stream_id} already",
                 next="nothing is copied; `loom stream scrub` checks what is stored",
+                finished=True,
             )
         self._reconciler.prefer_source(stream.stream_id, source)
         return pb.Changed(
@@ -204,6 +210,11 @@ class StreamOperator:
     async def _remove(self, request: pb.ChangeStream) -> pb.Changed:
         stream = self._stream(request.log_stream_id)
         stream_id = stream.stream_id
+        if request.nodes or request.HasField("part"):
+            raise InvalidArgument(
+                f"stream {stream_id} is removed as a whole: leave out nodes and part; `loom stream "
+                f"unregister {stream_id} --node NODE` takes a replica away"
+            )
         await self._streams.retire(stream_id)
         try:
             await self._comes_true(stream, lambda now: now.has_entries and self._is_sealed(now))

@@ -59,7 +59,8 @@ class Mender:
         self._not_before_s: dict[tuple[LogId, Lsn], float] = {}  # by the loop's clock
         self._one_by_one = asyncio.Lock()
         self._checking: dict[
-            tuple[LogId, frozenset[ShardId], frozenset[Epoch]], asyncio.Future[pb.CopysetChecked]
+            tuple[LogId, frozenset[ShardId], frozenset[Epoch], bool],
+            asyncio.Future[pb.CopysetChecked],
         ] = {}
         copies.met_damage = self.met
 
@@ -136,17 +137,25 @@ class Mender:
     # ---- nodes that crashed
 
     async def check(
-        self, log: LogId, suspects: frozenset[ShardId], epochs: frozenset[Epoch]
+        self,
+        log: LogId,
+        suspects: frozenset[ShardId],
+        epochs: frozenset[Epoch],
+        *,
+        newest: bool = False,
     ) -> pb.CopysetChecked:
-        """Give shards whose nodes crashed the stored records that they lack; if no shards are
-        named, find epochs with entries that no shard has. Concurrent calls share the work."""
-        key = log, suspects, epochs
+        """Give shards whose nodes crashed the stored records that they lack, with `newest` also of
+        epochs that are not recovered; if no shards are named, find epochs with entries that no
+        shard has. Concurrent calls share the work."""
+        key = log, suspects, epochs, newest
         if key not in self._checking:
             self._checking[key] = asyncio.get_running_loop().create_future()
             self._spawn(self._check_once(key))
         return await asyncio.shield(self._checking[key])
 
-    async def _check_once(self, key: tuple[LogId, frozenset[ShardId], frozenset[Epoch]]) -> None:
+    async def _check_once(
+        self, key: tuple[LogId, frozenset[ShardId], frozenset[Epoch], bool]
+    ) -> None:
         checked = pb.CopysetChecked(left=1)
         try:
             checked = await self._check(*key)
@@ -156,7 +165,7 @@ class Mender:
             self._checking.pop(key).set_result(checked)
 
     async def _check(
-        self, log: LogId, suspects: frozenset[ShardId], epochs: frozenset[Epoch]
+        self, log: LogId, suspects: frozenset[ShardId], epochs: frozenset[Epoch], newest: bool
     ) -> pb.CopysetChecked:
         try:
             known = await self._epochs.request(GetState(log))
@@ -170,7 +179,7 @@ class Mender:
             return pb.CopysetChecked(left=int(lost is None), lost=lost or ())
         others = suspects.intersection(known.state.all_shards).difference(known.rebuilt)
         comparison = self._comparison(known)._replace(others=others - {self.me})
-        compared = await self._asker.run_gently(compare_all(comparison))
+        compared = await self._asker.run_gently(compare_all(comparison, newest=newest))
         for shard, lsn, is_restored in compared.missing:
             what = f"the copy of {lsn_words(lsn)} of loglet {log} on shard {shard_name(shard)}"
             logger.warning("%s was forgotten: %s", what, "made again" if is_restored else "missing")

@@ -402,7 +402,7 @@ class CopysetService(NodeProtocol):
         if mender is None:
             raise NotFound(f"node {self._me} has no shard {shard_name(order.shard)}")
         suspects, epochs = frozenset(order.suspects), frozenset(order.epochs)
-        checked = await mender.check(order.loglet_id, suspects, epochs)
+        checked = await mender.check(order.loglet_id, suspects, epochs, newest=order.newest)
         return pb.Frame(copyset_checked=checked)
 
     async def _order_restored(

@@ -106,8 +106,16 @@ class BlockFiles:
     # ---- reading
 
     def open(self, replica: Replica, number: int) -> File:
-        """Open a file for reading. Raise FileNotFoundError if everything in it was trimmed."""
-        return self._files.open(_folder(replica), number)
+        """Open a file for reading. Raise FileNotFoundError if everything in it was trimmed, or the
+        whole table is gone, and Corrupt if only files are missing."""
+        try:
+            return self._files.open(_folder(replica), number)
+        except FileNotFoundError as error:
+            with self._lock:
+                is_used = number in self._contents.get(replica, {})
+            if is_used and self._files.has_home():
+                raise Corrupt(f"{error.filename} is missing: check the disk") from None
+            raise
 
     # ---- removing
 

@@ -104,6 +104,23 @@ def loom(
             ["stream", "sync", "7", "--from", "1", "--to", "2"],
             Stream(action=Stream.SYNC, log_stream_id=7, from_node=1, to_node=2),
         ),
+        (
+            ["stream", "sync", "7", "--from", "1", "--to", "2", "--part", "3"],
+            Stream(action=Stream.SYNC, log_stream_id=7, from_node=1, to_node=2, part=3),
+        ),
+        (
+            ["stream", "primary", "7", "--any"],
+            Stream(action=Stream.PRIMARY, log_stream_id=7),
+        ),
+        (
+            ["stream", "remove", "7", "--nodes", "4,5", "--yes"],
+            Stream(action=Stream.REMOVE, log_stream_id=7, nodes=[4, 5]),
+        ),
+        (
+            ["stream", "remove", "7", "--part", "0", "--yes"],
+            Stream(action=Stream.REMOVE, log_stream_id=7, part=0),
+        ),
+        (["stream", "remove", "7", "--yes"], Stream(action=Stream.REMOVE, log_stream_id=7)),
         (["stream", "scrub", "7"], Stream(action=Stream.SCRUB, log_stream_id=7)),
         (["log", "scrub", "events"], Stream(action=Stream.SCRUB, log="events")),
         (["node", "drain", "2", "--yes"], Node(action=Node.DRAIN, storage_node_id=2)),
@@ -309,6 +326,23 @@ def test_nobody_waits_for_the_first_append_to_a_copyset_log(vmr: ScriptedVmr, lo
     vmr.stream.protocol = "copyset"
     vmr.stream.copyset.SetInParent()  # no node sequences it yet
     loom.says("stream", "primary", "7", "--node", "2", "--wait", "--timeout", "1")
+
+
+def test_a_sync_is_asked_for_again_until_it_is_finished(vmr: ScriptedVmr, loom: Loom) -> None:
+    vmr.answer.finished = False
+    vmr.then(lambda: None)
+    vmr.then(lambda: setattr(vmr.answer, "finished", True))
+    loom.says("stream", "sync", "7", "--from", "1", "--to", "2", "--wait")
+    assert len(vmr.changes) == 3
+    assert not vmr.steps
+
+
+def test_a_primary_is_a_node_or_any(vmr: ScriptedVmr, loom: Loom) -> None:
+    for arguments in ([], ["--node", "2", "--any"]):
+        code, _, err = loom.run("stream", "primary", "7", *arguments)
+        assert code == 2
+        assert "give either --node NODE or --any" in err
+    assert vmr.changes == []
 
 
 def test_a_replica_is_added_when_it_is_whole(vmr: ScriptedVmr, loom: Loom) -> None:

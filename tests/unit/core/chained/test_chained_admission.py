@@ -73,6 +73,31 @@ def test_what_was_open_when_it_was_passed_is_copied_in_a_later_epoch(log: Interr
     assert [block.first for block in log.on(4)] == [1, 2, 3, 4, 5, 6]
 
 
+def test_it_is_filled_from_another_replica_than_the_tail_but_for_what_may_be_open() -> None:
+    log = Interruptions()
+    for sequence in range(1, 5):
+        log.appended(sequence=sequence)
+    head = log.reconfigured().chains[0][0]
+    admission = log.admission()
+    log.at_head_only(sequence=5)
+    assert log.run(admission.catch_up(log.projection, head)) is None
+    assert {ask.request.source for ask in log.asked if isinstance(ask.request, Pull)} == {head}
+    copied = log.tables[REPLICA.node_id].look(REPLICA).scan(0, 1 << 20)
+    assert [extent.first for extent in copied] == [1, 2, 3, 4], "not what is not decided"
+    log.reconfigured(Goal(newcomer=admission.newcomer))
+    assert log.projection.chains[0][-1] == REPLICA
+
+
+def test_a_source_that_left_its_chain_is_not_asked(log: Interruptions) -> None:
+    admission = log.admission()
+    head = log.projection.chains[0][0]
+    log.silent = {head.node_id}
+    log.reconfigured()
+    log.asked.clear()
+    assert log.run(admission.catch_up(log.projection, head)) is None
+    assert head not in {ask.request.source for ask in log.asked if isinstance(ask.request, Pull)}
+
+
 def test_an_interrupted_copy_remembers_what_was_trimmed(log: Interruptions) -> None:
     """The source leaves before it is finished, and the others were not trimmed yet."""
     tail = log.projection.chains[0][-1]

@@ -101,6 +101,16 @@ def test_a_shard_gives_others_what_they_lack() -> None:
     assert (result.missing, result.left) == ([Missing(2, make(1, 1), restored=True)], 0)
 
 
+def test_it_gives_them_what_is_released_of_newer_epochs_too_if_it_is_asked_to() -> None:
+    this = Comparison(LOG, 1, recovered(), frozenset({2}), 0)
+    new = Record(make(2, 1), 1, Kind.DATA, 0, (1, 2), 1, 0)
+    have = {1: [record(1), new], 2: [record(1)], 3: []}
+    for newest, missing in ((False, []), (True, [Missing(2, new.first, restored=True)])):
+        result = drive(compare_all(this, newest=newest), have)
+        assert isinstance(result, Compared)
+        assert (result.missing, result.left) == (missing, 0)
+
+
 # ---- which nodes
 
 

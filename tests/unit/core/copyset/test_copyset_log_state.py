@@ -11,10 +11,8 @@ from loomlog.core.copyset.log_state import (
     can_be_recovered,
     finish,
     first_state,
-    has_shrunk,
     holders,
     is_recovered,
-    next_nodeset,
     note_tail,
     set_clean,
     take_epoch,
@@ -174,41 +172,3 @@ def test_whom_recovery_waits_for() -> None:
 def test_a_node_that_is_needed_for_every_copy_is_waited_for() -> None:
     state = take_epoch(take_epoch(first_state(members(1, 2, 3), 3), 1, members(1, 2, 3)), 1, ())
     assert awaited(state, {1, 2}, 1) == [3]
-
-
-# ---- nodesets
-
-
-def test_a_nodeset_stays_while_all_its_nodes_are_fit() -> None:
-    state = started()
-    assert next_nodeset(LOG, state, members(1, 2, 3, 4, 5), 3) == members(1, 2, 3)
-
-
-def test_it_grows_when_there_are_more_nodes() -> None:
-    assert set(next_nodeset(LOG, started(), members(1, 2, 3, 4), 20)) == set(members(1, 2, 3, 4))
-
-
-def test_others_take_the_place_of_those_that_are_gone() -> None:
-    assert set(next_nodeset(LOG, started(), members(2, 3, 4), 3)) == set(members(2, 3, 4))
-    assert set(next_nodeset(LOG, started(), members(2, 3), 3)) == set(members(2, 3))
-
-
-def test_it_stays_when_the_others_are_too_few() -> None:
-    assert next_nodeset(LOG, started(), members(3), 3) == members(1, 2, 3)
-
-
-def test_a_node_that_moved_counts_where_it_is() -> None:
-    moved = (Member(1, "rack=b"), *members(2, 3))
-    assert set(next_nodeset(LOG, started(), moved, 3)) == set(moved)
-
-
-def test_whether_it_has_become_smaller() -> None:
-    state = take_epoch(started(), 1, members(2, 3))
-    assert not has_shrunk(started(), 0)
-    assert not has_shrunk(started(), 3)
-    assert has_shrunk(started(), 4)
-    assert has_shrunk(state, 0)
-    assert has_shrunk(state, 3)
-    assert not has_shrunk(state, 2)
-    assert not has_shrunk(take_epoch(state, 1, members(1, 2, 4)), 0)
-    assert has_shrunk(first_state(members(1, 2), 3, stamp=1), 0), "it holds no copy set"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +25,9 @@ from loomlog.core.chained.messages import (
     TrimmedTo,
     Write,
 )
-from loomlog.core.chained.replica import Put
+from loomlog.core.chained.replica import DAMAGED, Put
 from loomlog.core.requests import Lost
+from loomlog.errors import Corrupt
 from loomlog.limits import MIB
 from loomlog.storage.chained import block_files
 from loomlog.storage.chained.block_files import FILES_MAX, LARGE_BYTES
@@ -99,6 +101,21 @@ def test_who_found_what_is_trimmed_meanwhile_looks_again(rig: WriteOnceRig) -> N
     assert answers == [TrimmedTo(2)]
     with pytest.raises(TrimmedMeanwhileError):
         found.load(Extent(1, 1))
+
+
+def test_a_missing_file_is_damage_and_a_missing_table_is_not(
+    rig: WriteOnceRig, tmp_path: Path
+) -> None:
+    rig.write(batch(1, content=LARGE), batch(2, content=b"small"))
+    shutil.rmtree(tmp_path / "db/batches")
+    with pytest.raises(Corrupt, match="is missing"):
+        rig.table.look(HERE).load(Extent(1, 1))
+    assert rig.ask(Read(EPOCH, 2)) == Found(batch(2, content=b"small"))
+    assert rig.write(batch(1, content=LARGE)) == [DAMAGED], "whether it is the same is unknown"
+    (tmp_path / "db").rename(tmp_path / "away")
+    with pytest.raises(TrimmedMeanwhileError):
+        rig.table.look(HERE).load(Extent(1, 1))
+    (tmp_path / "away").rename(tmp_path / "db")
 
 
 def test_a_removed_replica_leaves_nothing(rig: WriteOnceRig, tmp_path: Path) -> None:
