@@ -216,7 +216,9 @@ class RocksTable:
             for (replica, number), content in self._files.flush(sync=sync).items():
                 batch.put(_file_key(replica, number), _FILE.pack(VERSION, *content))
         with self._committing:
-            rocks.write(self._db, batch, self._mark, sync=sync)
+            self._db.write(batch)
+            if sync:
+                self._mark.sync()
 
     def get_ready(self) -> None:
         if self._batch is None:
