@@ -213,7 +213,7 @@ def test_what_is_not_synced_yet_is_not_seen(tmp_path: Path) -> None:
     table = RocksTable(str(tmp_path / "db"), NODE)
     WriteOnceRig(table).sealed()
     slow = SlowSync(table._db)
-    table._db = slow  # type: ignore[assignment]
+    table._db = table._mark._db = slow  # type: ignore[assignment]
     seen: list[Extent | None] = []
     put = [(HERE, Put(batch(1)))]
     committing = threading.Thread(target=lambda: table.commit(put, sync=True))
