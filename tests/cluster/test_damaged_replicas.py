@@ -94,7 +94,7 @@ async def test_the_only_replica_stays_as_it_is_until_its_meta_file_is_back(tmp_p
         await local.start_node(1)
         said = f"{replica(tmp_path, 1)} is not served"
         await until(lambda: node_of(client, 1), lambda node: said in "".join(node.conditions))
-        await says(log, "no live replica has every committed entry")
+        await says(log, "the replica on node 1 cannot be used: `loom status` says what is wrong")
         await local.stop_node(1)
         assert contents(replica(tmp_path, 1)) == before
         (replica(tmp_path, 1) / "meta").write_bytes(whole)

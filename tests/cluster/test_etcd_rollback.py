@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from loomlog import Log
+from loomlog import Log, connect
 from loomlog.cli.commands.rebuild import How, catch_up
 from loomlog.cli.console.options import EtcdAccess
 from loomlog.config import EtcdSettings
-from loomlog.errors import AppendUnknown, Conflict, RolledBack
+from loomlog.errors import AppendUnknown, Conflict, LoomError, RolledBack
 from loomlog.metadata.store.contract import LateStore
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.testing import LocalCluster, LocalEtcd
@@ -151,3 +151,25 @@ async def test_an_etcd_that_goes_back_under_running_repositories_is_noticed(
             async with asyncio.timeout(SOON_S), await servers.connect() as other:
                 with pytest.raises(RolledBack, match="loom metadata catch-up"):
                     await other.log("events").append(b"three")
+
+
+async def test_appends_say_why_no_repository_leads(tmp_path: Path) -> None:
+    """The round logs know a newer leader than the restored etcd, so none takes over."""
+    (tmp_path / "etcd").mkdir()
+    with LocalEtcd(directory=tmp_path / "etcd") as etcd:
+        servers = EtcdRollbackCluster(tmp_path, etcd)
+        async with servers as cluster:
+            await cluster.create_log("events", replicas=2)
+            await servers.restore_etcd(copy=True)
+            await servers.stop_all()
+            await servers.start_all()
+            where = servers.address
+            async with await connect(where, append_timeout_s=4.0, request_timeout_s=1.0) as client:
+                log = client.log("events")
+                await log.append(b"one")
+                await servers.stop_all()
+                await servers.restore_etcd()
+                await servers.start_all()
+                for _ in range(2):  # one in flight, and one for which there is no place
+                    with pytest.raises(LoomError, match="loom metadata catch-up"):
+                        await log.append(b"two")

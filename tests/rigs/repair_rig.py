@@ -24,6 +24,7 @@ class Fleet:
     registered: set[NodeId] = field(default_factory=set)
     losses: bool = False
     given_up_ones: set[NodeId] = field(default_factory=set)
+    unopened: set[NodeId] = field(default_factory=set)
 
     def connected(self, node: NodeId) -> bool:
         return node in self.registered
@@ -42,6 +43,9 @@ class Fleet:
 
     def given_up(self, node: NodeId) -> bool:
         return node in self.given_up_ones
+
+    def has_unopened(self, node: NodeId) -> bool:
+        return node in self.unopened
 
     def has_lost(self, stream: StreamRounds) -> bool:
         return self.losses

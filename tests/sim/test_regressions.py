@@ -200,6 +200,9 @@ def test_a_newcomer_takes_over_when_a_power_loss_would_leave_it_whole() -> None:
         def given_up(self, node: NodeId) -> bool:
             return False
 
+        def has_unopened(self, node: NodeId) -> bool:
+            return False
+
         def has_lost(self, stream: StreamRounds) -> bool:
             return False
 

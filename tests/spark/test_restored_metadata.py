@@ -142,6 +142,45 @@ def test_a_pipeline_continues_if_its_table_has_nothing_more(
         assert values(cluster, kind, table, spark) == list(range(1, 7))
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta", "log"])
+def test_a_pipeline_that_the_copy_does_not_know_writes_nothing_twice(
+    rig: RestoredRig, spark: SparkSession, kind: str
+) -> None:
+    """The pipeline's output is there, and also the second version, which a reset made."""
+    table = rig.directory / "table"
+    output = {"parquet": parquet(table), "delta": delta(table), "log": log("copied")}[kind]
+    with connect_sync(rig.address) as cluster:
+        cluster.create_log("events", replicas=1)
+        cluster.create_log("copied", replicas=1)
+        append(cluster, 1, 4)
+        cluster.log("copied").append(b"0")
+        rig.copy()
+        run(output, rig.address, spark)
+        store.reset(cluster, "copy", 1, same_output=False)
+        run(output, rig.address, spark)
+        append(cluster, 5, 6)
+        rig.restore()
+
+        for _ in range(2):
+            with pytest.raises(LoomError, match="`loom pipeline reset copy`"):
+                run(output, rig.address, spark)
+        assert statuses(cluster, "copy")[0].state == "stopped"
+        assert store.reset(cluster, "copy", 1, same_output=False).version > 2
+        run(output, rig.address, spark)
+
+
+def test_a_new_pipeline_works_on_restored_metadata(rig: RestoredRig, spark: SparkSession) -> None:
+    with connect_sync(rig.address) as cluster:
+        cluster.create_log("events", replicas=1)
+        rig.copy()
+        append(cluster, 1, 4)
+        rig.restore()
+        table = rig.directory / "table"
+        for _ in range(2):
+            run(parquet(table), rig.address, spark)
+        assert values(cluster, "parquet", table, spark) == [1, 2, 3, 4]
+
+
 def values(cluster: BlockingCluster, kind: str, table: Path, spark: SparkSession) -> list[int]:
     if kind == "log":
         found = cluster.log("copied")

@@ -43,7 +43,7 @@ from loomlog.metadata.nodes.registration import Registration
 from loomlog.metadata.protocol import KeeperContext, Keepers
 from loomlog.metadata.registers import ClusterRegisters
 from loomlog.metadata.registry import load_keepers
-from loomlog.metadata.rollback.gate import Gate, GatedStore
+from loomlog.metadata.rollback.gate import Gate, GatedStore, ObservedStore
 from loomlog.metadata.rounds import RoundLog
 from loomlog.metadata.status import StatusView
 from loomlog.metadata.store.contract import MetaStore
@@ -195,7 +195,7 @@ class Term:
             gate=self.gate,
             groups=self.registers.groups,
         )
-        self.timeline = Timeline(mandate.store, lambda: time.time())
+        self.timeline = Timeline(ObservedStore(mandate.store, self.gate), lambda: time.time())
         self.registration = Registration(
             catalog=self.catalog,
             nodes=self.nodes,

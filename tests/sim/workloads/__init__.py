@@ -14,6 +14,11 @@ from workloads.forgotten import absent, absent_chained, in_turn, reported
 from workloads.given_up import given_up, given_up_chained, given_up_copyset
 from workloads.impostors import impostors
 from workloads.losses import forgetful, forgetful_killed, losses
+from workloads.lost_in_turn import (
+    lost_in_turn,
+    lost_in_turn_chained,
+    lost_in_turn_copyset,
+)
 from workloads.protocols import (
     chosen,
     conditional,
@@ -60,6 +65,9 @@ WORKLOADS: Mapping[str, Workload] = {
     "impostors": impostors,
     "in-turn": in_turn,
     "losses": losses,
+    "lost-in-turn": lost_in_turn,
+    "lost-in-turn-chained": lost_in_turn_chained,
+    "lost-in-turn-copyset": lost_in_turn_copyset,
     "mortals": mortals,
     "pipelines": pipelines,
     "protocols": protocols,

@@ -133,11 +133,10 @@ def remove(
 ) -> None:
     """Stop appends to a stream, and remove it when all its entries are trimmed; remove a chain
     from a chained log, or nodes from a copyset log."""
-    which = f"nodes {nodes} of " if nodes else "" if part is None else f"part {part} of "
-    question = (
-        f"Remove {which}stream {stream}? {'They take' if nodes else 'It takes'} no more appends; "
-        "its entries stay readable."
-    )
+    what = f"stream {stream}, or its last part or node if it has several"
+    if nodes or part is not None:
+        what = f"{f'nodes {nodes}' if nodes else f'part {part}'} of stream {stream}"
+    question = f"Remove {what}? No more appends go there; its entries stay readable."
     changes.confirm(lambda: question, yes=yes)
     with connected_sync(cluster) as client:
         change = client.remove_stream(stream, read_nodes(nodes), part)

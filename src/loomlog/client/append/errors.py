@@ -87,7 +87,8 @@ def overdue(log: str, batch: Batch, targets: Targets, timeout_s: float) -> LoomE
         why = hindrance or "nobody took it in time"
         return Timeout(f"{after}: {why}; try again, and see `loom status`")
     if refusal is None:
-        return Timeout(f"{after}: no place in any stream; append less at once, or try again")
+        why = hindrance or "no place in any stream: append less at once"
+        return Timeout(f"{after}: {why}; try again")
     if isinstance(refusal, Busy):
         return Busy(f"{after}: {refusal}")
     # NotFound from a node means that the stream has moved: the log exists.

@@ -60,8 +60,8 @@ class Refresher:
                 self._hurry.clear()
                 try:
                     self._targets.adopt(await self._log.refresh())
-                except Retryable:
-                    pass  # batches have deadlines
+                except Retryable as error:  # batches have deadlines
+                    self._targets.conditions.trouble = str(error)
                 except LoomError as error:
                     # Call this after this task: batches queued meanwhile need another refresh.
                     self._loop.call_soon(self._failed, error)
@@ -86,6 +86,7 @@ class Conditions:
     def __init__(self, log: pb.Log | None = None) -> None:
         self._conditions: dict[StreamId, str] = {}  # of the streams that should be running
         self._refusals: dict[StreamId, LoomError] = {}  # of streams that refuse appends for good
+        self.trouble = ""  # why newer conditions could not be fetched
         if log is not None:
             active = log.segments[-1].loglet_id
             ended = {segment.loglet_id for segment in log.segments if segment.HasField("end")}
@@ -98,7 +99,7 @@ class Conditions:
     def hindrance(self, wanted: Wanted) -> str:
         """Return, for a message, the conditions of the wanted streams."""
         texts = (text for stream, text in self._conditions.items() if allows(wanted, stream))
-        return "; ".join(dict.fromkeys(filter(None, texts)))
+        return "; ".join(dict.fromkeys(filter(None, (*texts, self.trouble))))
 
     def refusal(self, wanted: Wanted) -> LoomError | None:
         """Return why none of the wanted streams will ever take a batch, or None if one may, e.g.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeAlias
 
-from loomlog.core.copyset.late_losses import forgotten
+from loomlog.core.copyset.late_losses import revealing
 from loomlog.core.copyset.messages import LogState
 from loomlog.core.copyset.record import Epoch, Lsn, epoch_of
 
@@ -63,6 +63,4 @@ class AcknowledgedRanges:
 
 def to_report(state: LogState, ranges: Ranges) -> Ranges:
     """Return the acknowledged ranges in which recovery left marks that are not known as losses."""
-    if forgotten(state, ranges) == state:
-        return []
-    return [each for each in ranges if forgotten(state, [each]) != state]
+    return list(revealing(state, ranges))

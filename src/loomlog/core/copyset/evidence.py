@@ -91,6 +91,17 @@ def with_forgotten(end: EpochEnd, ranges: Iterable[tuple[Offset, Offset]]) -> Ep
     return _with_lost(end, _within(list(_marked(end, OFFSET_MAX)), ranges))
 
 
+def revealing(
+    end: EpochEnd, ranges: Iterable[tuple[Offset, Offset]]
+) -> Iterator[tuple[Offset, Offset]]:
+    """Yield the acknowledged ranges that change the end of an epoch (`with_forgotten`)."""
+    marked = list(_marked(end, OFFSET_MAX))
+    for first, last in ranges:
+        parts = _within(marked, [(first, last)])
+        if any(_within(end.lost, [part]) != [part] for part in parts):
+            yield first, last
+
+
 def recovered(end: EpochEnd, good: Offset, doubted: Sequence[tuple[Offset, Offset]]) -> EpochEnd:
     """Return the end of an epoch, given what earlier attempts to recover it presumed: all up to
     `good` was acknowledged, and what they marked in `doubted` nobody can confirm."""

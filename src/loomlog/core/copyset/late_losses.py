@@ -6,14 +6,15 @@ absent, and the writer (evidence.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
+from loomlog.core.copyset import evidence
 from loomlog.core.copyset.evidence import with_forgotten, with_loss
 from loomlog.core.copyset.messages import EpochEnd, LogState, Miss
-from loomlog.core.copyset.record import Epoch, Lsn, Offset, epoch_of, offset_of
+from loomlog.core.copyset.record import Epoch, Lsn, Offset, epoch_of, make, offset_of
 from loomlog.types import ShardId
 
 FORGOTTEN_MAX: Final = 512  # ranges in one report of a writer; fits a frame's header
@@ -44,16 +45,31 @@ def heard(state: LogState, shard: ShardId, through: Epoch) -> LogState:
 def forgotten(state: LogState, ranges: Iterable[tuple[Lsn, Lsn]]) -> LogState:
     """Note what was acknowledged in recovered epochs, as its writer knows. What is not recovered
     yet, or trimmed, is ignored."""
+    for epoch, offsets in _by_epoch(state, ranges).items():
+        if (end := state.end_of(epoch)) is not None:
+            state = _with_end(state, with_forgotten(end, offsets))
+    return state
+
+
+def revealing(state: LogState, ranges: Iterable[tuple[Lsn, Lsn]]) -> Iterator[tuple[Lsn, Lsn]]:
+    """Yield the ranges each of which `forgotten` would note, as far as it would."""
+    for epoch, offsets in _by_epoch(state, ranges).items():
+        if (end := state.end_of(epoch)) is not None:
+            found = evidence.revealing(end, offsets)
+            yield from ((make(epoch, first), make(epoch, last)) for first, last in found)
+
+
+def _by_epoch(
+    state: LogState, ranges: Iterable[tuple[Lsn, Lsn]]
+) -> dict[Epoch, list[tuple[Offset, Offset]]]:
+    """Return ranges by epoch, without those that are trimmed."""
     by_epoch: dict[Epoch, list[tuple[Offset, Offset]]] = {}
     first_epoch = max(state.history[0].since, epoch_of(state.trimmed))
     for first, last in ranges:
         epoch, first = epoch_of(first), max(first, state.trimmed + 1)
         if epoch == epoch_of(last) >= first_epoch and first <= last:
             by_epoch.setdefault(epoch, []).append((offset_of(first), offset_of(last)))
-    for epoch, offsets in by_epoch.items():
-        if (end := state.end_of(epoch)) is not None:
-            state = _with_end(state, with_forgotten(end, offsets))
-    return state
+    return by_epoch
 
 
 def _with_end(state: LogState, end: EpochEnd) -> LogState:

@@ -23,11 +23,11 @@ from loomlog.core.copyset.messages import (
 from loomlog.core.copyset.nodeset import EpochMetadata, Member, choose_short, node_of
 from loomlog.core.copyset.presumption import Presume, Presumption
 from loomlog.core.copyset.record import (
+    OFFSET_MAX,
     Epoch,
     Lsn,
     epoch_of,
     first_epoch_above,
-    last_of,
     make,
     offset_of,
 )
@@ -143,7 +143,7 @@ def short_epochs(state: LogState) -> list[Epoch]:
         for metadata, last in _stretches(state)
         if metadata.short
         for epoch in range(max(metadata.since, epoch_of(state.trimmed)), last + 1)
-        if last_of(epoch) > state.trimmed and not _is_empty(state.end_of(epoch))
+        if make(epoch, OFFSET_MAX) > state.trimmed and not _is_empty(state.end_of(epoch))
     ]
 
 
@@ -275,7 +275,7 @@ def trim(state: LogState, lsn: Lsn) -> LogState:
 
 def uncertain(state: LogState) -> list[Epoch]:
     """Return the recovered epochs whose end is unknown, or of which something is known as lost."""
-    untrimmed = (end for end in state.ends if last_of(end.epoch) > state.trimmed)
+    untrimmed = (end for end in state.ends if end.whole > state.trimmed)
     return [end.epoch for end in untrimmed if not end.exact or end.lost]
 
 
@@ -315,7 +315,7 @@ def _with_records(state: LogState, through: Epoch) -> Iterator[Epoch]:
     ones it is known: many have none, such as those that began because a node was restarted."""
     first = state.history[0].since if state.history else through + 1
     for end in state.ends:
-        last = make(end.epoch, end.last) if end.exact else last_of(end.epoch)
+        last = make(end.epoch, end.last) if end.exact else end.whole
         if first <= end.epoch <= through and last > state.trimmed and not _is_empty(end):
             yield end.epoch
     for epoch in range(state.last_clean + 1, min(through, state.epoch) + 1):

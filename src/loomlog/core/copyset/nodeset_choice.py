@@ -21,15 +21,19 @@ class NodesetAim(NamedTuple):
 
     size: int = 0  # when an epoch began, or as an operator left it; 0: not known
     joined: tuple[NodeId, ...] = ()  # named by operators: in the nodeset whenever they are usable
-    left: tuple[NodeId, ...] = ()  # named by operators: not in the nodeset
+    left: tuple[NodeId, ...] = ()  # named by operators: in it only if too few others are usable
     wider: int = 0  # members more than the settings of the log ask for
 
     def sized(self, size: int) -> int:
         """Return the number of members that the nodeset may have, given that of the settings."""
         return min(max(size + self.wider, 1), NODESET_MAX)
 
-    def fit(self, usable: Iterable[Member]) -> set[Member]:
-        return {member for member in usable if member.node not in self.left}
+    def fit(self, usable: Iterable[Member], replication: int) -> set[Member]:
+        """Return the members without those that left, unless too few others would remain."""
+        others = without(usable, self.left)
+        metadata = EpochMetadata(0, others, replication)
+        is_enough = metadata.can_replicate([member.shard for member in others])
+        return set(others if is_enough else usable)
 
     def lacking(self, nodeset: Sequence[Member], usable: Iterable[Member]) -> list[Member]:
         """Return the usable members on nodes that an operator named, which a nodeset lacks."""
@@ -98,7 +102,7 @@ def next_nodeset(
 ) -> tuple[Member, ...]:
     """Return the nodeset of the next epoch. `usable` nodes may take records; of those that are away
     they include the ones expected back."""
-    nodeset, fit = state.history[-1].nodeset, aim.fit(usable)
+    nodeset, fit = state.history[-1].nodeset, aim.fit(usable, state.history[-1].replication)
     is_fit = fit.issuperset(nodeset) and aim.is_met(nodeset, fit)
     if is_fit and len(nodeset) >= min(aim.sized(size), len(fit)):
         return nodeset
@@ -114,7 +118,7 @@ def fresh_nodeset(
     aim: NodesetAim,
 ) -> tuple[Member, ...]:
     """Return the nodeset that the log would have if it began now; the same if it cannot be."""
-    fit = aim.fit(usable)
+    fit = aim.fit(usable, state.history[-1].replication)
     return _chosen(log, state, fit, aim.sized(size), aim.lacking((), fit))
 
 

@@ -125,14 +125,24 @@ class Mending(Enum):
 
     MENDED = "mended"
     NOT_NOW = "not now"  # a shard that may have the batch did not send it
-    LOST = "lost"  # all other shards said that they lost it, or that theirs is damaged
+    LOST = "lost"  # no other shard has it any more, or theirs is damaged
 
 
-def mend(log: LogId, head: Record, me: ShardId) -> Steps[Mending]:
-    """Give the damaged copy of a record here its batch back, from another shard of its copyset."""
+def mend(
+    log: LogId,
+    head: Record,
+    me: ShardId,
+    state: LogState | None = None,
+    gone: Mapping[ShardId, Epoch] | None = None,
+) -> Steps[Mending]:
+    """Give the damaged copy of a record here its batch back, from another shard of its copyset. In
+    a recovered epoch, any other shard of the nodeset may have it, and nobody else gets it later.
+    Shards that are `gone`, up to an epoch, are away and lost what they had."""
     read = Read(log, head.first, head.last, bytes_max=1, everything=True)
+    nodeset = _settled_nodeset(state, head.epoch)
+    copyset = shuffled(head.copyset, head.first)
     result = Mending.LOST
-    for shard in shuffled(head.copyset, head.first):
+    for shard in dict.fromkeys((*copyset, *nodeset)):
         if shard == me:
             continue
         answers = yield from ask_each([shard], read)
@@ -141,9 +151,19 @@ def mend(log: LogId, head: Record, me: ShardId) -> Steps[Mending]:
             stored = yield from ask_each([me], Mend(log, record))
             if isinstance(stored[me], Stored):
                 return Mending.MENDED
-        if not _has_lost(answer, head.first):
+        is_gone = gone is not None and gone.get(shard, 0) >= head.epoch
+        is_settled = isinstance(answer, Delivered) and answer.next_lsn > head.last
+        is_known = is_settled if shard in nodeset else bool(nodeset)  # or it left the nodeset
+        if not (is_gone or is_known or _has_lost(answer, head.first)):
             result = Mending.NOT_NOW
     return result
+
+
+def _settled_nodeset(state: LogState | None, epoch: Epoch) -> tuple[ShardId, ...]:
+    """Return the shards that may have a record of a recovered epoch; none of another epoch."""
+    if state is None or not state.history[0].since <= epoch <= state.last_clean:
+        return ()
+    return state.metadata_of(epoch).shards
 
 
 def _has_lost(answer: Answer, lsn: Lsn) -> bool:

@@ -74,6 +74,7 @@ class CopysetReader:
         settings: ReadSettings = DEFAULTS,
     ) -> None:
         self.head = skip_zero(first)  # all before it is delivered
+        self._zero = None if first == self.head else first  # where a segment may begin
         self.finished = False
         self._log = log
         self._until = until
@@ -183,6 +184,11 @@ class CopysetReader:
     def _step(self, now: float) -> bool:
         """Take one step. Return whether there is more to do at once."""
         epoch = epoch_of(self.head)
+        if self._zero is not None and self._can_start(epoch):
+            if not self._is_trimmed:
+                self._effects.append(ReadGap(self._zero, self._zero, GapKind.BRIDGE))
+            self._zero = None
+            return True
         if self.head > self._last_wanted:
             self._finish()
         elif (loss := self._knowledge.loss_at(self.head)) and not self._is_trimmed:
@@ -208,6 +214,10 @@ class CopysetReader:
             self._enter(stretch)
             return self._unblock(now)
         return False
+
+    def _can_start(self, epoch: Epoch) -> bool:
+        """Return whether it is known whether the start is trimmed, or nothing else is wanted."""
+        return self._knowledge.stretch_of(epoch) is not None or self.head > self._last_wanted
 
     @property
     def _is_trimmed(self) -> bool:

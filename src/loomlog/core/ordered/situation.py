@@ -29,6 +29,9 @@ class Nodes(Protocol):
     def given_up(self, node: NodeId) -> bool:
         """Return whether the node is down, and an operator declared its data lost for good."""
 
+    def has_unopened(self, node: NodeId) -> bool:
+        """Return whether the node has data of the stream that it cannot serve."""
+
     def has_lost(self, stream: StreamRounds) -> bool:
         """Return whether committed entries are lost: no node has them, or could come back with
         them."""
@@ -318,7 +321,15 @@ class Situation:
         away = [node for node in self.missing if node not in emptied]
         words = ["sealed: no live replica has every committed entry"]
         words += [f"node {_names(away)} is away"] if away else []
+        unopened = [node for node in emptied if self.nodes.has_unopened(node)]
+        emptied = [node for node in emptied if node not in unopened]
         words += [f"node {_names(emptied)} has no replica of it any more"] if emptied else []
+        if unopened:
+            words.append(
+                f"the replica on node {_names(unopened)} cannot be used: `loom status` says what "
+                "is wrong with it; put that right, or, to give its entries up, move its directory "
+                "out of the volume and start the node again"
+            )
         return "; ".join(words)
 
 

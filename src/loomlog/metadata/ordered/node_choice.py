@@ -70,6 +70,11 @@ class NodeChoice:
             and node in (*record.replicas, *record.dropping, *record.left)
         )
 
+    def has_unopened(self, stream_id: StreamId, node: NodeId) -> bool:
+        """Return whether a node has, or may have, data of the stream that it cannot serve."""
+        unserved = stream_id in self._nodes.restrictions(node).unserved
+        return unserved or self.lacks_volume(stream_id, node)
+
     def came_back(self, node: NodeId) -> None:
         """Forget the failures of a node from before its restart."""
         for stream_id in self._records.streams:
@@ -147,6 +152,9 @@ class _NodesOfStream:
 
     def given_up(self, node: NodeId) -> bool:
         return node in self._choice.losses.given_up_of(self._stream)
+
+    def has_unopened(self, node: NodeId) -> bool:
+        return self._choice.has_unopened(self._stream.stream_id, node)
 
     def alive(self, node: NodeId) -> bool:
         return self._alive(node) and not self._unable(node)

@@ -89,7 +89,8 @@ class MetadataCatchUp:
             holdings = await self._collector.holdings(caller)
             for protocol in protocols:
                 protocol.add(caller, holdings)
-        draft = Draft(self._items, protocols, [*known, *callers])
+        lease_epochs = self._past.record.lease_epochs + EPOCHS_SKIPPED
+        draft = Draft(self._items, protocols, [*known, *callers], lease_epochs)
         draft.make(
             {n: record_of(caller.registration) for n, caller in callers.items()}, leave, deleted
         )
@@ -98,9 +99,7 @@ class MetadataCatchUp:
         seen = [seen_from_wire(caller.registration.known_run) for caller in callers.values()]
         history, before = self._past.history.adopt(seen), self._past.record
         gone = tuple(dict.fromkeys((*before.without, *without)))
-        changes[HISTORY] = HistoryRecord(
-            fields_of(history), gone, "", before.lease_epochs + EPOCHS_SKIPPED
-        )
+        changes[HISTORY] = HistoryRecord(fields_of(history), gone, "", lease_epochs)
         rounds = await self._rebuild_rounds(changes, without, was_away)
         draft.seal_changed()
         reasons = [f"node {node} did not come: start its vsn, or give it up" for node in absent]

@@ -46,8 +46,11 @@ class Draft:
         items: Mapping[str, StoredItem],
         protocols: Sequence[ProtocolDraft],
         nodes: Collection[NodeId],
+        lease_epochs: int = 0,
     ) -> None:
+        """`lease_epochs`: the highest epoch that any lease may have had."""
         self._items = items
+        self._lease_epochs = lease_epochs
         self._protocols = protocols
         self.nodes = frozenset(nodes)
         self.changes: dict[str, MetadataRecord | None] = {}
@@ -241,7 +244,8 @@ class Draft:
     def _end_leases(self) -> None:
         for key in self.keys("lease/"):
             lease = decode(LeaseRecord, key, self._items[key].value)
-            self.changes[key] = replace(lease, holder="")
+            epoch = max(lease.epoch, self._lease_epochs)  # shows those who look that it was lost
+            self.changes[key] = replace(lease, holder="", epoch=epoch)
 
     # ---- records of the copy
 

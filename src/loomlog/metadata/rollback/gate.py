@@ -306,8 +306,8 @@ class Gate:
             logger.warning("could not record that the metadata went back in time: %s", error)
 
 
-class GatedStore(FencedStore):
-    """A view of a store that refuses writes while the gate is closed."""
+class ObservedStore(FencedStore):
+    """A view of a store that shuts the gate if the store itself went back in time."""
 
     def __init__(self, store: MetaStore, gate: Gate) -> None:
         super().__init__(store)
@@ -326,21 +326,29 @@ class GatedStore(FencedStore):
     async def compare_and_swap(
         self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
     ) -> int:
-        self._gate.check_write(key)
         with self._shutting():
-            version = await super().compare_and_swap(key, expected, value, fences=fences)
-        self._gate.wrote(version)
-        return version
+            return await super().compare_and_swap(key, expected, value, fences=fences)
 
     @contextmanager
     def _shutting(self) -> Iterator[None]:
-        """Shut the gate if the store itself went back in time."""
         try:
             yield
         except RolledBack as error:
             logger.critical("%s", error)
             self._gate.shut("because its store lacks changes that it had confirmed")
             raise
+
+
+class GatedStore(ObservedStore):
+    """A view of a store that also refuses writes while the gate is closed."""
+
+    async def compare_and_swap(
+        self, key: str, expected: int, value: bytes | None, *, fences: tuple[Fence, ...] = ()
+    ) -> int:
+        self._gate.check_write(key)
+        version = await super().compare_and_swap(key, expected, value, fences=fences)
+        self._gate.wrote(version)
+        return version
 
 
 async def _moment(event: asyncio.Event, wait_s: float) -> None:

@@ -31,6 +31,7 @@ from loomlog.wire import loomlog_pb2 as pb
 logger = logging.getLogger(__name__)
 
 KNOWN_S: Final = 20.0  # addresses do not change often
+STATE_S: Final = 1.0  # which shards are lost changes
 AGAIN_S: Final = 60.0  # until a copy that could not be mended is tried again
 WAITING_MAX: Final = 1000  # copies; a scrub finds further ones
 COMPARE_AGAIN_S: Final = 0.5  # until all shards have applied a release
@@ -212,11 +213,13 @@ class Mender:
 
     async def mend(self, log: LogId, head: Record) -> bool:
         """Mend a copy; return False if no other shard has its batch now."""
-        key = log, head.first
+        key, known = (log, head.first), None
         with suppress(LoomError):
-            await self._epochs.get(log, KNOWN_S)  # so that the addresses of the others are known
+            known = await self._epochs.get(log, STATE_S)
+        state = None if known is None else known.state
+        gone = {} if known is None else {s: known.rebuilt.get(s, 0) for s in known.gone}
         async with self._one_by_one:
-            result = await self._asker.run(mend(log, head, self.me))
+            result = await self._asker.run(mend(log, head, self.me, state, gone))
         self._copies.volume.note_mending(log, head.first, result)
         if result is Mending.MENDED:
             self._not_before_s.pop(key, None)

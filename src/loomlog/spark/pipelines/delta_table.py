@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loomlog.errors import LoomError
 from loomlog.spark.pipelines.outputs import UnitId
-from loomlog.spark.pipelines.parquet_table import TableFile, write_files
+from loomlog.spark.pipelines.parquet_table import TableFile, has_files_of, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +38,9 @@ class DeltaOutput:
         if not deltalake.DeltaTable.is_deltatable(place):
             return 0
         return deltalake.DeltaTable(place).transaction_version(unit.owner) or 0
+
+    def may_have(self, unit: UnitId) -> bool:
+        return has_files_of(Path(unit.place(self.path)), unit)
 
     def describe(self) -> str:
         return f"delta {self.path}"

@@ -57,6 +57,13 @@ class LogOutput:
             except Trimmed as error:
                 raise StagedLostError(str(error)) from None
 
+    def may_have(self, unit: UnitId) -> bool:
+        try:
+            with connect_sync(unit.cluster) as cluster:
+                return cluster.log(unit.place(self.name)).tail() > 0
+        except NotFound:
+            return False
+
     def describe(self) -> str:
         return f"log {self.name}"
 

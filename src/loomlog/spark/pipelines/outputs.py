@@ -64,6 +64,14 @@ class CountedOutput(Protocol):
         """Return the number of the last published unit of the owner of `unit`; 0 if it has none."""
 
 
+@runtime_checkable
+class SearchedOutput(Protocol):
+    """An output in which units of pipelines of any life can be found."""
+
+    def may_have(self, unit: UnitId) -> bool:
+        """Return whether it may have units of the pipeline of `unit`, or of one of this name."""
+
+
 def versioned(name: str, version: int) -> str:
     """Return the name of a version; version 1 has the plain name."""
     return name if version == 1 else f"{name}.v{version}"

@@ -11,6 +11,7 @@ to its name, which fails if the name is taken.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import uuid
@@ -56,6 +57,9 @@ class ParquetOutput:
             with suppress(FileNotFoundError):  # it was folded while we looked
                 return look(directory).units.get(unit.owner, 0)
         raise Busy(f"the manifests in {directory} change all the time: try again")
+
+    def may_have(self, unit: UnitId) -> bool:
+        return has_files_of(Path(unit.place(self.path)), unit)
 
     def describe(self) -> str:
         return f"parquet {self.path}"
@@ -196,6 +200,11 @@ def _put(directory: Path, name: str, lines: Iterator[str]) -> bool:
 
 
 # ---- the files of a unit, under a name that nobody else has: also those of Delta tables
+
+
+def has_files_of(table: Path, unit: UnitId) -> bool:
+    """Return whether a pipeline of this name has written files below `table`."""
+    return any((table / DATA).glob(f"{glob.escape(unit.pipeline)}-{'[0-9]' * 8}-*"))
 
 
 class TableFile(TypedDict):

@@ -16,7 +16,7 @@ from loomlog.errors import InvalidArgument, NotFound
 from loomlog.spark.pipelines import units
 from loomlog.spark.pipelines.definition import ROWS, Letters, Pipeline, Rerun
 from loomlog.spark.pipelines.log_output import LogOutput
-from loomlog.spark.pipelines.store import ProgressStore
+from loomlog.spark.pipelines.store import ProgressStore, last_epoch
 from loomlog.spark.pipelines.units import Progress
 from loomlog.types import Glsn
 
@@ -49,7 +49,9 @@ def backfill(cluster: BlockingCluster, pipeline: Pipeline, extent: BackfillExten
             raise InvalidArgument(
                 f"from {extent.first} to {end} there is no position of log {log!r}"
             )
-    version = ProgressStore(cluster, pipeline.name).change(units.new_version).versions
+    epoch = last_epoch(cluster, pipeline.name)
+    store = ProgressStore(cluster, pipeline.name)
+    version = store.change(lambda now: units.new_version(now, epoch)).versions
     again = _version(pipeline, version, extent)
     progress = Progress(again.summary(), behind, ends=ends, version=version, versions=version)
     ProgressStore(cluster, again.name).create(progress)

@@ -17,7 +17,7 @@ from loomlog.core.backoff import Backoff
 from loomlog.errors import Fenced, LoomError
 from loomlog.spark.pipelines import log_output, units
 from loomlog.spark.pipelines.decoder import HEARTBEAT_KEY
-from loomlog.spark.pipelines.definition import Pipeline
+from loomlog.spark.pipelines.definition import Pipeline, Rerun
 from loomlog.spark.pipelines.failures import (
     Fault,
     PipelineError,
@@ -26,7 +26,7 @@ from loomlog.spark.pipelines.failures import (
     output_ahead,
     reason_of,
 )
-from loomlog.spark.pipelines.outputs import CountedOutput
+from loomlog.spark.pipelines.outputs import CountedOutput, SearchedOutput, UnitId
 from loomlog.spark.pipelines.site import Site
 from loomlog.spark.pipelines.stateful import StatefulWork
 from loomlog.spark.pipelines.stateless import StatelessWork
@@ -125,31 +125,34 @@ class Runner:
         lease = site.try_activate()
         if lease is None:
             return None
-        if known is not None:
-            self._check_current(cluster, known, lease.epoch)
         store.fence(lease)
-        self._begin(cluster, store)
+        self._check_current(cluster, known or self._create(cluster, store), lease.epoch)
+        store.change(lambda now: units.defined(now, self._pipeline.summary()))
         site.keep(lease, self._on_fenced)
         self._listener.said(f"active as site {site.name} (epoch {lease.epoch})")
         return store
 
     def _check_current(self, cluster: BlockingCluster, known: Progress, epoch: int) -> None:
-        """Stop for an operator if the output may have units that were forgotten, unless the output
-        says itself which units it has."""
-        if isinstance(self._pipeline.output, CountedOutput) or not units.is_restored(known, epoch):
+        """Stop for an operator if the output may have units that were forgotten."""
+        if not self._may_be_ahead(known, epoch):
             return
         output = self._pipeline.output.describe()
         error = output_ahead(self._pipeline.name, f"{output} may have")
-        self._note(ProgressStore(cluster, self._pipeline.name), error)
+        self._note(ProgressStore(cluster, self._pipeline.name), error)  # it does not take over
         raise error
 
-    def _begin(self, cluster: BlockingCluster, store: ProgressStore) -> None:
-        """Create the progress, or continue the stored one."""
-        summary = self._pipeline.summary()
-        if store.find() is None:
-            before = positions_before(cluster, self._pipeline.logs, self._pipeline.start)
-            store.create(Progress(definition=summary, positions=before))
-        store.change(lambda now: units.defined(now, summary))
+    def _may_be_ahead(self, known: Progress, epoch: int) -> bool:
+        output = self._pipeline.output
+        if units.is_restored(known, epoch):
+            return not isinstance(output, CountedOutput)  # else it says itself which units it has
+        if not units.is_unknown(known, epoch) or self._pipeline.rerun != Rerun():
+            return False
+        first = UnitId(self._address, self._pipeline.name, 1, known.version, known.life)
+        return isinstance(output, SearchedOutput) and output.may_have(first)
+
+    def _create(self, cluster: BlockingCluster, store: ProgressStore) -> Progress:
+        before = positions_before(cluster, self._pipeline.logs, self._pipeline.start)
+        return store.create(Progress(definition=self._pipeline.summary(), positions=before))
 
     def _on_fenced(self) -> None:
         self._fenced = True

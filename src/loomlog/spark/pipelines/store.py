@@ -134,11 +134,16 @@ def reset(cluster: BlockingCluster, name: str, to: Glsn | str, *, same_output: b
     """Restart at a position of its sources, "earliest" or "latest"."""
     store = ProgressStore(cluster, name)
     behind = positions_before(cluster, store.load().positions, to)
-    lease = cluster.lease(register_name(name))
-    epoch, life = 0 if lease is None else lease.epoch, _new_life()
+    epoch, life = last_epoch(cluster, name), _new_life()
     return store.change(
         lambda now: units.reset(now, behind, same_output=same_output, life=life, epoch=epoch)
     )
+
+
+def last_epoch(cluster: BlockingCluster, name: str) -> int:
+    """Return the epoch of the last runner, or the one that a catch-up of the metadata left."""
+    lease = cluster.lease(register_name(name))
+    return 0 if lease is None else lease.epoch
 
 
 def _new_life() -> str:

@@ -19,11 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from loomlog.core.leases import was_restored_between
+from loomlog.core.leases import EPOCHS_SKIPPED, was_restored_between
 from loomlog.errors import Conflict, Fenced, InvalidArgument
 from loomlog.types import Glsn
+
+VERSIONS_SKIPPED: Final = 1000  # of outputs that restored metadata may have forgotten
 
 
 class UnitRange(NamedTuple):
@@ -109,13 +111,25 @@ def taken_over(progress: Progress, epoch: int) -> Progress:
     """Called when a runner whose lease has this epoch takes over the pipeline."""
     if epoch < progress.epoch:
         raise Fenced(f"another runner (epoch {progress.epoch}) took over from this one ({epoch})")
-    return replace(progress, epoch=epoch)
+    return replace(progress, epoch=epoch, versions=_versions(progress, epoch))
 
 
 def is_restored(progress: Progress, epoch: int) -> bool:
     """Return whether the metadata was restored from a copy since a runner changed this, so that
     units may have been committed which it does not know. `epoch` is that of the next runner."""
     return progress.epoch > 0 and was_restored_between(progress.epoch, epoch)
+
+
+def is_unknown(progress: Progress, epoch: int) -> bool:
+    """Return whether no runner has begun this, although the metadata was restored from a copy once:
+    the copy may be older than a pipeline of this name."""
+    return not progress.epoch and progress.generation == 1 and epoch >= EPOCHS_SKIPPED
+
+
+def _versions(progress: Progress, epoch: int) -> int:
+    """Return the newest version of the output that may have been assigned."""
+    may_lack = is_restored(progress, epoch) or is_unknown(progress, epoch)
+    return progress.versions + VERSIONS_SKIPPED * may_lack
 
 
 def defined(progress: Progress, definition: Mapping[str, Any]) -> Progress:
@@ -241,9 +255,9 @@ def extended(progress: Progress, ends: Mapping[str, Glsn], version: int) -> Prog
     return replace(progress, ends=dict(ends), version=version)
 
 
-def new_version(progress: Progress) -> Progress:
-    """One more version of the output is given out (`versions`)."""
-    return replace(progress, versions=progress.versions + 1)
+def new_version(progress: Progress, epoch: int) -> Progress:
+    """One more version of the output is given out (`versions`). `epoch` is of the last runner."""
+    return replace(progress, versions=_versions(progress, epoch) + 1)
 
 
 def reset(
@@ -265,7 +279,7 @@ def reset(
     unknown = sorted(set(positions) - set(progress.positions))
     if unknown:
         raise InvalidArgument(f"the pipeline does not read {', '.join(unknown)}")
-    versions = progress.versions + (not same_output)
+    versions = _versions(progress, epoch) + (not same_output)
     return replace(
         progress,
         anew=True,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from copyset_recovery_rig import LOG, NOW_US, RecoveryRig
 
+from loomlog.core.copyset import evidence
 from loomlog.core.copyset.acknowledged import RANGES_MAX, AcknowledgedRanges, to_report
 from loomlog.core.copyset.evidence import is_lost, loss_at, marked_at, with_forgotten, with_loss
 from loomlog.core.copyset.late_losses import absent_shards, forgotten, heard
@@ -159,3 +161,30 @@ def test_a_shard_is_heard_once() -> None:
     assert absent_shards(state) == [3, 4]
     assert absent_shards(heard(state, 3, through=0)) == [3, 4]
     assert absent_shards(heard(state, 3, through=1)) == [4]
+
+
+def test_exactly_the_ranges_that_change_something_are_reported() -> None:
+    once = forgotten(STATE, [(make(1, 3), make(1, 5))])
+    ranges = [(make(1, a), make(1, b)) for a in range(1, 12) for b in range(a, 12)]
+    for state in (STATE, once, replace(once, trimmed=make(1, 3)), replace(STATE, ends=())):
+        changing = [
+            (max(first, state.trimmed + 1), last)
+            for first, last in ranges
+            if forgotten(state, [(first, last)]) != state
+        ]
+        assert to_report(state, ranges) == changing
+
+
+def test_the_marks_of_an_epoch_are_listed_once_for_all_ranges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed: list[EpochEnd] = []
+
+    def marked(end: EpochEnd, through: int) -> list[tuple[int, int]]:
+        listed.append(end)
+        return [(2, through)]
+
+    monkeypatch.setattr(evidence, "_marked", marked)
+    ranges = [(make(1, 4 * i + 2), make(1, 4 * i + 3)) for i in range(RANGES_MAX)]
+    assert to_report(STATE, ranges) == ranges
+    assert listed == [END]

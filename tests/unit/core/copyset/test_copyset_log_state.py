@@ -13,6 +13,7 @@ from loomlog.core.copyset.log_state import (
     first_state,
     holders,
     is_recovered,
+    lossy_epochs,
     note_tail,
     set_clean,
     take_epoch,
@@ -112,7 +113,10 @@ def test_where_the_end_of_an_epoch_is_not_known_all_of_it_may_have_been_acknowle
     state = clean(started(2), 1, 5, exact=False)
     assert state.tail == make(1, OFFSET_MAX)
     assert uncertain(state) == [1]
-    assert uncertain(trim(state, make(2, 0))) == []
+    assert uncertain(trim(state, state.tail - 1)) == [1]
+    assert uncertain(trim(state, state.tail)) == [], "no trim can go further"
+    assert lossy_epochs(trim(state, state.tail - 1), {1: 1, 2: 1}) == [1]
+    assert lossy_epochs(trim(state, state.tail), {1: 1, 2: 1}) == []
     empty = clean(started(2), 1, 0, exact=False)
     assert uncertain(empty) == [1]
 

@@ -123,6 +123,15 @@ def test_a_node_that_left_stays_away_and_no_other_takes_its_place(size: int) -> 
     assert again == NodesetAim(4, joined=(2,))
 
 
+def test_a_node_that_left_is_used_again_if_there_are_too_few_others() -> None:
+    state, aim = started(1, 3), NodesetAim(3).narrow(members(1, 2, 3), [2])
+    nodeset = next_nodeset(LOG, state, members(2, 3), 3, aim)
+    assert set(nodeset) == set(members(2, 3)), "node 1 is drained"
+    after = take_epoch(state, 1, nodeset)
+    assert next_nodeset(LOG, after, members(2, 3), 3, aim) == nodeset, "once"
+    assert set(next_nodeset(LOG, after, members(2, 3, 4), 3, aim)) == set(members(3, 4))
+
+
 def test_all_shards_of_a_node_join_and_leave() -> None:
     two = (Member(4), Member(4 | 1 << 32))
     usable = (*members(1, 2, 3), *two)

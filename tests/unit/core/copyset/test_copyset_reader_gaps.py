@@ -511,3 +511,24 @@ def test_what_a_node_was_checked_for_since_it_crashed_it_vouches_for() -> None:
     known.learn_state(replace(recovered(end(1, 5)), witnesses=lives))
     assert known.crashed_in(1, {1: 2, 2: 2, 3: 1}) == {1}
     assert known.crashed_in(1, {1: 1}) == set()
+
+
+# ---- the position 0 of an epoch, which is no LSN
+
+
+@pytest.mark.parametrize(("until", "found"), [(make(2, 0), []), (make(2, 1), [make(2, 1)])])
+def test_a_segment_may_begin_at_a_position_that_is_no_lsn(until: int, found: list[int]) -> None:
+    """If the one before ends with a whole epoch, readers still pass every position."""
+    rig = ReaderRig(state(metadata(1, 2, 3), epoch=2), first=make(2, 0), until=until)
+    for node in (1, 2, 3) if found else ():
+        shown = [data(make(2, 1))] if node == 1 else []
+        rig.answer(node, *shown, up_to=make(2, 1))
+    assert rig.gaps == [(make(2, 0), make(2, 0), GapKind.BRIDGE)]
+    assert [first for first, _ in rig.delivered] == found
+    assert rig.finished
+
+
+def test_of_a_trimmed_start_only_the_trim_is_seen() -> None:
+    trimmed = replace(state(metadata(1, 2, 3), epoch=2), trimmed=make(2, 5))
+    rig = ReaderRig(trimmed, first=make(2, 0))
+    assert rig.gaps == [(make(2, 1), make(2, 5), GapKind.TRIM)]

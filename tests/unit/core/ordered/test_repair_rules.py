@@ -239,6 +239,14 @@ def test_a_node_that_is_there_without_its_replica_is_not_away() -> None:
     assert "node 2 is away; node 3 has no replica of it any more" in action.reason
 
 
+def test_a_replica_that_cannot_be_opened_is_not_called_gone() -> None:
+    found = stream(says(SEALING, end=5), None, None)
+    action = decide(found, Fleet(dead={2, 3}, registered={2, 3}, unopened={3}))
+    assert isinstance(action, Wait)
+    assert "node 2 has no replica of it any more; the replica on node 3 cannot be" in action.reason
+    assert "`loom status` says what is wrong with it" in action.reason
+
+
 def test_a_node_that_hangs_is_away_though_it_is_connected() -> None:
     hangs = Fleet(dead={2, 3}, registered={2})
     action = decide(stream(says(SEALING, end=5), says(SEALED), None), hangs)

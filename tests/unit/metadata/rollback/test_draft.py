@@ -276,8 +276,10 @@ def test_a_log_that_nobody_has_is_given_up_only_by_an_operator() -> None:
 
 def test_nobody_holds_a_lease() -> None:
     lease = LeaseRecord("l", "holder", 7, 10.0)
-    made = draft(held(), {"lease/l": lease})
-    assert made.changes["lease/l"] == replace(lease, holder="")
+    items = {"lease/l": StoredItem(encode(lease), 1)}
+    made = Draft(items, held().drafts, NODES, lease_epochs=1000)
+    made.make(NODES, (), ())
+    assert made.changes["lease/l"] == replace(lease, holder="", epoch=1000)
 
 
 def test_a_node_that_was_added_or_replaced_is_taken_in() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loomlog.core.leases import EPOCHS_SKIPPED
 from loomlog.errors import Conflict, Corrupt, Fenced, InvalidArgument, VersionMismatch
 from loomlog.spark.pipelines import store, units
-from loomlog.spark.pipelines.units import Progress, UnitRange, UnitState
+from loomlog.spark.pipelines.units import VERSIONS_SKIPPED, Progress, UnitRange, UnitState
 
 LOG = "events"
 
@@ -228,3 +228,26 @@ def test_every_position_is_committed_once_in_order_and_bad_records_alone(
     assert alone == sorted(n for n in bad if n <= tail)
     assert progress.positions == {LOG: tail}
     assert progress.counters.records == tail
+
+
+def test_versions_that_restored_metadata_may_have_forgotten_are_not_assigned_again() -> None:
+    later = EPOCHS_SKIPPED + 1
+    begun_before = units.taken_over(fresh(), 7)
+    for known in (begun_before, fresh()):  # the copy may be older than the pipeline
+        after = units.reset(known, {LOG: 0}, same_output=False, life="new", epoch=later)
+        assert after.version == 2 + VERSIONS_SKIPPED
+        assert units.new_version(known, later).versions == 2 + VERSIONS_SKIPPED
+        continued = units.taken_over(known, later)
+        assert units.new_version(continued, later).versions == 2 + VERSIONS_SKIPPED
+        again = units.taken_over(after, later + 1)
+        assert units.new_version(again, later + 1).versions == 3 + VERSIONS_SKIPPED
+    assert units.new_version(begun_before, 8).versions == 2
+
+
+def test_progress_that_no_runner_began_may_be_forgotten_progress() -> None:
+    later = EPOCHS_SKIPPED + 1
+    assert units.is_unknown(fresh(), later)
+    assert not units.is_unknown(fresh(), 1)
+    assert not units.is_unknown(units.taken_over(fresh(), later), later + 1)
+    reset = units.reset(fresh(), {LOG: 0}, same_output=True, life="new", epoch=later)
+    assert not units.is_unknown(reset, later)
