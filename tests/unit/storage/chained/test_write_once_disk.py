@@ -199,7 +199,7 @@ class SlowSync:
 
     def __init__(self, db: Any) -> None:
         self.write, self.iter, self.close = db.write, db.iter, db.close
-        self._flush_wal = db.flush_wal
+        self._flush_wal, self.latest_sequence_number = db.flush_wal, db.latest_sequence_number
         self.under_way, self.go_on = threading.Event(), threading.Event()
 
     def flush_wal(self, sync: bool) -> None:
