@@ -68,7 +68,9 @@ async def measure(streams: int, logs: int, active: int, *, packed: bool) -> None
     rounds, nodes = RoundsInMemory(), PlayedNodes()
     ids = range(1, streams + 1)
     records: Any = SimpleNamespace(
-        catalog=None, streams={each: SimpleNamespace(stamp=STAMP) for each in ids}
+        catalog=None,
+        streams={each: SimpleNamespace(stamp=STAMP) for each in ids},
+        held_by=lambda node: [SimpleNamespace(stream_id=each) for each in ids],
     )
     committer = Committer(rounds, records, nodes, lambda stream: None, print)  # type: ignore[arg-type]
     for log_id in range(1, logs + 1):

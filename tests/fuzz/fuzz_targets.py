@@ -19,8 +19,11 @@ from storage_rig import StorageRig
 
 from loomlog import batch, columns, references
 from loomlog.core.chained.replica import Standing
-from loomlog.core.copyset.messages import EpochEnd
+from loomlog.core.copyset.late_losses import forgotten
+from loomlog.core.copyset.messages import EpochEnd, LogState
+from loomlog.core.copyset.nodeset import EpochMetadata, Member
 from loomlog.core.copyset.record import Kind, Record, make
+from loomlog.core.copyset.settlement import UNMARKED_MAX
 from loomlog.core.copyset.storage import EpochLng, LogStanding
 from loomlog.core.history import Run, Seen
 from loomlog.core.ordered.columns import read_reports
@@ -143,6 +146,36 @@ def _report(message: pb.GetReportResponse, payload: memoryview) -> None:
         condition_from_wire(condition)
 
 
+# Offsets 1 to 5 and 8 of epoch 1 were found, and nothing between and behind them.
+_RECOVERED: Final = LogState(
+    epoch=3,
+    sequencer=1,
+    history=(EpochMetadata(1, (Member(1), Member(2)), 2),),
+    last_clean=2,
+    tail=make(1, 8),
+    ends=(
+        EpochEnd(1, 4, 8, 1, 1, found=((5, 5), (8, 8))),
+        EpochEnd(2, 0, 0, 2, 1, exact=False),
+    ),
+)
+
+
+_REPORTED: Final = ((1, 1, 9), (1, 6, 6), (1, 12, 1 << 20), (2, 1, 3), (2, 7, (1 << 32) - 1))
+
+
+def _report_forgotten(message: pb.ReportForgotten, payload: memoryview) -> None:
+    """Note what a writer reports. It must stay within bounds, and lose no entry."""
+    reported = forgotten(_RECOVERED, [(each.first, each.last) for each in message.ranges])
+    if forgotten(reported, [(each.first, each.last) for each in message.ranges]) != reported:
+        raise WrongRecordError("a report that is repeated changes something again")
+    for before, end in zip(_RECOVERED.ends, reported.ends, strict=True):
+        if len(end.lost) > UNMARKED_MAX or any(last < first for first, last in end.lost):
+            raise WrongRecordError(f"the losses {end.lost} are not within bounds")
+        kept = [*range(1, before.lng + 1), *(first for first, _ in before.found)]
+        if any(first <= each <= last for first, last in end.lost for each in kept):
+            raise WrongRecordError(f"an entry is lost by the report: {end.lost}")
+
+
 _TRANSLATIONS: Final[dict[str, Callable[[Any, memoryview], Any]]] = {
     "chain_request": lambda message, payload: chained.request_from_wire(message, 1, payload),
     "chain_answer": chained.answer_from_wire,
@@ -153,6 +186,7 @@ _TRANSLATIONS: Final[dict[str, Callable[[Any, memoryview], Any]]] = {
     "epoch_store_request": lambda message, _: copyset.store_request_from_wire(message, 1),
     "copyset_state": lambda message, _: copyset.state_from_wire(message),
     "report": _report,
+    "report_forgotten": _report_forgotten,
     "commit": lambda message, _: list(translate.commits_from_wire(message)),
     "status": lambda message, _: info.cluster_status(message),
     "log": lambda message, _: info.log_info(message),
@@ -163,6 +197,9 @@ _TRANSLATIONS: Final[dict[str, Callable[[Any, memoryview], Any]]] = {
 
 def _message_examples() -> Iterable[bytes]:
     frames = RandomFrames(2, [1, 2])
+    ranges = [pb.CopysetRange(first=make(e, a), last=make(e, b)) for e, a, b in _REPORTED]
+    report = pb.Frame(report_forgotten=pb.ReportForgotten(loglet_id=1, ranges=ranges))
+    yield struct.pack("<H", report.ByteSize()) + report.SerializeToString()
     for kind in _TRANSLATIONS:
         for _ in range(4):
             header = frames.about(kind, 1, "orders").SerializeToString()

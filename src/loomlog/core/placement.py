@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple, TypeAlias
 
 from loomlog.types import NodeId, StreamId
 
@@ -40,14 +41,66 @@ def place(
     load, primaries = counts.replicas, counts.primaries
     load.update({node: existing.replicas[node] for node in nodes})
     primaries.update({node: existing.primaries[node] for node in nodes})
+    lightest = _Lightest(counts, nodes, locations or {})
     placed: list[tuple[NodeId, ...]] = []
     for _ in range(streams):
-        lightest = sorted(nodes, key=lambda node: (load[node], primaries[node], node))
-        chosen = spread(lightest, replicas, locations or {})
+        chosen = lightest.take(replicas)
         chosen.sort(key=lambda node: (primaries[node], load[node], node))
         placed.append(tuple(chosen))
         counts.count(placed[-1])
+        lightest.put_back(chosen)
     return placed
+
+
+_Weight: TypeAlias = tuple[int, int, NodeId]
+
+
+class _Lightest:
+    """Nodes in the order of their load. Takes those that `spread` would choose of them all, without
+    looking at them all."""
+
+    def __init__(
+        self, counts: Placed, nodes: Sequence[NodeId], locations: Mapping[NodeId, str]
+    ) -> None:
+        self._counts = counts
+        self._place_of = {node: locations.get(node) or node for node in nodes}
+        self._nodes: defaultdict[str | NodeId, list[_Weight]] = defaultdict(list)  # heaps
+        for node, place in self._place_of.items():
+            heappush(self._nodes[place], self._weight(node))
+        # The lightest node of each place. An entry is outdated when another node is the lightest.
+        self._places = [(heap[0], place) for place, heap in self._nodes.items()]
+        heapify(self._places)
+
+    def _weight(self, node: NodeId) -> _Weight:
+        return self._counts.replicas[node], self._counts.primaries[node], node
+
+    def take(self, wanted: int) -> list[NodeId]:
+        """Remove and return nodes: one of each place before the second one of any."""
+        chosen: list[NodeId] = []
+        used: dict[str | NodeId, None] = {}  # in this pass over the places
+        while len(chosen) < wanted and (self._places or used):
+            if not self._places:
+                self._show(used)
+                used = {}
+                if not self._places:
+                    break
+            weight, place = heappop(self._places)
+            heap = self._nodes[place]
+            if place not in used and heap and heap[0] == weight:
+                chosen.append(heappop(heap)[-1])
+                used[place] = None
+        self._show(used)
+        return chosen
+
+    def put_back(self, nodes: Iterable[NodeId]) -> None:
+        for node in nodes:
+            heappush(self._nodes[self._place_of[node]], self._weight(node))
+        self._show({self._place_of[node]: None for node in nodes})
+
+    def _show(self, places: Iterable[str | NodeId]) -> None:
+        for place in places:
+            if heap := self._nodes[place]:
+                heappush(self._places, (heap[0], place))
 
 
 def spread(nodes: Iterable[NodeId], wanted: int, locations: Mapping[NodeId, str]) -> list[NodeId]:

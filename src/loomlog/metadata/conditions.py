@@ -56,8 +56,9 @@ class ClusterConditions:
 
     def of_log(self, log: LogRecord) -> list[Condition]:
         found = [each for keeper in self._keepers.values() for each in keeper.conditions(log)]
-        if not self._clocks.why_unknown():  # which is a separate condition
-            found += self._of_retention(log)
+        of_retention = [*self._of_retention(log)]
+        if of_retention and not self._clocks.why_unknown():  # which is a separate condition
+            found += of_retention
         found += self._of_staged(log)
         return found
 

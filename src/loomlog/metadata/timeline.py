@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,7 +21,7 @@ from loomlog.metadata.catalog.catalog import Catalog
 from loomlog.metadata.catalog.records import LogRecord, NodeRecord, decode, encode
 from loomlog.metadata.protocol import Keepers
 from loomlog.metadata.rollback.gate import Gate
-from loomlog.metadata.status import LOGS_AT_ONCE, StatusView
+from loomlog.metadata.status import StatusView
 from loomlog.metadata.store.contract import MetaStore
 from loomlog.types import LogId, NodeId
 from loomlog.wire import loomlog_pb2 as pb
@@ -49,7 +48,8 @@ SAME_S: Final = 60.0  # a repeated operator's action is recorded once in this ti
 LOOK_S: Final = 1.0
 CALM_LOOK_S: Final = 3.0  # when nothing happened
 CALM_S: Final = 30.0  # for this long
-REST: Final = 50  # times the duration of a pass, so that passes use at most 2 % of a core
+AT_ONCE: Final = 64  # logs and streams, before other tasks may run
+REST_S: Final = 0.0025  # after each of them, so that passes use a few percent of a core
 COMING_S: Final = 10.0  # for nodes to come back after a start, before they count as away
 
 
@@ -234,14 +234,14 @@ class TimelineWatch:
         for number in self._logs.keys() - logs.keys():
             self._note([log_deleted(self._logs.pop(number)[1])])
             self._conditions.pop(number, None)
-        rest = list(logs.values())
-        while rest:
-            begun_s = time.thread_time()
-            for log in rest[:LOGS_AT_ONCE]:
-                if (now := self._view.now(log)) is not None:
-                    self._look_at_log(now)
-            del rest[:LOGS_AT_ONCE]
-            await asyncio.sleep(REST * (time.thread_time() - begun_s) if rest else 0)
+        seen = 0
+        for log in logs.values():
+            if (now := self._view.now(log)) is not None:
+                self._look_at_log(now)
+                seen += 1 + sum(segment.settings.streams for segment in now.segments)
+            if seen >= AT_ONCE:  # also after the last one: there is always another pass
+                await asyncio.sleep(REST_S * seen)
+                seen = 0
 
     def _look_at_log(self, log: LogRecord) -> None:
         version = self._view.version_of(log)

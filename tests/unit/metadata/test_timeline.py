@@ -159,7 +159,7 @@ class View:
         self.catalog = SimpleNamespace(
             nodes={},
             logs={
-                name: SimpleNamespace(name=name, log_id=number, unfinished=False)
+                name: SimpleNamespace(name=name, log_id=number, unfinished=False, segments=())
                 for number, name in enumerate(names, 1)
             },
         )
@@ -221,7 +221,7 @@ async def until_calm(looks: asyncio.Semaphore) -> None:
 async def test_a_log_that_is_deleted_meanwhile_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LOGS_AT_ONCE", 1)
+    monkeypatch.setattr(module, "AT_ONCE", 1)
     view, timeline = View("a", "b", "c"), Timeline(MemoryStore(), Clock())
     watch = TimelineWatch(
         timeline,
@@ -232,7 +232,7 @@ async def test_a_log_that_is_deleted_meanwhile_is_passed_over(
     )
     view.when_seen["a"] = lambda: view.catalog.logs.pop("b")
     await watch._look()
-    view.catalog.logs["d"] = SimpleNamespace(name="d", log_id=4, unfinished=False)
+    view.catalog.logs["d"] = SimpleNamespace(name="d", log_id=4, unfinished=False, segments=())
     await watch._look()
     await timeline.save()
     assert [each.log for each in await everything(timeline)] == ["d"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, overload
+from collections.abc import Iterator, Reversible, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
-from loomlog.types import Glsn, Llsn, StreamId
+from loomlog.types import CommitContext, Glsn, Llsn, StreamId
+
+if TYPE_CHECKING:
+    from loomlog.core.ordered.rounds import Round
 
 PART: Final = struct.Struct("<IIQQQ")  # the fields of RoundPart, also on disk
 
@@ -49,3 +52,21 @@ class PackedParts(Sequence[RoundPart]):
 
     def __hash__(self) -> int:
         return hash(self.data)
+
+
+def commits_after(
+    rounds: Reversible[Round], stream_id: StreamId, sent: Glsn
+) -> list[CommitContext]:
+    """Return the commits of a stream in the rounds after the high watermark that was sent."""
+    parts: list[tuple[Round, RoundPart]] = []
+    for round_ in reversed(rounds):
+        if round_.high_watermark <= sent:
+            break
+        part = round_.part_of(stream_id)
+        if part is not None and part.length:
+            parts.append((round_, part))
+    commits = []
+    for round_, part in reversed(parts):
+        commits.append(round_.commit_of(part, sent))
+        sent = round_.high_watermark
+    return commits

@@ -26,7 +26,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from loomlog.core.ordered.holes import Span, holes_in
-from loomlog.core.ordered.round_parts import PART, PackedParts, RoundPart
+from loomlog.core.ordered.round_parts import PART, PackedParts, RoundPart, commits_after
 from loomlog.core.ordered.stream_state import StreamState
 from loomlog.errors import Busy, Conflict, Corrupt, NotYetWritten, Sealed, VersionMismatch
 from loomlog.types import (
@@ -259,14 +259,19 @@ class LogRounds:
             if report.resend or node not in stream.sent:
                 stream.sent[node] = report.high_watermark
 
-    def reconnected(self, node: NodeId) -> None:
+    def reconnected(self, node: NodeId, among: Iterable[StreamId] | None = None) -> None:
         """Forget what was sent to a node and its reports: commits may have been lost with the old
-        connection."""
+        connection. `among` includes all streams of the node; None: they are not known."""
         if self.columns is not None:
             self.columns.leave_on(node)
-        for stream in self.plain_streams.values():
+        for stream in self._plain(among):
             stream.sent.pop(node, None)
             stream.reports.pop(node, None)
+
+    def _plain(self, among: Iterable[StreamId] | None) -> Iterable[StreamRounds]:
+        """Return those of the streams that are not in columns."""
+        plain = self.plain_streams
+        return plain.values() if among is None else [plain[s] for s in among if s in plain]
 
     def change_replicas(self, stream_id: StreamId, replicas: tuple[NodeId, ...]) -> None:
         """Replace the replicas of a sealed stream."""
@@ -409,7 +414,7 @@ class LogRounds:
                     continue
                 for sent, nodes in stream.lacking(high).items():
                     if sent < stream.given_before or len(rounds) > 1:
-                        commits = self._parts_after(stream, sent)
+                        commits = commits_after(self.kept, stream.stream_id, sent)
                     else:
                         commits = [round_.commit_of(part, sent)]
                     for commit in commits:
@@ -417,39 +422,34 @@ class LogRounds:
                     for node in nodes if commits else ():
                         stream.sent[node] = commits[-1].high_watermark
 
-    def commits_for(self, node: NodeId, *, empty: bool) -> list[tuple[StreamId, CommitContext]]:
+    def commits_for(
+        self, node: NodeId, *, empty: bool, among: Iterable[StreamId] | None = None
+    ) -> list[tuple[StreamId, CommitContext]]:
         """Return all commits that were not sent to a node yet. With `empty`, streams that got
-        nothing are sent an empty commit with the new high watermark."""
-        commits: list[tuple[StreamId, CommitContext]] = []
+        nothing are sent an empty commit with the new high watermark. `among` is as for
+        `reconnected`."""
         if self.columns is not None:
             self.columns.leave_behind(node, self.high_watermark)
-        for stream in self.plain_streams.values():
-            sent = stream.sent.get(node)
-            if sent is None or sent >= self.high_watermark:
-                continue
-            for commit in self._parts_after(stream, sent):
-                commits.append((stream.stream_id, commit))
-                sent = commit.high_watermark
-            if empty and sent < self.high_watermark:
-                end = stream.committed_llsn_end
-                bare = CommitContext(self.high_watermark, sent, 0, end, 0, stream.epoch)
-                commits.append((stream.stream_id, bare))
-                sent = self.high_watermark
-            stream.sent[node] = sent
-        return commits
+        plain = self._plain(among)
+        return [commit for s in plain for commit in self.commits_of(s, node, empty=empty)]
 
-    def _parts_after(self, stream: StreamRounds, sent: Glsn) -> list[CommitContext]:
-        parts: list[tuple[Round, RoundPart]] = []
-        for round_ in reversed(self.kept):
-            if round_.high_watermark <= sent:
-                break
-            part = round_.part_of(stream.stream_id)
-            if part is not None and part.length:
-                parts.append((round_, part))
+    def commits_of(
+        self, stream: StreamRounds, node: NodeId, *, empty: bool
+    ) -> list[tuple[StreamId, CommitContext]]:
+        """Return the commits of one stream as `commits_for` does."""
+        sent = stream.sent.get(node)
+        if sent is None or sent >= self.high_watermark:
+            return []
         commits = []
-        for round_, part in reversed(parts):
-            commits.append(round_.commit_of(part, sent))
-            sent = round_.high_watermark
+        for commit in commits_after(self.kept, stream.stream_id, sent):
+            commits.append((stream.stream_id, commit))
+            sent = commit.high_watermark
+        if empty and sent < self.high_watermark:
+            end = stream.committed_llsn_end
+            bare = CommitContext(self.high_watermark, sent, 0, end, 0, stream.epoch)
+            commits.append((stream.stream_id, bare))
+            sent = self.high_watermark
+        stream.sent[node] = sent
         return commits
 
     # ---- forgetting

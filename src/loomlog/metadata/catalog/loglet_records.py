@@ -66,6 +66,9 @@ class LogletRecords(Generic[L]):
     def __iter__(self) -> Iterator[L]:
         return iter([kept.record for kept in self._kept.values()])
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def get(self, number: int) -> L | None:
         kept = self._kept.get(number)
         return kept.record if kept else None

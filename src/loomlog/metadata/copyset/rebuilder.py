@@ -50,7 +50,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5  # while something is rebuilt
 LEAVE_S: Final = 5.0  # between passes over all loglets for a shard that waits for some of them
-LOGS_AT_ONCE: Final = 64  # before other tasks may run
+AT_ONCE: Final = 64  # logs or shards, before other tasks may run
+REST_S: Final = 0.0005  # after a step, for each log and shard: events of all nodes may come at once
 _AWAY: Final = frozenset({Status.RESTORING, Status.LOST})
 _ONLY: Final = 0  # there is one event log
 
@@ -74,6 +75,7 @@ class Rebuilder:
         self._reports: dict[ShardId, pb.DonorReport] = {}
         self._sent = self.news()  # nodes get it when they register
         self._version_at = 0, 0.0  # a version and the time when it began
+        self._rests_until = 0.0
         self._closed_since: dict[ShardId, float] = {}  # its copies are not there, or do not open
         self._why: dict[ShardId, str] = {}  # what each waits for
         self._leaves_at: dict[ShardId, tuple[int, float]] = {}  # in which version, and when again
@@ -154,9 +156,13 @@ class Rebuilder:
     # ---- work
 
     async def _step(self, _: int) -> StepResult | Later:
+        await asyncio.sleep(max(0.0, self._rests_until - self._loop.time()))
         copies = self.view.copies()
         due_s: list[float] = []
-        for shard in sorted({*self._shards(), *self.state.shards}):
+        shards = sorted({*self._shards(), *self.state.shards})
+        for number, shard in enumerate(shards):
+            if not number % AT_ONCE:
+                await asyncio.sleep(0)
             while (event := self._due(shard, copies, due_s)) is not None:
                 await self._append(event)
         await self._count_scans()
@@ -165,6 +171,7 @@ class Rebuilder:
             await self._finish()
         await self._settle()
         self._tell()
+        self._rests_until = self._loop.time() + REST_S * (len(shards) + len(self._records))
         if self.state.shards:
             return Later(LOOK_S)
         return Later(min(due_s)) if due_s else StepResult.IDLE
@@ -430,7 +437,7 @@ class Rebuilder:
         stays in those that it may not leave yet."""
         extent = self._log.extents.get(shard, Extent({}))
         for number, each in enumerate([*self.view.loglets()]):
-            if not number % LOGS_AT_ONCE:
+            if not number % AT_ONCE:
                 await asyncio.sleep(0)  # there may be thousands
             if shard not in each.state.all_shards:
                 continue

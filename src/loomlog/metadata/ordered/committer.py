@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be sent together
+BARE_DELAY_S: Final = 0.02  # bare high watermarks wait this long, to be sent together,
+BARE_EACH_S: Final = 20e-6  # longer after many: several times as long as one takes
 FORGET_EVERY: Final = 64  # rounds
 HOLD_S: Final = (
     1.0  # far longer than a write: how long one stream may block the positions of others
@@ -85,6 +86,7 @@ class Committer:
         self._bare: dict[LogId, LogRounds] = {}  # may have bare high watermarks to send
         self._turn_scheduled = False
         self._bare_timer: asyncio.TimerHandle | None = None
+        self._bare_sent = 0  # the last time
         self._settling: dict[LogId, list[asyncio.Future[None]]] = {}
         self._records: list[bytes] = []  # what the round log holds, at most one file
         self._tracer = tracing.active()
@@ -149,6 +151,14 @@ class Committer:
         self._ahead.pop(log_id, None)
         self._heard(log_id)
 
+    def _on_node(self, node: NodeId) -> Iterable[tuple[LogRounds, list[StreamId]]]:
+        """Return the logs of which a node may have data, with their streams there."""
+        found: dict[LogId, tuple[LogRounds, list[StreamId]]] = {}
+        for record in self.records.held_by(node):
+            if (log := self._log_of.get(record.stream_id)) is not None:
+                found.setdefault(log.log_id, (log, []))[1].append(record.stream_id)
+        return found.values()
+
     def log_of(self, stream_id: StreamId) -> LogRounds | None:
         return self._log_of.get(stream_id)
 
@@ -171,8 +181,8 @@ class Committer:
     # ---- reports
 
     def reconnected(self, node: NodeId, *, reads_packed: bool) -> None:
-        for log in self.logs.values():
-            log.reconnected(node)
+        for log, streams in self._on_node(node):
+            log.reconnected(node, streams)
         self.held.joined(node)
         (self._reads_packed.add if reads_packed else self._reads_packed.discard)(node)
 
@@ -231,7 +241,7 @@ class Committer:
         if (before is None or report.resend) and log.lost_commits(stream, node):
             self._recall(node, log, stream)
         if report.resend:
-            self.tell(node, log, empty=True)
+            self.tell(node, log, stream, empty=True)
         if _matters(before, report, stream):
             self._changed(report.stream_id)
         if report.uncommitted_llsn_offset + report.uncommitted_llsn_length > (
@@ -248,7 +258,7 @@ class Committer:
         recall(log, stream, node, of_log)
         if log.lost_commits(stream, node):
             logger.error("node %d lost commits of stream %d", node, stream.stream_id)
-        self.tell(node, log, empty=True)
+        self.tell(node, log, stream, empty=True)
 
     # ---- rounds that are lost
 
@@ -391,7 +401,9 @@ class Committer:
         for node in chain(results, packed.keys() - results.keys()) if packed else results:
             self._send(node, results.get(node, []), packed.get(node, ()))
         if self._bare and self._bare_timer is None:
-            self._bare_timer = self._loop.call_later(BARE_DELAY_S, self._send_bare)
+            self._bare_timer = self._loop.call_later(
+                max(BARE_DELAY_S, BARE_EACH_S * self._bare_sent), self._send_bare
+            )
 
     def _send_bare(self) -> None:
         """Send all commits that nodes lack, bare high watermarks included."""
@@ -402,23 +414,26 @@ class Committer:
         for log in bare.values():
             if log.columns is not None:
                 _join(packed, log.columns.bare_commits(log.high_watermark))
-            for node in log.nodes:
-                if self.nodes.connected(node):
-                    commits = log.commits_for(node, empty=True)
+            for stream in log.plain_streams.values():
+                for node in filter(self.nodes.connected, stream.replicas):
+                    commits = log.commits_of(stream, node, empty=True)
                     results.setdefault(node, []).extend(commit_to_wire(*c) for c in commits)
         for node in results.keys() | packed.keys():
             self._send(node, results.get(node, []), packed.get(node, ()))
+        self._bare_sent = sum(map(len, results.values()))
 
-    def tell(self, node: NodeId, log: LogRounds, *, empty: bool) -> None:
-        """Send the node the commits of a log that it lacks, now."""
+    def tell(self, node: NodeId, log: LogRounds, stream: StreamRounds, *, empty: bool) -> None:
+        """Send the node the commits of a stream that it lacks, now."""
         if self.nodes.connected(node):
-            self._send(node, [commit_to_wire(*c) for c in log.commits_for(node, empty=empty)])
+            commits = log.commits_of(stream, node, empty=empty)
+            self._send(node, [commit_to_wire(*commit) for commit in commits])
 
     def catch_up(self, node: NodeId) -> None:
         """Send the node all commits that it lacks, now."""
         results = []
-        for log in self.logs.values():
-            results += [commit_to_wire(*c) for c in log.commits_for(node, empty=True)]
+        for log, among in self._on_node(node):
+            commits = log.commits_for(node, empty=True, among=among)
+            results += [commit_to_wire(*c) for c in commits]
         self._send(node, results)
 
     def _send(

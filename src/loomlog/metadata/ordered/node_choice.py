@@ -77,8 +77,9 @@ class NodeChoice:
 
     def came_back(self, node: NodeId) -> None:
         """Forget the failures of a node from before its restart."""
-        for stream_id in self._records.streams:
-            self._unable.cancel((stream_id, node))
+        for key in list(self._unable.running):
+            if isinstance(key, tuple) and key[1] == node:
+                self._unable.cancel(key)
 
     # ---- nodes for another replica
 

@@ -57,7 +57,7 @@ class Orders:
 
     def greet(self, node: NodeId) -> None:
         """Send a registered node the orders that it may have missed."""
-        for stream in self._records.streams.values():
+        for stream in self._records.held_by(node):
             log = self._catalog.log_of(stream)
             if node in stream.replicas and log is not None and log.trimmed:
                 self.trim_soon(node, stream.stream_id)

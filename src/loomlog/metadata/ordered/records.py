@@ -8,6 +8,7 @@ record stays as long as its segment, because a rebuild of the rounds needs their
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -34,6 +35,8 @@ class StreamRecords(LogletRecords[StreamRecord]):
         self.streams: dict[StreamId, StreamRecord] = {}  # without abandoned ones
         self.abandoned: dict[StreamId, StreamRecord] = {}  # their data on nodes is deleted
         self.filling: set[StreamId] = set()  # streams that a node is joining
+        # Those of `streams` of which a node may have data; ordered sets.
+        self._held_by: defaultdict[NodeId, dict[StreamId, None]] = defaultdict(dict)
 
     def number_of(self, record: StreamRecord) -> StreamId:
         return record.stream_id
@@ -70,7 +73,15 @@ class StreamRecords(LogletRecords[StreamRecord]):
 
     def on_node(self, node: NodeId) -> list[StreamRecord]:
         """Return the streams with a replica on a node, including those being created."""
-        return [stream for stream in self.streams.values() if node in stream.filled]
+        return [stream for stream in self.held_by(node) if node in stream.filled]
+
+    def held_by(self, node: NodeId) -> list[StreamRecord]:
+        """Return the streams that are not abandoned and of which a node may have data."""
+        return [self.streams[stream_id] for stream_id in self._held_by.get(node, ())]
+
+    def logs_on(self, node: NodeId) -> list[LogId]:
+        """Return the logs with a replica on a node."""
+        return [*dict.fromkeys(stream.log_id for stream in self.on_node(node))]
 
     def wanted_replicas(self, stream: StreamRecord) -> int:
         segment = self.catalog.segment_of(stream)
@@ -177,6 +188,8 @@ class StreamRecords(LogletRecords[StreamRecord]):
             return
         self.streams[record.stream_id] = record
         self._count(record, 1)
+        for node in record.holders:
+            self._held_by[node][record.stream_id] = None
         if record.joining is not None:
             self.filling.add(record.stream_id)
 
@@ -184,7 +197,10 @@ class StreamRecords(LogletRecords[StreamRecord]):
         super()._hide(record)
         self.filling.discard(record.stream_id)
         if self.abandoned.pop(record.stream_id, None) is None:
-            self._count(self.streams.pop(record.stream_id), -1)
+            shown = self.streams.pop(record.stream_id)
+            self._count(shown, -1)
+            for node in shown.holders:
+                del self._held_by[node][record.stream_id]
 
     def _changed(self, before: StreamRecord, after: StreamRecord) -> None:
         self._hide(before)

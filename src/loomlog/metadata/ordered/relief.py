@@ -41,6 +41,7 @@ class Relief:
         self, committer: Committer, streams: OrderedStreams, background: Background
     ) -> None:
         self._catalog, self._nodes = committer.catalog, committer.nodes
+        self._records = committer.records
         self._committer = committer
         self._streams = streams
         self._losses = Losses(committer)
@@ -72,9 +73,10 @@ class Relief:
 
     def node_given_up(self, node: NodeId) -> None:
         """Watch the streams of a node that lost entries, until these entries are trimmed."""
-        for log in self._committer.logs.values():
-            if any(node in s.replicas for s in log.streams.values()) and self._lost_streams(log):
-                self._retirements.wake(log.log_id)
+        for record in self._records.on_node(node):
+            stream = self._committer.stream(record.stream_id)
+            if stream is not None and self._is_lost_stream(stream):
+                self._retirements.wake(record.log_id)
 
     async def _step(self, node: NodeId) -> StepResult:
         is_full = bool(self._nodes.restrictions(node).full_streams)
@@ -86,20 +88,21 @@ class Relief:
         return StepResult.FAILED  # the node is still missed: check again later
 
     async def _look_at_logs(self, node: NodeId) -> None:
-        for record in list(self._catalog.logs.values()):
-            log = self._committer.logs.get(record.log_id)
-            if log is not None and not record.unfinished and self._stands_still(log, node):
+        for log in self._logs_on(node):
+            record = self._catalog.log_of(log)
+            if record is not None and not record.unfinished and self._stands_still(log, node):
                 await self._add_stream(record.name)
 
+    def _logs_on(self, node: NodeId) -> list[LogRounds]:
+        logs = map(self._committer.logs.get, self._records.logs_on(node))
+        return [log for log in logs if log is not None]
+
     def _is_missed(self, node: NodeId) -> bool:
-        if self._nodes.alive(node):
-            return False
-        streams = (s for log in self._committer.logs.values() for s in log.streams.values())
-        return any(node in stream.replicas for stream in streams)
+        return not self._nodes.alive(node) and bool(self._records.on_node(node))
 
     def _has_lost_logs(self, node: NodeId) -> bool:
         """Return whether it had a stream of a log whose streams all lost data."""
-        return any(self._is_lost(log, node) for log in self._committer.logs.values())
+        return any(self._is_lost(log, node) for log in self._logs_on(node))
 
     def _is_lost(self, log: LogRounds, node: NodeId) -> bool:
         return concerns_all(log.streams.values(), node, lambda s: self._losses.of(s) is not None)
@@ -128,8 +131,10 @@ class Relief:
     # ---- streams that are no longer needed
 
     def _lost_streams(self, log: LogRounds) -> list[StreamRounds]:
-        streams = (s for s in log.streams.values() if s.sealed and not s.removing)
-        return [stream for stream in streams if self._losses.of(stream) is not None]
+        return list(filter(self._is_lost_stream, log.streams.values()))
+
+    def _is_lost_stream(self, stream: StreamRounds) -> bool:
+        return stream.sealed and not stream.removing and self._losses.of(stream) is not None
 
     async def _retire_step(self, log_id: LogId) -> StepResult | Later:
         log = self._committer.logs.get(log_id)

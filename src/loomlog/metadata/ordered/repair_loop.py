@@ -76,10 +76,8 @@ class Reconciler:
             self._timers.set(node, delay_s, partial(self._wake_node, node))
 
     def _wake_node(self, node: NodeId) -> None:
-        for log in self._committer.logs.values():
-            for stream in log.streams.values():
-                if node in stream.replicas or node == stream.joining:
-                    self.wake(stream.stream_id)
+        for stream in self._committer.records.on_node(node):
+            self.wake(stream.stream_id)
 
     def wishes_changed(self, stream_id: StreamId) -> None:
         """Called when the desired state of the stream or one of its nodes changed."""

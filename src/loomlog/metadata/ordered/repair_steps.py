@@ -138,7 +138,8 @@ class RepairSteps:
     async def _seal_replica(
         self, log: LogRounds, stream: StreamRounds, node: NodeId
     ) -> ReplicaState:
-        self._committer.tell(node, log, empty=False)  # on the same connection, so it arrives first
+        # On the same connection, so they arrive first.
+        self._committer.tell(node, log, stream, empty=False)
         epoch = stream.epoch
         order = pb.Seal(
             log_stream_id=stream.stream_id,
@@ -356,7 +357,7 @@ class RepairSteps:
         for node in births:
             self._orders.trim_soon(node, stream.stream_id)
             # There may be no round for a long time, or ever.
-            self._committer.tell(node, log, empty=True)
+            self._committer.tell(node, log, stream, empty=True)
             self._joined(node)
         for node in gone:
             if node in dropping:

@@ -51,12 +51,12 @@ class StreamStatus:
     def _advice(self, log: LogRecord) -> str:
         """Return the command that lets appends continue while no stream takes them and too few
         nodes can, or ""."""
-        usable = len(self._placement.usable_nodes())
         rounds = self._committer.logs.get(log.log_id)
         streams = rounds.streams.values() if rounds else ()
-        if not 0 < usable < log.replicas:
-            return ""
         if not all(stream.sealed or lacks_space(stream, self._nodes) for stream in streams):
+            return ""
+        usable = len(self._placement.usable_nodes())  # which takes time in a large cluster
+        if not 0 < usable < log.replicas:
             return ""
         return f"appends continue after `loom log switch {log.name} --replicas {usable}`"
 
@@ -125,9 +125,37 @@ class StreamStatus:
             return [Condition(Kind.ROUNDS_LOST, reason, log=log.name)]
         records = self._records.of_log(log.log_id)
         streams = [s for r in records if (s := self._committer.stream(r.stream_id)) is not None]
-        shortages = filter(None, map(self._shortage, streams))
-        found = [condition for stream in streams for condition in self._conditions(log, stream)]
+        unwell = [stream for stream in streams if not self._is_well(stream)]
+        shortages = filter(None, map(self._shortage, unwell))
+        found = [condition for stream in unwell for condition in self._conditions(log, stream)]
         return [*under_replicated(log.name, list(shortages)), *self._stopped(log, streams), *found]
+
+    def _is_well(self, stream: StreamRounds) -> bool:
+        """Return whether a stream runs undisturbed, so that it has no conditions. It stays in the
+        columns of its log."""
+        runs = stream.wanted_running and stream.heard and not (stream.sealed or stream.closed)
+        moves = (stream.joining, stream.leaving, stream.wanted_primary) != (None, None, None)
+        if not runs or moves or stream.removing or len(stream.replicas) != stream.wanted_replicas:
+            return False
+        if not all(map(self._is_unrestricted, stream.replicas)):
+            return False
+        if stream.columns is not None:
+            return True
+        reports = [stream.reports.get(node) for node in stream.replicas]
+        return all(
+            report is not None
+            and report.state is ReplicaState.RUNNING
+            and report.epoch == stream.epoch
+            and not report.damaged
+            and report.written_end >= stream.committed_llsn_end
+            for report in reports
+        )
+
+    def _is_unrestricted(self, node: NodeId) -> bool:
+        record = self._catalog.nodes.get(node)
+        if record is None or record.draining or record.removing or record.is_given_up:
+            return False
+        return self._nodes.reachable(node) and not self._nodes.restrictions(node).ByteSize()
 
     def _shortage(self, stream: StreamRounds) -> Shortage | None:
         held = (self._held.get(node, stream.stream_id) for node in stream.replicas)
@@ -140,6 +168,8 @@ class StreamStatus:
         """Return the streams that should take appends and do not."""
         in_use = [stream for stream in streams if stream.wanted_running]
         stopped = [stream for stream in in_use if stream.sealed]
+        if not stopped:
+            return []
         advice, runs = self._advice(log), len(stopped) < len(in_use)
         kind = Kind.STREAM_STOPPED if runs else Kind.APPENDS_WAIT
         return [

@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 WAIT_S: Final = 1.0  # for enough nodes; then the caller tries again
 COMMAND_WAIT_S: Final = 10.0  # from this age of a run on, operators' commands fail at once
 EMPTY_WAIT_S: Final = 3.0  # for nodes without data; all running ones have tried to register by then
-TELL_S: Final = 0.1  # between revisions sent to nodes
+TELL_S: Final = 0.1  # between revisions sent to nodes, which store them durably,
+TELL_NODE_S: Final = 0.001  # or this for each node, if that is longer
 
 
 class Gate:
@@ -267,7 +268,8 @@ class Gate:
         """Called after a change; nodes are notified a moment later."""
         self._revision = max(self._revision, revision)
         if self._telling is None and self._connections:
-            self._telling = self._loop.call_later(TELL_S, self._tell)
+            delay_s = max(TELL_S, TELL_NODE_S * len(self._connections))
+            self._telling = self._loop.call_later(delay_s, self._tell)
 
     def _tell(self) -> None:
         self._telling = None

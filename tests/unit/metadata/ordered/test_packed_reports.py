@@ -101,7 +101,7 @@ class World:
             get=known.get, connected=lambda node: True, send=self._send, known=known
         )
         self.nodes = nodes
-        records: Any = SimpleNamespace(catalog=None, streams={})
+        records: Any = SimpleNamespace(catalog=None, streams={}, held_by=self._held_by)
         self.records = records
         self.inbox: list[tuple[NodeId, bytes]] = []
         rounds: Any = self.rounds
@@ -122,6 +122,9 @@ class World:
         self.records.streams[stream_id] = SimpleNamespace(stamp=STAMP)
         for node in replicas:
             self.replicas[node, stream_id] = Replica(stream_id)
+
+    def _held_by(self, node: NodeId) -> list[Any]:
+        return [SimpleNamespace(stream_id=s) for n, s in self.replicas if n == node]
 
     def _failed(self, error: BaseException) -> None:
         raise error

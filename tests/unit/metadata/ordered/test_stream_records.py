@@ -210,3 +210,28 @@ async def test_deleting_a_log_looks_at_no_streams_of_others() -> None:
     assert records.log_deleted(log.log_id) == [1, 2]
     assert records.without_segment(log.log_id) == [1, 2]
     assert records.entries_gone(log.log_id) == 0
+
+
+async def test_the_streams_of_a_node_are_found_without_looking_at_others() -> None:
+    store = MemoryStore()
+    records = await load(store)
+    await know_nodes(records, 4)
+    log = await create(records, 2, [(1, 2), (2, 3), (3, 1)])
+
+    def on(found: StreamRecords) -> list[list[int]]:
+        return [sorted(s.stream_id for s in found.on_node(node)) for node in range(1, 5)]
+
+    assert on(records) == [[1, 3], [1, 2], [2, 3], []]
+    assert records.logs_on(1) == [log.log_id]
+    assert records.logs_on(4) == []
+    await records.wish(1, joining=4)
+    assert on(records) == [[1, 3], [1, 2], [2, 3], [1]]
+    await records.swap_replicas(1, (2, 4), dropping=(1,), births={4: 9})
+    for found in (records, await load(store)):
+        assert on(found) == [[3], [1, 2], [2, 3], [1]]
+        assert sorted(s.stream_id for s in found.held_by(1)) == [1, 3]  # it has to delete one
+    await records.update(3, taken_back=True)
+    assert on(records) == [[], [1, 2], [2], [1]]
+    await records.catalog.delete_log("events")
+    records.log_deleted(log.log_id)
+    assert on(records) == [[], [], [], []]

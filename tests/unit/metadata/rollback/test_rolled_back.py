@@ -478,3 +478,25 @@ async def test_a_node_that_came_after_the_copy_was_made_tells_of_it(
     with pytest.raises(RolledBack, match="knows another run 2"):
         await newcomer.join(cluster.address)
     await newcomer.disconnect()
+
+
+async def test_many_nodes_are_told_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "TELL_S", 0.0)
+    monkeypatch.setattr(gate, "TELL_NODE_S", 600.0)
+    told = 0
+    tell = gate.Gate._tell
+
+    def counted(self: gate.Gate) -> None:
+        nonlocal told
+        told += 1
+        tell(self)
+
+    monkeypatch.setattr(gate.Gate, "_tell", counted)
+    async with RollbackCluster(tmp_path) as cluster:
+        await cluster.add_beating_nodes(2)
+        version = 0
+        for _ in range(10):
+            version = await cluster.swap(b"b", version)
+        assert told == 0
