@@ -55,7 +55,7 @@ def note_sync(begun_s: float) -> None:
 
 
 class Operation(NamedTuple):
-    """A kind of request. The functions take its frame."""
+    """A kind of request. The functions take its message."""
 
     name: str
     log_field: str = ""  # of an append or a read: the field that names the loglet or the stream
@@ -136,22 +136,22 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def begin(self, request_id: int, kind: str, frame: Any, payload: memoryview) -> None:
+    def begin(self, request_id: int, kind: str, message: Any, payload: memoryview) -> None:
         """Track a request until it is answered, unless its kind is unknown."""
         operation = self._operations.get(kind)
         if operation is None or request_id <= 0 or len(self._requests) >= REQUESTS_MAX:
             return
         if isinstance(operation, Operations):
-            operation = operation.by_number.get(operation.number_of(frame))
+            operation = operation.by_number.get(operation.number_of(message))
             if operation is None:
                 return
         _, _, log_of, appends, follows, wait_of = operation
         log, records, size = 0, 0, len(payload)
         if log_of is not None:
-            log = log_of(frame)
+            log = log_of(message)
             if appends and size >= _HEADER_BYTES:
                 records = count_in(payload)
-        waits = follows or (wait_of is not None and wait_of(frame))
+        waits = follows or (wait_of is not None and wait_of(message))
         begun_s = 0.0 if waits else perf_counter()
         self._requests[request_id] = operation, begun_s, log, records, size
 

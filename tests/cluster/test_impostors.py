@@ -260,7 +260,9 @@ async def refused_replication(scene: Scene, frame: pb.Frame) -> str:
     """Return why the backup refuses entries, which it does in a frame of its own."""
 
     class Refusals(OnlyAnswers[pb.Frame]):
-        def frame_received(self, connection: Connection, frame: pb.Frame, _: memoryview) -> None:
+        def frame_received(
+            self, connection: Connection, kind: str, frame: pb.Frame, _: memoryview
+        ) -> None:
             refused.set_result(frame.replication_refused.reason)
 
     refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -124,8 +124,9 @@ def _read_message(data: bytes) -> None:
     payload = memoryview(data)[2 + size :]
     kind = frame.WhichOneof("body") or ""
     rule_of(kind, frame)
-    Codec("vsn").asks_for_content(kind, frame)
-    if Codec.has_failed(frame):
+    if kind:
+        Codec("vsn").asks_for_content(kind, getattr(frame, kind))
+    if Codec.has(frame, "error"):
         Codec("vsn").failure(frame)
     if kind in _TRANSLATIONS:
         _TRANSLATIONS[kind](getattr(frame, kind), payload)

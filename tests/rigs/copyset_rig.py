@@ -259,7 +259,9 @@ class CopysetRig:
             while set(await self.data()) != set(lsns):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         pass
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

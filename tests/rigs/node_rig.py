@@ -359,7 +359,9 @@ class Nodes:
 
     # ---- Handler
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         pass
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

@@ -58,7 +58,9 @@ class Peer:
                 self._happened.clear()
                 await self._happened.wait()
 
-    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Any, payload: memoryview
+    ) -> None:
         raise AssertionError(f"unexpected: {frame}")
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:
@@ -210,8 +212,9 @@ class ScriptedNode(Peer):
 
     # ---- orders
 
-    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
-        kind = self._codec.kind(frame)
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Any, payload: memoryview
+    ) -> None:
         try:
             if kind in self.refuse:
                 raise self.refuse[kind]

@@ -220,7 +220,9 @@ def test_a_newcomer_takes_over_when_a_power_loss_would_leave_it_whole() -> None:
 class _Nobody:
     """A handler of connections that wants to hear nothing."""
 
-    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Any, payload: memoryview
+    ) -> None:
         pass
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

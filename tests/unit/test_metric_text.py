@@ -79,12 +79,12 @@ def test_requests_that_are_refused_are_not_counted_for_logs() -> None:
     traffic = Traffic(OPERATIONS)
     requests = OpenRequests(traffic)
     for number in range(LOGS_MAX + 10):
-        frame = pb.Frame(id=1, read=pb.Read(log_stream_id=number))
-        requests.begin(1, "read", frame, memoryview(b""))
+        read = pb.Read(log_stream_id=number)
+        requests.begin(1, "read", read, memoryview(b""))
         requests.refuse(1, Busy("there are too many requests"))
     assert not traffic.logs
     assert traffic.errors == {"Busy": LOGS_MAX + 10}
-    requests.begin(1, "read", frame, memoryview(b""))
+    requests.begin(1, "read", read, memoryview(b""))
     requests.answer(1, [b"x" * 100])
     assert not requests
     assert [counts.read_bytes for counts in traffic.logs.values()] == [100]
@@ -96,7 +96,7 @@ def test_the_time_of_what_waits_for_entries_is_not_measured() -> None:
     requests = OpenRequests(traffic)
     for wait_ms, measured in ((1000, 0), (0, 1)):
         fetch = pb.ChainRequest(kind=pb.ChainRequest.FETCH, loglet_id=1, wait_ms=wait_ms)
-        requests.begin(1, "chain_request", pb.Frame(id=1, chain_request=fetch), memoryview(b""))
+        requests.begin(1, "chain_request", fetch, memoryview(b""))
         assert len(requests) == 1
         requests.answer(1, [b"x" * 10])
         assert sum(traffic.times.get("chain_fetch", Histogram()).counts) == measured
@@ -104,7 +104,7 @@ def test_the_time_of_what_waits_for_entries_is_not_measured() -> None:
 
 def test_messages_of_another_version_are_not_measured() -> None:
     requests = OpenRequests(Traffic(OPERATIONS))
-    requests.begin(1, "", pb.Frame(id=1), memoryview(b""))
-    unknown = pb.Frame(id=1, chain_request=pb.ChainRequest(kind=99))  # type: ignore[arg-type]
+    requests.begin(1, "newer", pb.Frame(id=1), memoryview(b""))
+    unknown = pb.ChainRequest(kind=99)  # type: ignore[arg-type]
     requests.begin(1, "chain_request", unknown, memoryview(b""))
     assert not requests

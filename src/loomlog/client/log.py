@@ -156,7 +156,10 @@ class Log:
                 raise InvalidArgument(
                     f"{name}: {len(given)} given for {len(values)} values; give one for each"
                 )
-        size = sum(_size(self.name, filter(None, some or ())) for some in (values, keys, encoded))
+        size = _size(self.name, values)
+        if keys is not None or encoded is not None:
+            optional = (*(keys or ()), *(encoded or ()))
+            size += _size(self.name, filter(None, optional))
         encoder = partial(encode_rows, values, keys, encoded, times)
         first = await self._append_whole(encoder, len(values), size, options)
         return list(positions(first, len(values)))

@@ -128,7 +128,9 @@ class Connections:
 
     # ---- Handler
 
-    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Any, payload: memoryview
+    ) -> None:
         """Ignore a request: only a server of a newer version might send one to a client."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

@@ -103,18 +103,18 @@ class Requests(Service):
             for kind, answer in keeper.requests().items():
                 answers.setdefault(kind, []).append((keeper, answer))
             for kind, answer_at_once in keeper.requests_at_once().items():
-                routes[kind] = self._at_once(answer_at_once)
+                routes[kind] = self._at_once(kind, answer_at_once)
         for kind, takers in answers.items():
             routes[kind] = self._confirming(_by_loglet(kind, takers), term.gate.wait)
         super().__init__(codec, routes, guard)
 
-    def _at_once(self, answer: AnswerAtOnce) -> Route:
+    def _at_once(self, kind: str, answer: AnswerAtOnce) -> Route:
         gate = self._term.gate
 
         def answer_at_once(connection: Connection, frame: Frame, payload: memoryview) -> None:
             if gate.rolled_back is not None:
                 raise gate.rolled_back
-            self.reply(connection, frame, answer(connection, frame))
+            self.reply(connection, kind, frame, answer(connection, frame))
 
         return answer_at_once
 
@@ -144,10 +144,11 @@ class Requests(Service):
                 "a majority of the metadata repositories does not answer: start those that are down"
             ) from None
 
-    def reply(self, connection: Connection, frame: Frame, answer: Frame) -> None:
+    def reply(self, connection: Connection, kind: str, frame: Frame, answer: Frame) -> None:
         answer.leader_epoch = self._term.leader.epoch
-        super().reply(connection, frame, answer)
-        self._audit(connection, self._which(frame) or "", frame)
+        super().reply(connection, kind, frame, answer)
+        if kind in AUDITED:
+            self._audit(connection, kind, frame)
 
     def answer_error(
         self, connection: Connection, frame: Frame, kind: str, error: Exception
@@ -382,12 +383,13 @@ class Front(Service):
         self._not_leader = not_leader
         self.requests: Requests | None = None
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        kind = self._which(frame) or ""
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         if self._stopped or kind in self._routes:
-            super().frame_received(connection, frame, payload)
+            super().frame_received(connection, kind, frame, payload)
         elif self.requests is not None:
-            self.requests.frame_received(connection, frame, payload)
+            self.requests.frame_received(connection, kind, frame, payload)
         else:
             self.answer_error(connection, frame, kind, self._not_leader())
 

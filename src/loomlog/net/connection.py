@@ -34,7 +34,7 @@ from loomlog.errors import (
 )
 from loomlog.meters import OpenRequests, Traffic
 from loomlog.net.credentials import HandshakeFailed
-from loomlog.net.frames import Codec, F, OnReply
+from loomlog.net.frames import BODY, ERROR, Codec, F, OnReply
 from loomlog.net.identified import Identified
 from loomlog.net.liveness import Pinger, detect_silence
 from loomlog.net.shutdown import Shutdown
@@ -52,8 +52,11 @@ _CLOSING_TURNS: Final = 10  # of the event loop, more than closing takes
 class Handler(Protocol[F]):
     """The owner of a connection."""
 
-    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
-        """Called with a request or one-way frame. The payload view may be kept."""
+    def frame_received(
+        self, connection: Connection[F], kind: str, frame: F, payload: memoryview
+    ) -> None:
+        """Called with a request or one-way frame and the kind of its message (`Codec.kind`). The
+        payload view may be kept."""
 
     def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
         """Called once, after the callbacks of all pending requests."""
@@ -68,8 +71,8 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
 
     # With more than thirty attributes, Python would look up all of them in a dict.
     __slots__ = (
-        *("_accept", "_admit", "_answer_bytes", "_answering", "_encode", "_failure", "_handler"),
-        *("_has_failed", "_held", "_last_id", "_may_stop", "_open", "_paused", "_pending"),
+        *("_accept", "_admit", "_answer_bytes", "_answering", "_content", "_encode", "_failure"),
+        *("_handler", "_has", "_held", "_last_id", "_may_stop", "_open", "_paused", "_pending"),
         *("_pinger", "_reader", "_received", "_shutdown", "_streams", "_take_reply"),
         *("_take_request", "_timers", "_unsent_bytes_max", "_watch", "_which", "_writable"),
         *("closed", "congested", "get_buffer", "greeted", "heard", "said", "turns"),
@@ -109,7 +112,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         # A call less for each read.
         self.get_buffer = self._reader.writable  # type: ignore[method-assign]
         self._encode = codec.writer().encode
-        self._which, self._has_failed = codec.which, codec.has_failed
+        self._which, self._has, self._content = codec.which, codec.has, codec.content
         self._shutdown = Shutdown(codec.credentials)
         self._pending: dict[int, OnReply[F]] = {}
         self._streams: set[int] = set()  # ids of pending requests with many answers
@@ -282,13 +285,11 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         elif payload or self._accepted:
             self._answered(frame.id, payload, encoded)
 
-    def _answered(
-        self, request_id: int, payload: Sequence[Buffer], encoded: Sequence[Buffer]
-    ) -> None:
+    def _answered(self, request_id: int, payload: Sequence[Buffer], sent: Sequence[Buffer]) -> None:
         if self._open is not None:
             self._open.answer(request_id, payload)
         if payload or request_id in self._answering:
-            self._answer_bytes = max(sum(map(len, encoded)), self._answer_bytes // 2)
+            self._answer_bytes = max(sum(map(len, sent)), self._answer_bytes // 2)
         if self._counted:
             self.settle(request_id)
         if self._answering:
@@ -435,7 +436,7 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
             on_reply = self._pending.pop(request_id, None)
         if on_reply is None:
             return
-        if self._has_failed(frame):
+        if self._has(frame, ERROR):
             self.forget(request_id)
             on_reply(self.codec.failure(frame), payload)
         else:
@@ -449,20 +450,21 @@ class Connection(Identified[F], asyncio.BufferedProtocol):
         self._admit(self)  # or it could hold memory and connections with any text
 
     def _asked(self, frame: F, payload: memoryview) -> None:
-        kind = self._which(frame) or ""
+        kind = self._which(frame, BODY) or ""
         if kind == "ping":
             self.send(self.codec.pong_to(frame))
             return
         if kind == "error" and not frame.id:  # the peer says why it is about to close
             self.close(self.codec.failure(frame))
             return
-        if self._accepted and (request_id := frame.id):  # noted until it is answered
-            if kind in self.codec.content and self.codec.asks_for_content(kind, frame):
+        if self._accepted and kind and (request_id := frame.id):  # noted until it is answered
+            message = getattr(frame, kind)  # looked up once, also for the handler
+            if kind in self._content and self.codec.asks_for_content(kind, message):
                 self._answering.add(request_id)
                 self._may_stop = True
             if self._open is not None:
-                self._open.begin(request_id, kind, frame, payload)
-        self._handler.frame_received(self, frame, payload)
+                self._open.begin(request_id, kind, message, payload)
+        self._handler.frame_received(self, kind, frame, payload)
 
     def _has_room(self) -> bool:
         if self.unsent_bytes <= self._unsent_bytes_max:

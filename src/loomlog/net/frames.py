@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from loomlog.errors import LoomError
 from loomlog.types import Buffer
 
 if TYPE_CHECKING:
     from loomlog.net.credentials import Credentials
+
+
+# The names of fields, for `Codec.which` and `Codec.has`.
+BODY: Final = "body"
+ERROR: Final = "error"
 
 
 class Message(Protocol):
@@ -56,12 +61,12 @@ class Codec(Protocol[F]):
     def credentials(self) -> Credentials | None: ...
 
     @property
-    def which(self) -> Callable[[F], str | None]:
-        """Return the name of the message inside; None for one of a newer version."""
+    def which(self) -> Callable[[F, str], str | None]:
+        """Return the name of the message inside (`BODY`); None for one of a newer version."""
 
     @property
-    def has_failed(self) -> Callable[[F], bool]:
-        """Return whether the message inside is an error."""
+    def has(self) -> Callable[[F, str], bool]:
+        """Return whether the message inside has this name (`ERROR`)."""
 
     @property
     def content(self) -> Collection[str]:
@@ -83,7 +88,7 @@ class Codec(Protocol[F]):
 
     def pong_to(self, frame: F) -> F: ...
 
-    def asks_for_content(self, kind: str, frame: F) -> bool: ...
+    def asks_for_content(self, kind: str, message: Any) -> bool: ...
 
     def failure(self, frame: F) -> LoomError: ...
 

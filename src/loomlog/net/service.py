@@ -25,7 +25,9 @@ Route = Callable[[Connection[F], F, memoryview], Awaitable[F] | None]
 class OnlyAnswers(Generic[F]):
     """The handler of a connection whose peer only answers."""
 
-    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection[F], kind: str, frame: F, payload: memoryview
+    ) -> None:
         """Ignore the frame: the peer sends no requests."""
 
     def connection_closed(self, connection: Connection[F], error: LoomError) -> None:
@@ -50,17 +52,17 @@ class Service(Generic[F]):
         self, codec: Codec[F], routes: dict[str, Route[F]], guard: Guard[F] | None = None
     ) -> None:
         self._codec = codec
-        self._which = codec.which
         self._guard = guard
         self._routes = routes
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._notices = Notices(logger)
 
-    def frame_received(self, connection: Connection[F], frame: F, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection[F], kind: str, frame: F, payload: memoryview
+    ) -> None:
         if self._stopped:
             return  # the connection is about to be closed
-        kind = self._which(frame) or ""
         route = self._routes.get(kind)
         try:
             guard = self._guard
@@ -68,7 +70,7 @@ class Service(Generic[F]):
                 waiting = guard.check(connection, kind, frame, payload)
                 if waiting is not None:
                     connection.hold()
-                    judging = self._judge_again(waiting, connection, frame, payload)
+                    judging = self._judge_again(waiting, connection, kind, frame, payload)
                     self._spawn_awaiting(waiting, judging)
                     return
             if route is None:
@@ -84,14 +86,19 @@ class Service(Generic[F]):
             self._spawn_awaiting(pending, self._answer(connection, frame, kind, pending))
 
     async def _judge_again(
-        self, waiting: Awaitable[None], connection: Connection[F], frame: F, payload: memoryview
+        self,
+        waiting: Awaitable[None],
+        connection: Connection[F],
+        kind: str,
+        frame: F,
+        payload: memoryview,
     ) -> None:
         try:
             await waiting
         except Exception as error:
-            self.answer_error(connection, frame, self._codec.kind(frame), error)
+            self.answer_error(connection, frame, kind, error)
         else:
-            self.frame_received(connection, frame, payload)
+            self.frame_received(connection, kind, frame, payload)
         finally:
             connection.release()
 
@@ -127,10 +134,10 @@ class Service(Generic[F]):
         except Exception as error:
             self.answer_error(connection, frame, kind, error)
             return
-        self.reply(connection, frame, answer)
+        self.reply(connection, kind, frame, answer)
 
-    def reply(self, connection: Connection[F], frame: F, answer: F) -> None:
-        """Answer a request."""
+    def reply(self, connection: Connection[F], kind: str, frame: F, answer: F) -> None:
+        """Answer a request of this kind."""
         answer.id = frame.id
         answer.reply = True
         connection.send(answer)

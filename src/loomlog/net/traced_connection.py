@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loomlog.errors import LoomError
 from loomlog.meters import REQUESTS_MAX
 from loomlog.net.connection import Connection
-from loomlog.net.frames import F, OnReply
+from loomlog.net.frames import ERROR, F, OnReply
 from loomlog.tracing import Tracer
 from loomlog.types import Buffer
 
@@ -30,7 +30,7 @@ class TracedConnection(Connection[F]):
         if not frame.reply:
             frame.trace = self._tracer.current()
         elif (span := self._spans.pop(frame.id, None)) is not None:
-            failure = self.codec.failure(frame) if self.codec.has_failed(frame) else None
+            failure = self.codec.failure(frame) if self.codec.has(frame, ERROR) else None
             self._tracer.end(span, failure)
         super().send(frame, payload)
 

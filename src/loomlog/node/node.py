@@ -349,7 +349,7 @@ class StorageNode:
         proof = pb.NodeProof(
             proof=node_proof(self._settings.node_id, secret, challenge), process=self._process
         )
-        self._requests.reply(connection, frame, pb.Frame(node_proof=proof))
+        self._requests.reply(connection, "prove_node", frame, pb.Frame(node_proof=proof))
 
     def _registration(self) -> pb.Register:
         self._sizes, self._count_again_at_s = {}, 0.0

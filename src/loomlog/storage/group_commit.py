@@ -140,8 +140,8 @@ class GroupCommit(ABC, Generic[RequestT, AnswerT, RefusalT]):
                 for request, done in group:
                     done(failed if error is None else self._lost(request, failed))
                 return
-            for (_, done), answer in zip(group, answers, strict=True):
-                done(answer)
+            for index, (_, done) in enumerate(group):
+                done(answers[index])
             if not self._under_way:
                 self._rest()
 

@@ -1,8 +1,8 @@
 """RocksDB through rocksdict, and workarounds for its pitfalls:
 
 synced writes   block all threads of the process, because rocksdict holds the GIL until the disk is
-                done. So the sync is a separate call. Readers must wait until it returns, or they
-                would see unsynced changes
+                done. So the sync is a separate call (`SyncedMark.sync`). Readers must wait until
+                it returns, or they would see unsynced changes
 snapshots       do not apply to the cursors created from them. A cursor sees the state at its own
                 creation, so reads that must be consistent use a single cursor
 damaged logs    are silently cut at the first record that RocksDB cannot read. That is right after
@@ -17,14 +17,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from time import perf_counter
 from typing import Final
 
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+from rocksdict import DBCompressionType, Options, Rdict
 
 from loomlog.errors import Corrupt
 from loomlog.limits import KIB, MIB
-from loomlog.meters import note_sync
 from loomlog.storage.disk import DIRECTORY_MODE
 from loomlog.storage.files import DamagedRowsError, is_of_disk
 from loomlog.storage.synced_mark import SyncedMark, check_logs
@@ -100,21 +98,6 @@ def _errors(path: str) -> Iterator[None]:
         if "Corruption" not in str(error):
             raise OSError(f"{path} cannot be opened: {error}") from error
         raise Corrupt(f"{path} is damaged: {error}") from error
-
-
-def write(db: Rdict, batch: WriteBatch, mark: SyncedMark, *, sync: bool) -> None:
-    """Write a batch. Readers must not look at it before this returns."""
-    db.write(batch)
-    if sync:
-        sync_log(db, mark)
-
-
-def sync_log(db: Rdict, mark: SyncedMark) -> None:
-    """Sync everything that was written."""
-    begun_s, reached = perf_counter(), mark.reached()
-    db.flush_wal(True)
-    note_sync(begun_s)
-    mark.note(reached)
 
 
 def close(db: Rdict, mark: SyncedMark) -> None:

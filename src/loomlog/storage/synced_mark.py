@@ -1,6 +1,7 @@
 """A file that records how much of a RocksDB was synced, to notice a log that was cut off.
 
-    <path>/synced    the sequence number of the last write, and the sizes of the logs
+    <path>/synced    CRC32C(4) size(4), then: version(4) logs(4) sequence number of the last
+                     write(8), number(8) and size(8) of each log, and the name of the MANIFEST
 
 RocksDB takes the end of a write-ahead log for the place where a crash interrupted it, wherever that
 is. So the mark is written after each sync. It needs no sync itself: if the process is killed, the
@@ -9,18 +10,25 @@ is synced when the database is opened and closed.
 
 When the database was closed, the mark also names its MANIFEST, which RocksDB replaces whenever it
 opens the database. While it is the same, no log can have been removed since.
+
+Every append waits for a mark on each node, so it is plain numbers rather than JSON.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from struct import Struct
+from time import perf_counter
 from typing import Final, NamedTuple, Protocol
 
+from crc32c import crc32c
+
 from loomlog.errors import Corrupt
-from loomlog.storage import small_files
+from loomlog.meters import note_sync
 from loomlog.storage.disk import FILE_MODE
 
 logger = logging.getLogger(__name__)
@@ -29,12 +37,19 @@ MARK: Final = "synced"
 _BYTES: Final = 512  # a sector, which is replaced as a whole
 _LOGS_MAX: Final = 12  # the newest ones
 _LOG: Final = ".log"
+_VERSION: Final = 1
+_CHECK: Final = Struct("<II")
+_HEAD: Final = Struct("<IIQ")
+_SIZE_OF_LOG: Final = Struct("<QQ")
+_NAME_MAX: Final = 64  # of a MANIFEST
 
 
 class Numbered(Protocol):
     """A database that numbers its writes."""
 
     def latest_sequence_number(self) -> int: ...
+
+    def flush_wal(self, sync: bool) -> None: ...
 
 
 class Reached(NamedTuple):
@@ -80,8 +95,16 @@ class SyncedMark:
             self._file = os.open(f"{path}/{MARK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             self._save(Reached(sequence, self._logs), sync=True)
 
-    def reached(self) -> Reached:
-        """Return what the database has now. Called before a sync."""
+    def sync(self) -> None:
+        """Sync everything that was written, and record it."""
+        begun_s, reached = perf_counter(), self._reached()
+        self._db.flush_wal(True)
+        note_sync(begun_s)
+        with suppress(OSError):  # an older mark is true as well
+            self._save(reached)
+
+    def _reached(self) -> Reached:
+        """Return what the database has now."""
         with suppress(OSError):  # the directory is gone
             newest = max(self._logs, default=0)
             size = os.stat(_name(self._path, newest)).st_size
@@ -90,11 +113,6 @@ class SyncedMark:
             else:  # the last write went to another log
                 self._logs = _sizes(self._path)
         return Reached(self._db.latest_sequence_number(), self._logs)
-
-    def note(self, reached: Reached) -> None:
-        """Record that all this is synced."""
-        with suppress(OSError):  # an older mark is true as well
-            self._save(reached)
 
     def close(self, sequence: int | None = None) -> None:
         """Called when the database was closed. `sequence` is that of its last write, which was
@@ -111,8 +129,11 @@ class SyncedMark:
         if self._file is None:
             return
         newest = sorted(reached.logs.items())[-_LOGS_MAX:]
-        fields = {**reached._asdict(), "logs": {str(number): size for number, size in newest}}
-        os.pwrite(self._file, small_files.encode(fields).ljust(_BYTES, b"\0"), 0)
+        head = _HEAD.pack(_VERSION, len(newest), reached.sequence)
+        logs = (_SIZE_OF_LOG.pack(*log) for log in newest)
+        body = b"".join((head, *logs, reached.manifest.encode()))
+        check = _CHECK.pack(crc32c(body), len(body))
+        os.pwrite(self._file, (check + body).ljust(_BYTES, b"\0"), 0)
         if sync:
             os.fsync(self._file)
 
@@ -121,16 +142,25 @@ def _load(path: str) -> Reached | None:
     """Return what was noted; None if nothing was, or it cannot be read."""
     try:
         with open(f"{path}/{MARK}", "rb") as file:
-            fields = small_files.decode(file.read().rstrip(b"\0"))
+            data = file.read()
     except FileNotFoundError:
         return None
     try:
-        assert fields is not None
-        logs = {int(number): int(size) for number, size in fields["logs"].items()}
-        return Reached(int(fields["sequence"]), logs, str(fields["manifest"]))
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
+        return _decode(data)
+    except (struct.error, ValueError):
         logger.error("%s/%s is damaged: a log that was cut off may go unnoticed", path, MARK)
         return None
+
+
+def _decode(data: bytes) -> Reached:
+    crc, size = _CHECK.unpack_from(data)
+    body = data[_CHECK.size : _CHECK.size + size]
+    version, count, sequence = _HEAD.unpack_from(body)
+    if version != _VERSION or crc != crc32c(body):
+        raise ValueError("it does not match its checksum")
+    names_at = _HEAD.size + count * _SIZE_OF_LOG.size
+    logs = dict(_SIZE_OF_LOG.iter_unpack(body[_HEAD.size : names_at]))
+    return Reached(sequence, logs, body[names_at:].decode())
 
 
 def _sizes(path: str) -> dict[int, int]:
@@ -151,6 +181,6 @@ def _manifest(path: str) -> str:
     """Return the name of the MANIFEST in use."""
     try:
         with open(f"{path}/CURRENT", encoding="ascii", errors="replace") as file:
-            return file.read(_BYTES).strip()
+            return file.read(_NAME_MAX).strip()
     except FileNotFoundError:
         return ""

@@ -57,14 +57,14 @@ def _block_sent(message: pb.ChainRequest, payload: memoryview) -> Block:
 
 def _acknowledged(message: pb.ChainRequest, _: memoryview) -> tuple[Glsn, ...]:
     """Return the addresses of blocks that were acknowledged."""
-    addresses = tuple(message.acknowledged)
-    if not addresses:
-        return addresses
+    if not message.acknowledged:
+        return ()
+    addresses = message.acknowledged[:]
     if len(addresses) > core.ACKNOWLEDGED_MAX:
         raise InvalidArgument(f"{len(addresses)} acknowledged blocks are too many at a time")
     if min(addresses) < 1 or max(addresses) > POSITION_MAX:
         raise InvalidArgument("a block was acknowledged where none can be")
-    return addresses
+    return tuple(addresses)
 
 
 def _source(message: pb.ChainRequest, _: memoryview) -> Replica:

@@ -17,13 +17,14 @@ _USES: Final = ((Verb.APPEND,), (Verb.READ,))
 
 def _operation(kind: str, name: str, rule: Rule) -> Operation:
     is_use = rule.target in _OF_LOGS and rule.verbs in _USES
+    may_wait = "wait_ms" in _fields(kind) and rule.verbs != (Verb.APPEND,)
     return Operation(
         name,
         log_field=rule.target.field if is_use else "",
-        log_of=attrgetter(f"{kind}.{rule.target.field}") if is_use else None,
+        log_of=attrgetter(rule.target.field) if is_use else None,
         appends=rule.verbs == (Verb.APPEND,),
         follows=kind == "subscribe",
-        wait_of=attrgetter(f"{kind}.wait_ms") if "wait_ms" in _fields(kind) else None,
+        wait_of=attrgetter("wait_ms") if may_wait else None,
     )
 
 
@@ -36,7 +37,7 @@ def _several(kind: str, rules: dict[int, Rule]) -> Operations:
     names = _fields(kind)["kind"].enum_type.values_by_number
     prefix = kind.removesuffix("_request")
     return Operations(
-        attrgetter(f"{kind}.kind"),
+        attrgetter("kind"),
         {
             number: _operation(kind, f"{prefix}_{names[number].name}".lower(), rule)
             for number, rule in rules.items()

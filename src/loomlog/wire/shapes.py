@@ -8,7 +8,7 @@ compiled once for each class, because every append calls several of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from operator import not_
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -93,12 +93,15 @@ class Shape(Generic[CoreT, MessageT]):
 
 
 def _assignments(message: type[Message], written: Mapping[str, str]) -> list[str]:
-    """Return statements that fill a message; empty if some field is not a plain value."""
+    """Return statements that fill a message; empty if some field is a nested message."""
     statements, empty = [], message()
     for name, what in written.items():
-        if not isinstance(getattr(empty, name), int | bytes | str):
+        value = getattr(empty, name)
+        if isinstance(value, MutableSequence):
+            statements.append(f"if given := {what}: message.{name}.extend(given)")
+        elif not isinstance(value, int | bytes | str):
             return []
-        if message.DESCRIPTOR.fields_by_name[name].has_presence:
+        elif message.DESCRIPTOR.fields_by_name[name].has_presence:
             statements.append(f"if (given := {what}) is not None: message.{name} = given")
         else:
             statements.append(f"message.{name} = {what}")

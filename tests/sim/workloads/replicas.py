@@ -80,7 +80,9 @@ async def _read(address: str, stream_id: StreamId, first: Llsn, last: Llsn) -> l
 class _Nobody:
     """Hears nothing but answers."""
 
-    def frame_received(self, connection: Connection, frame: Any, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Any, payload: memoryview
+    ) -> None:
         pass
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

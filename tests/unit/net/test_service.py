@@ -16,7 +16,9 @@ from loomlog.wire.link import Connection, Frame, Server, Service
 
 
 class Silent:
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         raise AssertionError(frame)
 
     def connection_closed(self, connection: Connection, error: Exception) -> None:
@@ -33,8 +35,10 @@ async def test_requests_in_the_moment_of_a_stop_are_dropped_without_a_trace() ->
         return pb.Frame(done=pb.Done())
 
     class Stopped(Service):
-        def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-            super().frame_received(connection, frame, payload)
+        def frame_received(
+            self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+        ) -> None:
+            super().frame_received(connection, kind, frame, payload)
             arrived.append(frame.id)
             if len(arrived) == 1:  # its task has not begun
                 stopping.append(asyncio.ensure_future(self.stop()))

@@ -37,7 +37,9 @@ class Database:
     def write(self, number: int, *, sync: bool = True, size: int = 100) -> None:
         batch = WriteBatch(raw_mode=True)
         batch.put(b"%06d" % number, random.Random(number).randbytes(size))
-        rocks.write(self.db, batch, self.mark, sync=sync)
+        self.db.write(batch)
+        if sync:
+            self.mark.sync()
 
     def keys(self) -> list[int]:
         return [int(key) for key, _ in rocks.Cursor(self.db).rows(b"")]

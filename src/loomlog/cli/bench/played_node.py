@@ -168,8 +168,9 @@ class PlayedNode:
 
     # ---- orders
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        kind = self._codec.kind(frame)
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         if kind == "commit":
             self._commit(frame.commit)
         elif kind == "leader_beat":

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from loomlog import limits
 from loomlog.client.append import errors
+from loomlog.client.append.encoders import gathered_encoder
 from loomlog.client.append.options import AppendOptions, Wanted, as_record
 from loomlog.client.arguments import as_bytes
 from loomlog.core.delivery import Progress
@@ -420,9 +421,7 @@ class GatheredBatch(Batch):
         return len(self.values)
 
     def encode(self, producer_id: int, sequence: int, compression: str) -> Buffer:
-        from loomlog.columns.writer import encode_gathered
-
-        return encode_gathered(
+        return gathered_encoder()(
             self.values,
             self.keys,
             self.special,

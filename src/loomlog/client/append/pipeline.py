@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from loomlog import limits
 from loomlog.client.append import errors
 from loomlog.client.append.appender import RECORD_OVERHEAD_BYTES, positions
-from loomlog.client.append.encoders import encoded_headers
+from loomlog.client.append.encoders import encoded_headers, gathered_encoder
 from loomlog.client.append.options import AppendOptions, as_record
 from loomlog.client.arguments import timestamp_us
 from loomlog.errors import InvalidArgument, LoomError, Unavailable
@@ -47,9 +47,7 @@ class _Gathered:
         self.futures: list[asyncio.Future[Position]] = []
 
     def encode(self, *, timestamps_us: int, **stamps: Any) -> Buffer:
-        from loomlog.columns.writer import encode_gathered
-
-        return encode_gathered(self.values, self.keys, self.special, timestamps_us, **stamps)
+        return gathered_encoder()(self.values, self.keys, self.special, timestamps_us, **stamps)
 
 
 class Pipeline:

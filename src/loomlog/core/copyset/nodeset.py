@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from math import log as logarithm
 from typing import Any, Final, NamedTuple, Protocol
@@ -261,7 +261,7 @@ def shuffled(copyset: Iterable[ShardId], lsn: Lsn) -> list[ShardId]:
 
     All nodes shuffle alike, so that they share the load and send each record once without talking
     to each other."""
-    return sorted(copyset, key=lambda shard: (mixed(lsn, shard), shard))
+    return sorted(copyset, key=partial(_mix, mixed(lsn)))  # different for each shard
 
 
 def is_sender(
@@ -271,19 +271,28 @@ def is_sender(
     reader believes it to be down, which shows that it is back."""
     if me not in copyset:
         return False
-    senders = (each for each in shuffled(copyset, lsn) if each == me or each not in known_down)
-    return next(senders) == me
+    for shard in shuffled(copyset, lsn):
+        if shard == me:
+            return True
+        if shard not in known_down:
+            return False
+    return False
 
 
 def mixed(*numbers: int) -> int:
     """Return 64 bits that depend on all numbers and their order (rounds of splitmix64)."""
     state = 0
     for number in numbers:
-        state = (state ^ (number & _BITS)) + 0x9E3779B97F4A7C15 & _BITS
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _BITS
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & _BITS
-        state ^= state >> 31
+        state = _mix(state, number)
     return state
+
+
+def _mix(state: int, number: int) -> int:
+    """Return a state that is different for each number of 64 bits."""
+    state = (state ^ (number & _BITS)) + 0x9E3779B97F4A7C15 & _BITS
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _BITS
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & _BITS
+    return state ^ state >> 31
 
 
 # ---- exclusions

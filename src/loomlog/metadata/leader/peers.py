@@ -68,7 +68,9 @@ class Peers:
 
     # Handler
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         """Ignore the frame: peers ask on separate connections."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

@@ -379,7 +379,9 @@ class MemberLink:
 
     # called by the connection
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         """Refuse requests, because a member sends none to its leader over this connection."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

@@ -267,7 +267,9 @@ class _PeerNode:
 
     # ---- Handler
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         """Ignore the frame: nodes send no requests over accepted connections."""
 
     def connection_closed(self, connection: Connection, error: LoomError) -> None:

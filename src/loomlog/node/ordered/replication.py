@@ -54,8 +54,10 @@ class Backups:
 
     # ---- Handler
 
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
-        match frame.WhichOneof("body"):
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
+        match kind:
             case "replication_refused":
                 refused = frame.replication_refused
                 self._on_failure(refused.log_stream_id, refused.reason)

@@ -23,7 +23,8 @@ process become durable when RocksDB opens, before they can be read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct, pack, unpack_from
+from functools import cache
+from struct import Struct, unpack_from
 from threading import Lock
 from typing import Final
 
@@ -215,7 +216,9 @@ class RocksTable:
             for (replica, number), content in self._files.flush(sync=sync).items():
                 batch.put(_file_key(replica, number), _FILE.pack(VERSION, *content))
         with self._committing:
-            rocks.write(self._db, batch, self._mark, sync=sync)
+            self._db.write(batch)
+            if sync:
+                self._mark.sync()
 
     def get_ready(self) -> None:
         if self._batch is None:
@@ -262,7 +265,14 @@ def _put(batch: WriteBatch, replica: Replica, block: Block, content: Buffer, ver
 
 
 def _about(latest_us: int, size: int, acknowledged: tuple[Glsn, ...]) -> bytes:
-    return pack(f">qI{len(acknowledged)}Q", latest_us, size, *acknowledged)
+    if not acknowledged:
+        return _ABOUT.pack(latest_us, size)
+    return _about_with(len(acknowledged)).pack(latest_us, size, *acknowledged)
+
+
+@cache
+def _about_with(count: int) -> Struct:
+    return Struct(f"{_ABOUT.format}{count}Q")
 
 
 def _address_count(about: bytes) -> int:

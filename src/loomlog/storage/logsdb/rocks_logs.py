@@ -204,7 +204,9 @@ class RocksLogs:
             self._files.flush(sync=sync)
         with self._committing:
             self._drops += commit.takes_away
-            rocks.write(self._db, batch, self._mark, sync=sync)
+            self._db.write(batch)
+            if sync:
+                self._mark.sync()
             for log, changed in commit.logs.items():
                 self._replace_entry(log, changed)
         for log, changed in commit.logs.items():
@@ -260,7 +262,7 @@ class RocksLogs:
         tables = self._partitions.tables
         table = self._db.create_column_family(family_name(partition), options())
         self._db.put(rows.partition_key(partition), rows.pack_partition(start_us))
-        rocks.sync_log(self._db, self._mark)
+        self._mark.sync()
         starts_us = {**self._partitions.beginnings.starts_us, partition: start_us}
         self._set_partitions(starts_us, {**tables, partition: table})
         if tables:
@@ -281,7 +283,7 @@ class RocksLogs:
     def _drop(self, partition: PartitionId) -> None:
         """Drop an empty partition. If a power loss interrupts it, the next start finishes it."""
         self._db.delete(rows.partition_key(partition))
-        rocks.sync_log(self._db, self._mark)
+        self._mark.sync()
         starts_us, tables = dict(self._partitions.beginnings.starts_us), {**self._partitions.tables}
         del starts_us[partition], tables[partition]
         self._set_partitions(starts_us, tables)

@@ -37,6 +37,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - `error` is too vague
 from typing import Final, NamedTuple, TypeAlias
@@ -73,11 +74,13 @@ from loomlog.core.copyset.record import (
 from loomlog.core.copyset.storage import EpochLng, LogStanding
 from loomlog.errors import Corrupt, VersionMismatch
 from loomlog.limits import BATCH_BYTES_MAX, KIB, MIB
-from loomlog.types import Buffer, LogId
+from loomlog.types import Buffer, LogId, ShardId
 
 PartitionId: TypeAlias = int
 
 VERSION: Final = 5
+
+COPYSETS_REMEMBERED: Final = 1024
 
 STANDINGS: Final = b"S"
 ENDS: Final = b"E"
@@ -314,22 +317,32 @@ def pack_head(head: Head) -> bytes:
         head.crc,
         head.offset,
     )
-    return numbers + b"".join(shard.to_bytes(_SHARD_BYTES, "big") for shard in record.copyset)
+    return numbers + _pack_copyset(record.copyset)
 
 
-_KINDS: Final = frozenset(Kind)
+# A log has few copysets, so their bytes are remembered.
+@lru_cache(COPYSETS_REMEMBERED)
+def _pack_copyset(copyset: tuple[ShardId, ...]) -> bytes:
+    return b"".join(shard.to_bytes(_SHARD_BYTES, "big") for shard in copyset)
+
+
+@lru_cache(COPYSETS_REMEMBERED)
+def _unpack_copyset(value: bytes) -> tuple[ShardId, ...]:
+    places = range(0, len(value), _SHARD_BYTES)
+    return tuple(int.from_bytes(value[at : at + _SHARD_BYTES], "big") for at in places)
+
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 def unpack_head(first: Lsn, value: bytes) -> Head:
     numbers = _unpack(_HEAD, value, "the head of a record")
-    kind, count, timestamp_us, wave, lng, recovered, size, crc, offset = numbers
-    copyset = tuple(
-        int.from_bytes(value[at : at + _SHARD_BYTES], "big")
-        for at in range(_HEAD.size, len(value), _SHARD_BYTES)
-    )
-    if kind not in _KINDS:
-        raise _corrupt(f"a record of unknown kind {kind}", value)
-    record = Record(first, count, Kind(kind), timestamp_us, copyset, wave, lng, recovered)
+    number, count, timestamp_us, wave, lng, recovered, size, crc, offset = numbers
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise _corrupt(f"a record of unknown kind {number}", value)
+    copyset = _unpack_copyset(value[_HEAD.size :])
+    record = Record(first, count, kind, timestamp_us, copyset, wave, lng, recovered)
     return Head(record, size, crc, offset)
 
 
@@ -347,12 +360,12 @@ def _unpack(struct: Struct, value: bytes, what: str) -> tuple[int, ...]:
     """Unpack a row after checking its version."""
     if len(value) < struct.size:
         raise _corrupt(what, value)
-    version, *numbers = struct.unpack_from(value)
+    version = value[0]
     if version != VERSION:
         raise VersionMismatch(
             f"records of format version {version}, this software reads {VERSION}; upgrade it"
         )
-    return tuple(numbers)
+    return struct.unpack_from(value)[1:]
 
 
 def _corrupt(what: str, value: bytes) -> Corrupt:

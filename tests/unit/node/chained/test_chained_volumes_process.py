@@ -38,7 +38,9 @@ ACKNOWLEDGED_MIN = 100  # before each kill
 
 
 class Handler:
-    def frame_received(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
+    def frame_received(
+        self, connection: Connection, kind: str, frame: Frame, payload: memoryview
+    ) -> None:
         pass
 
     def connection_closed(self, connection: Connection, error: Exception) -> None:

@@ -29,7 +29,7 @@ class SlowSync:
 
     def __init__(self, db: Any) -> None:
         self.write, self.iter, self.close = db.write, db.iter, db.close
-        self._flush_wal = db.flush_wal
+        self._flush_wal, self.latest_sequence_number = db.flush_wal, db.latest_sequence_number
         self.under_way, self.go_on = threading.Event(), threading.Event()
 
     def flush_wal(self, sync: bool) -> None:
@@ -46,7 +46,7 @@ def test_what_is_not_synced_yet_is_not_seen(logs: RocksLogs) -> None:
     """A recovery would count on it, and a power loss would take it away."""
     LogsRig(logs).put(record(1))
     slow = SlowSync(logs._db)
-    logs._db = slow  # type: ignore[assignment]
+    logs._db = logs._mark._db = slow  # type: ignore[assignment]
     changes: list[tuple[int, Change]] = [(LOG, Put(record(2))), (LOG, EpochEnd(1, 2, 2, 2, 1))]
     committing = threading.Thread(target=lambda: logs.commit(changes, sync=True))
     seen: list[tuple[int, EpochEnd | None]] = []
