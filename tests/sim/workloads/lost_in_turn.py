@@ -1,6 +1,6 @@
-"""Nodes lose their disks one after the other, come back with older copies of them, or with disks
-that forgot the last writes, while others come and go. Whenever a reader gets DataLoss, the status
-says that entries are lost; it does so until they are trimmed.
+"""Nodes lose their disks one after the other, or come back with older copies of them, while others
+come and go. Whenever a reader gets DataLoss, the status says that entries are lost, until they are
+trimmed.
 
     append; again and again: copy a disk, append, stop some nodes, harm one, start some, append
     start all, read, wait, read again, trim what is lost
@@ -62,8 +62,6 @@ class LostInTurn(Losses):
         super().__init__(sim, servers)
         self._protocol = protocol
         self._down: set[str] = set()
-        self._have_forgotten = False  # some disks have
-        self._is_later = False
 
     def run(self) -> History:
         self._servers.start()
@@ -90,21 +88,18 @@ class LostInTurn(Losses):
 
     def _strike(self, name: str) -> None:
         host = self._sim.host(name)
-        kind = self._random.choice(("empty", "empty", "older", "forgets"))
-        image = host.disk.copy()
-        if kind != "empty":
+        is_older = name not in self._down and self._random.random() < 0.3
+        image = self._copy(name) if is_older else None
+        if is_older:
             self._do(self._append_some)
         self._down.add(name)
         self._hit.append(name)
-        if kind == "empty":
+        if image is None:
             self._empty(name)
             return
         host.kill()
         host.disk.restore(image)
-        if kind == "forgets":
-            host.disk.crash()
-            self._have_forgotten = True
-        self._sim.world.note(name, f"its disk: {kind}")
+        self._sim.world.note(name, "older copy of its disk")
 
     def _empty(self, name: str) -> None:
         self._sim.host(name).kill()
@@ -132,14 +127,11 @@ class LostInTurn(Losses):
     async def _read(self, cluster: Cluster) -> None:
         self._lost: list[Gap] = []
         await super()._read(cluster)
-        if self._lost and self._have_forgotten and not self._is_later:
-            return  # the copies on disks that forgot are checked once lost ones are filled again
         if self._lost and not await self._says_lost(cluster):
             raise AssertionError(f"readers get {self._lost}, and the status does not say so")
 
     async def _read_later(self, cluster: Cluster) -> None:
         await asyncio.sleep(LATER_S)
-        self._is_later = True
         await self._read(cluster)
         if not self._lost:
             return
