@@ -157,7 +157,7 @@ async def test_an_etcd_that_goes_back_under_running_repositories_is_noticed(
                     await other.log("events").append(b"three")
 
 
-async def test_a_process_that_knew_more_refuses_everything_but_to_record_it(
+    """Others that write as much as was lost change nothing about that."""
     tmp_path: Path,
 ) -> None:
     """Also when others have written as much as was lost."""
