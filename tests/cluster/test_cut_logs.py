@@ -77,7 +77,7 @@ async def read(address: str, last: int) -> tuple[dict[int, bytes], set[int]]:
 
 async def until_problem(address: str, text: str) -> None:
     async with await connect(address) as cluster, asyncio.timeout(40):
-        while not any(text in each.text for each in (await cluster.status()).conditions):
+        while not any(text in each.text for each in (await cluster.status()).conditions):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
