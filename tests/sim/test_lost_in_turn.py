@@ -32,15 +32,9 @@ def test_the_status_says_what_is_lost(chunk: int, protocol: str) -> None:
         assert error is None, error
 
 
-def test_the_condition_of_a_loss_ends_with_a_trim_to_the_tail() -> None:
-    """A trim can go no further, where the end of an epoch is not known."""
-    error = run(1073, COPYSET)
-    assert error is None, error
-
-
 def test_the_judge_notices_a_loss_that_the_status_does_not_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(conditions, "losses", lambda *_: [])
-    errors = (run(seed, COPYSET) or "" for seed in range(1073, 1090))
+    errors = (run(seed, COPYSET) or "" for seed in range(20))
     assert any("the status does not say so" in error for error in errors)

@@ -1,6 +1,6 @@
-"""Nodes lose their disks one after the other, come back with older copies of them, or with disks
-that forgot the last writes, while others come and go. Whenever a reader gets DataLoss, the status
-says that entries are lost; it does so until they are trimmed.
+"""Nodes lose their disks one after the other, or come back with older copies of them, while others
+come and go. Whenever a reader gets DataLoss, the status says that entries are lost, until they are
+trimmed.
 
     append; again and again: copy a disk, append, stop some nodes, harm one, start some, append
     start all, read, wait, read again, trim what is lost
@@ -88,20 +88,18 @@ class LostInTurn(Losses):
 
     def _strike(self, name: str) -> None:
         host = self._sim.host(name)
-        kind = self._random.choice(("empty", "empty", "older", "forgets"))
-        image = host.disk.copy()
-        if kind != "empty":
+        is_older = name not in self._down and self._random.random() < 0.3
+        image = self._copy(name) if is_older else None
+        if is_older:
             self._do(self._append_some)
         self._down.add(name)
         self._hit.append(name)
-        if kind == "empty":
+        if image is None:
             self._empty(name)
             return
         host.kill()
         host.disk.restore(image)
-        if kind == "forgets":
-            host.disk.crash()
-        self._sim.world.note(name, f"its disk: {kind}")
+        self._sim.world.note(name, "older copy of its disk")
 
     def _empty(self, name: str) -> None:
         self._sim.host(name).kill()
