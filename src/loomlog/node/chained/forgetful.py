@@ -14,8 +14,8 @@ ASK_AGAIN_S: Final = 0.5  # after the last registration
 
 
 class ForgetfulReplicas:
-    """What the metadata repository said at the last registration. These replicas serve nothing
-    until they are sealed for an epoch that takes the crash into account.
+    """Keeps the replicas that the metadata repository named when the node registered. They serve
+    nothing until they are sealed for an epoch that takes the crash into account.
 
     The node may have been sealed for such an epoch before it was started again, and have registered
     before that epoch was in force. Then nobody seals it again. So when somebody names the epoch for
