@@ -18,8 +18,8 @@ class ForgetfulReplicas:
     nothing until they are sealed for an epoch that takes the crash into account.
 
     The node may have been sealed for such an epoch before it was started again, and have registered
-    before that epoch was in force. Then nobody seals it again. So when somebody names the epoch for
-    which a replica is sealed, the node asks again, by registering."""
+    before that epoch was in force. Then it is not sealed again. So if a request names the epoch for
+    which a replica is sealed, the node registers again."""
 
     def __init__(self, register_again: Callable[[], None]) -> None:
         self._register_again = register_again
