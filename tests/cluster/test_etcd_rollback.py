@@ -157,10 +157,10 @@ async def test_an_etcd_that_goes_back_under_running_repositories_is_noticed(
                     await other.log("events").append(b"three")
 
 
-    """Others that write as much as was lost change nothing about that."""
+async def test_a_process_that_knew_more_refuses_everything_but_to_record_it(
     tmp_path: Path,
 ) -> None:
-    """Also when others have written as much as was lost."""
+    """Others that write as much as was lost change nothing about that."""
     (tmp_path / "etcd").mkdir()
     with LocalEtcd(directory=tmp_path / "etcd") as etcd:
         servers = EtcdRollbackCluster(tmp_path, etcd)
