@@ -80,7 +80,7 @@ def fail_disk(node: StorageNode) -> None:
     volume.store.failed = Refused("the disk failed")
 
 
-def _cannot_open(path: str) -> BlockTable:
+def _cannot_open(path: str, was_used: bool) -> BlockTable:
     raise OSError("the disk failed")
 
 

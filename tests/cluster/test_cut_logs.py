@@ -75,6 +75,12 @@ async def read(address: str, last: int) -> tuple[dict[int, bytes], set[int]]:
     return values, lost
 
 
+async def until_problem(address: str, text: str) -> None:
+    async with await connect(address) as cluster, asyncio.timeout(40):
+        while not any(text in each.text for each in (await cluster.status()).conditions):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
 async def append(address: str) -> int:
     async with await connect(address) as cluster:
         return (await cluster.log("events").append(b"and on")).position
@@ -121,3 +127,23 @@ def test_stores_of_stopped_nodes_are_gone(
     with loom_up(tmp_path) as up:
         assert asyncio.run(read(up.mr, last)) == ({}, lost)
         assert asyncio.run(append(up.mr)) > last
+
+
+@STORES
+def test_emptied_stores_are_not_taken_for_new_ones(
+    tmp_path: Path, protocol: str, name: str
+) -> None:
+    """As if file systems were mounted there, and are not any more."""
+    with loom_up(tmp_path) as up:
+        written = asyncio.run(write(up.mr, protocol, 2))
+    for store in stores(tmp_path, name):
+        store.rename(f"{store}.elsewhere")
+        store.mkdir()
+    with loom_up(tmp_path) as up:
+        asyncio.run(until_problem(up.mr, "CURRENT is missing"))
+    for store in stores(tmp_path, name):
+        store.rmdir()  # nothing was made there
+        Path(f"{store}.elsewhere").rename(store)
+    with loom_up(tmp_path) as up:
+        assert asyncio.run(read(up.mr, max(written))) == (written, set())
+        assert asyncio.run(append(up.mr)) > max(written)

@@ -13,6 +13,7 @@ from loomlog.cli.commands.rebuild import How, catch_up
 from loomlog.cli.console.options import EtcdAccess
 from loomlog.config import EtcdSettings
 from loomlog.errors import AppendUnknown, Conflict, LoomError, RolledBack, SwapUnknown
+from loomlog.metadata.catalog.records import HISTORY
 from loomlog.metadata.store.contract import LateStore
 from loomlog.metadata.store.etcd import EtcdStore
 from loomlog.testing import LocalCluster, LocalEtcd
@@ -154,6 +155,41 @@ async def test_an_etcd_that_goes_back_under_running_repositories_is_noticed(
             async with asyncio.timeout(SOON_S), await servers.connect() as other:
                 with pytest.raises(RolledBack, match="loom metadata catch-up"):
                     await other.log("events").append(b"three")
+
+
+async def test_a_process_that_knew_more_refuses_everything_but_to_record_it(
+    tmp_path: Path,
+) -> None:
+    """Others that write as much as was lost change nothing about that."""
+    (tmp_path / "etcd").mkdir()
+    with LocalEtcd(directory=tmp_path / "etcd") as etcd:
+        servers = EtcdRollbackCluster(tmp_path, etcd)
+        store = await EtcdStore.open(servers.settings)
+        began = await store.compare_and_swap(HISTORY, 0, b"a run")
+        before = await store.compare_and_swap("key", 0, b"before")
+        await servers.restore_etcd(copy=True)
+        await store.compare_and_swap("key", before, b"lost")
+        await servers.restore_etcd()
+        with pytest.raises(RolledBack, match="`loom metadata catch-up`"):
+            await store.compare_and_swap("other", 0, b"value")
+        other = await EtcdStore.open(servers.settings)
+        for number in range(5):
+            await other.compare_and_swap(f"key{number}", 0, b"value")
+        for request in (
+            store.get("key"),
+            store.get(HISTORY),
+            store.list("k"),
+            store.compare_and_swap("other", 0, b"value"),
+        ):
+            with pytest.raises(RolledBack):
+                await request
+        await store.compare_and_swap(HISTORY, began, b"went back")
+        recorded = await other.get(HISTORY)
+        assert recorded is not None
+        assert recorded.value == b"went back"
+        assert await other.get("other") is None
+        await store.close()
+        await other.close()
 
 
 async def test_appends_say_why_no_repository_leads(tmp_path: Path) -> None:

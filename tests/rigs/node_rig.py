@@ -44,6 +44,7 @@ class PlayedMetadata(Service):
         self.reports: dict[tuple[int, int], pb.LogStreamUncommitReport] = {}
         self.commits_on: set[int] = set()  # nodes that are the only replica of what they hold
         self.high_watermark = 0
+        self.forgetful: list[pb.ChainReplicaRef] = []  # said to each node that registers
         self.loglet_bytes = 0  # as reported last
         self.chains_reported: list[pb.ReportChain] = []
         self.holds: list[asyncio.Future[None]] = []  # asked for; the test answers them
@@ -54,7 +55,8 @@ class PlayedMetadata(Service):
         self.nodes[node] = connection
         self.registrations[node] = frame.register
         self._take(node, frame.register.uncommit_reports)
-        return pb.Frame(registered=pb.Registered(cluster_id="test", cluster_secret="secret"))
+        answer = pb.Registered(cluster_id="test", cluster_secret="secret", forgetful=self.forgetful)
+        return pb.Frame(registered=answer)
 
     def _report(self, connection: Connection, frame: Frame, payload: memoryview) -> None:
         self.loglet_bytes = frame.report.loglet_bytes

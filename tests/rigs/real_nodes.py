@@ -98,5 +98,5 @@ class RealNodes:
         return heal
 
 
-def _cannot_open(path: str) -> BlockTable:
+def _cannot_open(path: str, was_used: bool) -> BlockTable:
     raise OSError("the disk failed")

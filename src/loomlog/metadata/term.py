@@ -227,7 +227,7 @@ class Term:
 
     def _start(self) -> None:
         keepers = self.keepers.values()
-        self._at_end.callback(self.gate.stop)
+        self._at_end.push_async_callback(self.gate.stop)
         for keeper in keepers:
             self._at_end.callback(keeper.end)
         self.nodes.start(self.catalog.nodes)

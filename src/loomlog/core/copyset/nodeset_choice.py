@@ -58,19 +58,20 @@ class NodesetAim(NamedTuple):
     def widen(self, nodeset: Sequence[Member], joining: Collection[Member]) -> NodesetAim:
         nodes = {member.node for member in joining}
         return NodesetAim(
-            len(nodeset) + len(joining),
+            len({*nodeset, *joining}),
             tuple(sorted(nodes.union(self.joined))),
             tuple(node for node in self.left if node not in nodes),
-            self.wider + len(joining),
+            self.wider + len(without(joining, self.joined)),  # others were counted before
         )
 
     def narrow(self, nodeset: Sequence[Member], nodes: Collection[NodeId]) -> NodesetAim:
-        count = len(nodeset) - len(without(nodeset, nodes))
+        rest = without(nodeset, nodes)
+        leaving = [member for member in nodeset if member not in rest]
         return NodesetAim(
-            len(nodeset) - count,
+            len(rest),
             tuple(node for node in self.joined if node not in nodes),
             tuple(sorted({*self.left, *nodes})),
-            self.wider - count,
+            self.wider - len(without(leaving, self.left)),  # others were counted before
         )
 
 

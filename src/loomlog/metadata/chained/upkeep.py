@@ -19,7 +19,7 @@ from loomlog.core.chained.loglet import ChainedRecord
 from loomlog.core.chained.messages import Check, Done, EpochOver, Refused
 from loomlog.core.chained.replica import DAMAGED, FORGETFUL, NOT_HERE
 from loomlog.core.requests import Lost
-from loomlog.errors import NotFound, Unavailable
+from loomlog.errors import Busy, NotFound, Unavailable
 from loomlog.metadata.background import RetryLoop, StepResult
 from loomlog.metadata.chained.comparer import ChainComparer
 from loomlog.metadata.chained.driver import Driver
@@ -356,11 +356,18 @@ class Upkeep:
             )
 
     async def join(self, record: ChainedRecord, chain: int, node: NodeId) -> Replica:
-        """Begin to fill a replica on a node, which then joins the chain."""
+        """Begin to fill a replica on a node, which then joins the chain. Raise Busy if the replicas
+        are not those of the record any more, on which this was decided."""
         replica = Replica(node, record.loglet, chain, self._catalog.new_stamp())
+
+        def admitted(now: ChainedRecord) -> ChainedRecord:
+            if now.replicas != record.replicas:
+                raise Busy(f"the replicas of chain {chain} have just changed: try again")
+            return now.admit(replica)
+
         self._joining.add(replica)
         try:
-            await self._chained.change(record.loglet, lambda record: record.admit(replica))
+            await self._chained.change(record.loglet, admitted)
         except BaseException:
             self._joining.discard(replica)
             raise

@@ -109,7 +109,8 @@ class CopysetOperator:
                 raise InvalidArgument(
                     f"node {lacking[0]} is away, drained, or takes no copies: see `loom node list`"
                 )
-            return sorted(member for member in others if member.node in nodes)
+            leaving = {member for member in usable if member.node in record.aim.left}
+            return sorted(member for member in others | leaving if member.node in nodes)
         new = [member for member in others if member.node not in nodes_of(record.state)]
         welcome = without(new, record.aim.left) or new  # rather than one that was sent away
         if not welcome:

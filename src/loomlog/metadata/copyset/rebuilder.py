@@ -160,7 +160,7 @@ class Rebuilder:
         copies = self.view.copies()
         due_s: list[float] = []
         shards = sorted({*self._shards(), *self.state.shards})
-        for number, shard in enumerate(shards):
+        for number, shard in enumerate(shards, 1):
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
             while (event := self._due(shard, copies, due_s)) is not None:

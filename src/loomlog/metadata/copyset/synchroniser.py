@@ -120,6 +120,7 @@ class Synchroniser:
                 problem = str(error)
             if not problem:
                 left.pop(0)
+                tries = 0
                 continue
             tries += 1
             await asyncio.sleep(AGAIN_S)

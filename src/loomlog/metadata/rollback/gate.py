@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 WAIT_S: Final = 1.0  # for enough nodes; then the caller tries again
 COMMAND_WAIT_S: Final = 10.0  # from this age of a run on, operators' commands fail at once
 EMPTY_WAIT_S: Final = 3.0  # for nodes without data; all running ones have tried to register by then
+SAVE_S: Final = 2.0  # when a term ends, for the reason why it was shut
 TELL_S: Final = 0.1  # between revisions sent to nodes, which store them durably,
 TELL_NODE_S: Final = 0.001  # or this for each node, if that is longer
 
@@ -100,11 +101,12 @@ class Gate:
         if self._record.rolled_back:
             self._close(self._record.rolled_back)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         for timer in (self._telling, self._empty_wait):
             if timer is not None:
                 timer.cancel()
         if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=SAVE_S)
             self._saving.cancel()
 
     # ---- checks

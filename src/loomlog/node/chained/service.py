@@ -47,6 +47,7 @@ from loomlog.core.requests import Lost, drive
 from loomlog.errors import Busy, LoomError, Unauthorized, Unavailable
 from loomlog.limits import POSITION_MAX
 from loomlog.node.chained.client_writes import ClientWrites
+from loomlog.node.chained.forgetful import ForgetfulReplicas
 from loomlog.node.chained.volumes import ChainVolume, ChainVolumes
 from loomlog.node.long_poll import LongPolls
 from loomlog.node.protocol import NodeContext, NodeProtocol
@@ -86,7 +87,7 @@ class ChainedService(NodeProtocol):
         self._salvaged: list[ChainVolume] = []  # reported with the last registration
         self._void: frozenset[Replica] | None = None  # None until the node has registered
         self._life = 0  # of this node; 0 until it has registered
-        self._forgetful: set[Replica] = set()  # the node crashed since their epoch began
+        self._forgetful = ForgetfulReplicas(self._link.register_again)
         self._reported: set[Replica] = set()  # reported as damaged
         self._gone: set[Replica] = set()  # their tables have vanished, and they are not replaced
         self._waiting: LongPolls[Replica, Answer] = LongPolls(
@@ -130,7 +131,7 @@ class ChainedService(NodeProtocol):
         if any(volume.is_unreported for _, volume in self._volumes.by_shard()):
             self._link.register_again()  # salvaged meanwhile
         self._void = frozenset(map(self._replica_of, answer.void))
-        self._forgetful = set(map(self._replica_of, answer.forgetful))
+        self._forgetful.registered(map(self._replica_of, answer.forgetful))
 
     def _replica_of(self, ref: pb.ChainReplicaRef) -> Replica:
         return Replica(self._node_id, ref.loglet_id, ref.chain, ref.birth)
@@ -348,6 +349,7 @@ class ChainedService(NodeProtocol):
         elif volume is None:
             done(self._not_here(request))
         elif self._has_forgotten(volume, replica) and not isinstance(request, Seal | Remove):
+            self._forgetful.refused(replica, request, volume.replicas.get(replica))
             done(FORGETFUL)
         else:
             volume.ask(replica, request, partial(self._answered, volume, replica, request, done))
@@ -384,7 +386,7 @@ class ChainedService(NodeProtocol):
     ) -> None:
         if isinstance(answer, SealedAt):
             volume.was_sealed(replica)
-            self._forgetful.discard(replica)
+            self._forgetful.sealed(replica)
             answer = replace(answer, life=self._life)
         done(answer)
         if isinstance(answer, _CHANGED):

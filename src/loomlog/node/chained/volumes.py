@@ -51,7 +51,7 @@ _MADE: Final = "chained/made/"
 RECLAIM_AFTER_S: Final = 10.0  # space is reclaimed for several trims together
 _NEEDS_VOLUME: Final = (Write, Copy, Acknowledge, Create, Seal, Check)
 
-OpenTable: TypeAlias = Callable[[str], BlockTable]
+OpenTable: TypeAlias = Callable[[str, bool], BlockTable]  # path, and whether it was used
 
 
 class ChainVolumes:
@@ -69,13 +69,13 @@ class ChainVolumes:
         for volume in self._volumes:
             volume.open()
 
-    def _open_table(self, path: str) -> BlockTable:
+    def _open_table(self, path: str, was_used: bool) -> BlockTable:
         if path in self._copied:
             raise InvalidArgument(
                 f"{path} and {self._copied[path]} are copies of each other; move one of them out "
                 "of the volume"
             )
-        open_real = partial(_rocks_table, self._disks.settings.node_id)
+        open_real = partial(_rocks_table, self._disks.settings.node_id, was_used)
         return self._disks.open_store("chained", path, open_real, _is_empty)
 
     @property
@@ -344,7 +344,8 @@ class ChainVolume:
     def _open(self, workers: _Workers) -> None:
         self.close()
         has_vanished = self._has_vanished()
-        self._table = table = self._open_table(self.path)
+        was_used = self._was_made and not has_vanished
+        self._table = table = self._open_table(self.path, was_used)
         if has_vanished:
             set_aside.note_unreported(self._disks.files, self.path)
         self._disks.files.sync_directory(self.volume.path)
@@ -374,8 +375,11 @@ class ChainVolume:
 
     def _has_vanished(self) -> bool:
         """Return whether the table existed and is gone. Blocking."""
-        was_made = self._made in self._disks.opened.identity.marks
-        return was_made and not self._disks.files.exists(self.path)
+        return self._was_made and not self._disks.files.exists(self.path)
+
+    @property
+    def _was_made(self) -> bool:
+        return self._made in self._disks.opened.identity.marks
 
     def _make_workers(self) -> _Workers:
         if self._workers is None:
@@ -438,10 +442,10 @@ class Reclaimer:
             self._wait()
 
 
-def _rocks_table(node_id: NodeId, path: str) -> BlockTable:
+def _rocks_table(node_id: NodeId, was_used: bool, path: str) -> BlockTable:
     from loomlog.storage.chained.rocks_table import RocksTable
 
-    return RocksTable(path, node_id)
+    return RocksTable(path, node_id, was_used=was_used)
 
 
 def _salvage(files: Files, path: str) -> str:

@@ -160,10 +160,10 @@ class RocksReplica:
 
 
 class RocksTable:
-    """The chains of one volume. Opening and closing block."""
+    """The chains of one volume. Opening and closing block. `was_used`: the table must exist."""
 
-    def __init__(self, path: str, node_id: NodeId) -> None:
-        rocks.prepare(path)
+    def __init__(self, path: str, node_id: NodeId, *, was_used: bool = False) -> None:
+        rocks.prepare(path, was_used=was_used)
         self._db = rocks.open_database(path, rocks.options)
         self._node_id = node_id
         with closed_on_failure(self._db):

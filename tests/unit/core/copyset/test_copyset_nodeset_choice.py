@@ -157,3 +157,14 @@ def test_the_node_that_leaves_is_the_one_that_would_be_chosen_last() -> None:
     assert set(fresh_nodeset(LOG, started(*range(1, 5)), nodeset, 3, ANY)) == {
         *without(nodeset, [last])
     }
+
+
+def test_a_wish_that_is_repeated_before_it_came_true_counts_once() -> None:
+    nodeset = members(1, 2, 3)
+    joins = NodesetAim(3).widen(nodeset, members(7))
+    assert joins.widen(nodeset, members(7)) == joins
+    assert joins.widen(nodeset, members(7, 8)) == NodesetAim(3).widen(nodeset, members(7, 8))
+    leaves = NodesetAim(3).narrow(nodeset, [3])
+    assert leaves.narrow(nodeset, [3]) == leaves
+    assert leaves.narrow(nodeset, [3]).sized(3) == 2
+    assert leaves.widen(nodeset, members(3)) == NodesetAim(3, joined=(3,)), "taken back in time"

@@ -11,9 +11,11 @@ import pytest
 from cluster_requests import chained, nodes_of, segments
 from small_cluster import QUICK, SmallCluster
 
+from loomlog.core.chained.chain import Replica
 from loomlog.core.chained.messages import ChainedAsk, Pull
-from loomlog.errors import InvalidArgument, NotFound
+from loomlog.errors import Busy, InvalidArgument, NotFound
 from loomlog.metadata.chained.driver import Driver
+from loomlog.metadata.chained.newcomers import Newcomers
 from loomlog.wire import loomlog_pb2 as pb
 
 ADD, REMOVE, SYNC = pb.ChangeStream.ADD, pb.ChangeStream.REMOVE, pb.ChangeStream.SYNC
@@ -150,3 +152,31 @@ async def test_a_missing_replica_is_filled_on_a_node_from_a_node_that_are_chosen
         await cluster.stop_node(chain[2])
         await cluster.log_is(lambda log: nodes_of(chained(log)) == [[target]])
         assert await cluster.log.entries() == cluster.log.acknowledged
+
+
+async def test_a_repeated_request_to_fill_a_replica_makes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newcomers = []
+    admit = Newcomers.admit
+
+    async def note(self: Newcomers, replica: Replica) -> None:
+        newcomers.append(replica)
+        await admit(self, replica)
+
+    monkeypatch.setattr(Newcomers, "admit", note)
+    async with SmallCluster(tmp_path, real=4, replace_after_s=600.0, **QUICK) as cluster:
+        log = await cluster.create_chained()
+        stream, (chain,) = log.streams[0].log_stream_id, nodes_of(chained(log))
+        (target,) = {1, 2, 3, 4}.difference(chain)
+        await cluster.log.append(b"one")
+        await cluster.stop_node(chain[1])
+        await cluster.log_is(lambda log: nodes_of(chained(log)) == [[chain[0], chain[2]]])
+        requests = [
+            cluster.change(SYNC, stream, from_node=chain[0], to_node=target) for _ in range(2)
+        ]
+        for answer in await asyncio.gather(*requests, return_exceptions=True):
+            assert isinstance(answer, pb.Changed | Busy)
+        whole = [chain[0], chain[2], target]
+        await cluster.log_is(lambda log: nodes_of(chained(log)) == [whole])
+        assert [replica.node_id for replica in newcomers] == [target]

@@ -86,6 +86,21 @@ async def test_without_a_name_the_best_node_joins_and_the_last_one_leaves(tmp_pa
         assert await cluster.log.entries() == cluster.log.acknowledged
 
 
+async def test_a_repeated_wish_counts_once_and_can_be_taken_back(tmp_path: Path) -> None:
+    async with SmallCluster(tmp_path, real=5, **QUICK) as cluster:
+        stream = (await cluster.create_copyset(nodeset=3)).streams[0].log_stream_id
+        first, second, third = await stored_on(cluster)
+        fourth, _ = {1, 2, 3, 4, 5}.difference([first, second, third])
+        for _ in range(2):  # no epoch has begun
+            await cluster.change(ADD, log="events", nodes=[fourth])
+            for leaving in (second, third):
+                await cluster.change(REMOVE, stream, nodes=[leaving])
+        changed = await cluster.change(ADD, log="events", nodes=[second])
+        assert changed.next == "it does so with the first append"
+        await cluster.log.append(b"one")
+        assert await stored_on(cluster) == sorted([first, second, fourth])
+
+
 async def test_a_nodeset_is_not_changed_in_vain(tmp_path: Path) -> None:
     async with SmallCluster(tmp_path, real=3, **QUICK) as cluster:
         log = await cluster.create_copyset(nodeset=2)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from faulty_store import FaultyStore
 from scripted_node import ScriptedNode
 from small_cluster import SmallCluster
 
@@ -22,6 +23,7 @@ from loomlog.errors import (
     Unauthorized,
     Unavailable,
 )
+from loomlog.metadata.catalog.records import HISTORY, HistoryRecord, decode
 from loomlog.metadata.rollback import gate
 from loomlog.wire import loomlog_pb2 as pb
 
@@ -500,3 +502,15 @@ async def test_many_nodes_are_told_less_often(
         for _ in range(10):
             version = await cluster.swap(b"b", version)
         assert told == 0
+
+
+async def test_the_reason_is_recorded_before_the_term_ends() -> None:
+    store = FaultyStore()
+    shut = gate.Gate(store, lambda error: None)
+    await shut.begin("a run", {}, set)
+    store.before = lambda: asyncio.sleep(0.1)
+    shut.shut("a node knows more")
+    await shut.stop()
+    item = await store.get(HISTORY)
+    assert item is not None
+    assert decode(HistoryRecord, HISTORY, item.value).rolled_back == "a node knows more"

@@ -106,6 +106,7 @@ class EtcdConnection:
         self._endpoints = [Endpoint(address, credentials) for address in settings.endpoints]
         self._token: str | None = None
         self.revision = 0  # the newest one in any answer
+        self._went_back = ""  # how etcd went back in time, once it did
 
     @property
     def endpoint(self) -> Endpoint:
@@ -144,13 +145,20 @@ class EtcdConnection:
             self.forget_token(token)
             endpoint = await self.reach(deadline)
             answer = await self._call(endpoint, method, request, deadline)
-        if answer.header.revision < known:  # all requests are linearizable
-            raise RolledBack(
-                f"etcd went back in time, from revision {known} to {answer.header.revision}: "
-                "restore a newer copy of it, or stop all vmr and run `loom metadata catch-up`"
-            )
-        self.revision = max(self.revision, answer.header.revision)
+        revision = answer.header.revision
+        if revision < known and not self._went_back:  # all requests are linearizable
+            self._went_back = f"etcd went back in time, from revision {known} to {revision}"
+        self.revision = max(self.revision, revision)
         return answer
+
+    def check(self) -> None:
+        """Raise RolledBack if etcd went back in time since this process is connected. Later
+        revisions do not show it: others may have written since."""
+        if self._went_back:
+            raise RolledBack(
+                f"{self._went_back}: stop all vmr, and restore a newer copy of it or run "
+                "`loom metadata catch-up`"
+            )
 
     async def _call(self, endpoint: Endpoint, method: Ask, request: Any, deadline: float) -> Any:
         timeout = self._attempt_s(deadline)

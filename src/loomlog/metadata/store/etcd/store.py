@@ -4,6 +4,9 @@ Versions are etcd's revisions, one counter for the whole store, which never goes
 metadata they begin above its earlier versions. Reads are linearizable. Failed requests are retried,
 also with other members, until the timeout; a swap whose answer was lost takes up to the same time
 again to determine its outcome.
+
+If etcd went back in time, a process that knew more refuses everything (`RolledBack`). Only the
+history of the metadata can still be written, to record it for later processes.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any, Final
 
 from loomlog.config import EtcdSettings
 from loomlog.errors import LoomError
+from loomlog.metadata.catalog.records import HISTORY
 from loomlog.metadata.store.checked_value import pack, versioned
 from loomlog.metadata.store.contract import (
     Changed,
@@ -70,6 +74,7 @@ class EtcdStore:
     async def get(self, key: str) -> StoredItem | None:
         request = rpc.RangeRequest(key=self._keys.key(key))
         answer = await self._connection.ask_now(lambda e: e.kv.Range, request)
+        self._connection.check()
         for item in answer.kvs:
             return versioned(key, item.value, self._version(item.mod_revision))
         return None
@@ -79,13 +84,22 @@ class EtcdStore:
     ) -> int:
         raw_fences = tuple(Fence(fence.key, self._revision(fence.version)) for fence in fences)
         stored = None if value is None else pack(key, value)
-        revision = await self._swaps.swap(key, self._revision(expected), stored, raw_fences)
+        swap = key, self._revision(expected), stored, raw_fences
+        if key == HISTORY:
+            return self._version(await self._swaps.swap(*swap, is_checked=False))
+        try:
+            revision = await self._swaps.swap(*swap)
+        except LoomError:
+            self._connection.check()
+            raise
+        self._connection.check()
         return self._version(revision)
 
     async def list(self, prefix: str) -> dict[str, StoredItem]:
         first, end = self._keys.range(prefix)
         request = rpc.RangeRequest(key=first, range_end=end)
         answer = await self._connection.ask_now(lambda e: e.kv.Range, request)
+        self._connection.check()
         found = ((self._keys.name(item.key), item) for item in answer.kvs)
         return {
             key: versioned(key, item.value, self._version(item.mod_revision)) for key, item in found

@@ -48,9 +48,16 @@ class Swaps:
         self._next_lease_at = 0.0
 
     async def swap(
-        self, key: str, expected: int, value: bytes | None, fences: tuple[Fence, ...]
+        self,
+        key: str,
+        expected: int,
+        value: bytes | None,
+        fences: tuple[Fence, ...],
+        *,
+        is_checked: bool = True,
     ) -> int:
-        """Swap as `MetaStore.compare_and_swap` does."""
+        """Swap as `MetaStore.compare_and_swap` does. Checked swaps are not tried in an etcd that
+        went back in time."""
         deadline = self._connection.deadline()
         try:
             async with asyncio.timeout_at(deadline):
@@ -61,6 +68,8 @@ class Swaps:
             ) from None
         try:
             while True:
+                if is_checked:
+                    self._connection.check()
                 lane = await self._take(deadline)
                 version = await self._swap_in(lane, key, expected, value, fences, deadline)
                 if version is not None:

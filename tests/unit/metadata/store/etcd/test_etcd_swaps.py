@@ -36,6 +36,9 @@ class PlayedEtcd:
     def deadline(self) -> float:
         return asyncio.get_running_loop().time() + 0.2
 
+    def check(self) -> None:
+        pass
+
     async def ask(self, method: Callable[[Any], Answer], request: Any, deadline: float) -> Any:
         while True:
             try:
