@@ -84,7 +84,7 @@ async def test_without_a_spare_node_replicas_go_to_the_other_volume(
         while (await cluster.drain_volume(1, drained)).replicas_left:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await appending
-        while (await cluster.status()).conditions:  # noqa: ASYNC110
+        while {c.kind for c in (await cluster.status()).conditions} != {"volume-draining"}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         assert not replicas_in(Path(drained))
         if protocol != COPYSET:  # RocksDB keeps the bytes of deleted copies until it compacts
@@ -102,3 +102,28 @@ async def test_without_a_spare_node_replicas_go_to_the_other_volume(
 async def append_all(log: Log, values: list[bytes]) -> None:
     for value in values:
         await log.append(value)
+
+
+async def test_a_drained_volume_is_shown_until_another_takes_its_place(tmp_path: Path) -> None:
+    local = TwoVolumes(nodes=1, directory=tmp_path, sync="none")
+    async with local as cluster, asyncio.timeout(60):
+        drained = str(tmp_path / "vsn-1" / "a")
+        await cluster.drain_volume(1, drained)
+        [shown] = (await cluster.status()).conditions
+        assert (shown.kind, shown.severity, shown.node) == ("volume-draining", "work", 1)
+        assert shown.volume == drained
+        assert f"--volume {drained}" in shown.help
+        await cluster.undrain_volume(1, drained)
+        assert not (await cluster.status()).conditions
+        await cluster.drain_volume(1, drained)
+        await local.stop_node(1)
+        local.removed = (drained,)
+        await local.start_node(1)
+        await cluster.replace_volume(1, drained)
+        await local.stop_node(1)
+        shutil.rmtree(drained)
+        local.removed = ()
+        await local.start_node(1)
+        assert not (await cluster.status()).conditions
+        await cluster.create_log("events", streams=4, replicas=1)
+        assert replicas_in(Path(drained)), "an empty disk at the same place is used"

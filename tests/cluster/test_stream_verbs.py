@@ -189,6 +189,14 @@ def test_a_bad_argument_gets_a_line_and_changes_nothing(loom: Loom, protocol: st
         said = loom.fails("stream", *arguments)
         assert match in said, said
         assert len(said.splitlines()) == 1
+    if protocol != CHAINED:
+        first = str(active(loom, name)["sets"][0][0])
+        for arguments in (
+            ("remove", stream, "--yes"),
+            ("primary", stream, "--node", first),
+            ("sync", stream, "--from", first, "--to", first),
+        ):
+            assert "has no chains" in loom.fails("stream", *arguments, "--part", "1")
     if protocol == COPYSET:
         nodes = ",".join(map(str, active(loom, name)["sets"][0]))
         said = loom.fails("stream", "remove", stream, "--nodes", nodes, "--yes")

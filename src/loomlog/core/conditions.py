@@ -41,6 +41,7 @@ class Kind(StrEnum):
     NODE_TWICE = "node-twice"
     NODE_REPLACEMENT = "node-replacement"
     NODE_DRAINING = "node-draining"
+    VOLUME_DRAINING = "volume-draining"
     REBUILD = "rebuild"
     NODE_AVOIDED = "node-avoided"
     CLOCK_SKEW = "clock-skew"
@@ -106,7 +107,7 @@ _SEVERITIES: Final = {
         Kind.METADATA_DISK,
         Kind.METADATA_STORE,
     ),
-    Severity.WORK: (Kind.REPAIR, Kind.NODE_DRAINING, Kind.REBUILD),
+    Severity.WORK: (Kind.REPAIR, Kind.NODE_DRAINING, Kind.VOLUME_DRAINING, Kind.REBUILD),
 }
 _SEVERITY_OF: Final = {kind: severity for severity, kinds in _SEVERITIES.items() for kind in kinds}
 

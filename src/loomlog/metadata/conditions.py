@@ -110,8 +110,7 @@ class ClusterConditions:
             yield replacement
         elif not self._nodes.reachable(node):
             yield self._absence(node)
-        if (drain := self._operator.drain_condition(node)) is not None:
-            yield drain
+        yield from self._operator.drain_conditions(node)
         for keeper in self._keepers.values():
             yield from keeper.node_conditions(node)
         if self._gate.was_caught_up and (forgotten := self._forgotten(node)):

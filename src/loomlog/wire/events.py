@@ -142,6 +142,7 @@ _OVER: Final = MappingProxyType(
         Kind.NODE_HELD_BACK: "is no longer held back",
         Kind.NODE_REPLACEMENT: "the replacement has ended",
         Kind.NODE_DRAINING: "is no longer drained",
+        Kind.VOLUME_DRAINING: "the volume is no longer drained",
         Kind.REBUILD: "the rebuild has ended",
         Kind.NODE_AVOIDED: "is no longer avoided",
         Kind.CLOCK_SKEW: "the clock no longer differs",

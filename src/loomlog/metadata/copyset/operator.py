@@ -239,6 +239,8 @@ class CopysetOperator:
         return log is not None and log.layout.takes_appends(record.loglet)
 
     def _record(self, request: pb.ChangeStream) -> CopysetRecord:
+        if request.HasField("part"):
+            raise InvalidArgument(f"stream {request.log_stream_id} has no chains: leave out part")
         record = self._records.of_stream(request.log_stream_id)
         if record is None:
             raise NotFound(f"stream {request.log_stream_id} was deleted")

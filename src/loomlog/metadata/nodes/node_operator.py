@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -244,6 +244,9 @@ class NodeOperator:
             raise Unavailable(f"node {node} is not alive: start it without volume {volume} first")
         order = pb.Frame(give_up_volume=pb.GiveUpVolume(volume=volume))
         await self._nodes.request(node, order)
+        drained = set(self._catalog.node(node).draining_volumes)
+        if volume in drained:  # an empty one in its place is another volume
+            await self._set_draining(node, drained - {volume})
         return pb.Changed(
             done=f"node {node} gave up its volume {volume}, which is refused from now on",
             next="restart it with an empty one in its place: then what the old one had is made "
@@ -321,10 +324,10 @@ class NodeOperator:
             node=node,
         )
 
-    def drain_condition(self, node: NodeId) -> Condition | None:
-        """Return the condition of a node that is being drained."""
+    def drain_conditions(self, node: NodeId) -> list[Condition]:
+        """Return the condition of a node that is being drained, or those of its volumes."""
         if not self._catalog.node(node).draining:
-            return None
+            return [*self._drained_volumes(node)]
         left = len(self._replicas_on(node))
         stuck = [name for keeper in self._keepers.values() for name in keeper.stuck_on(node)]
         text = f"is drained, {left} replicas are still there" if left else "is drained and empty"
@@ -334,7 +337,20 @@ class NodeOperator:
             helps = ""
         if stuck:
             helps = f"start another node: there is none that can take {stuck[0]}"
-        return Condition(Kind.NODE_DRAINING, text, helps, node=node)
+        return [Condition(Kind.NODE_DRAINING, text, helps, node=node)]
+
+    def _drained_volumes(self, node: NodeId) -> Iterator[Condition]:
+        record = self._catalog.node(node)
+        for volume in record.draining_volumes:
+            if volume in record.volumes:
+                yield Condition(
+                    Kind.VOLUME_DRAINING,
+                    f"volume {volume} is being drained, or is empty: it takes nothing new",
+                    f"`loom node drain {node} --volume {volume} --wait` shows what is left; "
+                    f"`loom node undrain {node} --volume {volume}` uses it again",
+                    node=node,
+                    volume=volume,
+                )
 
     # ---- remove
 

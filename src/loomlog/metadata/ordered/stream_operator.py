@@ -62,6 +62,8 @@ class StreamOperator:
         change = self._stream_changes.get(request.action)
         if change is None:
             raise InvalidArgument(f"there is no change {request.action} of a stream")
+        if request.HasField("part"):
+            raise InvalidArgument(f"stream {request.log_stream_id} has no chains: leave out part")
         return await change(request)
 
     # ---- seal and unseal
@@ -210,9 +212,9 @@ class StreamOperator:
     async def _remove(self, request: pb.ChangeStream) -> pb.Changed:
         stream = self._stream(request.log_stream_id)
         stream_id = stream.stream_id
-        if request.nodes or request.HasField("part"):
+        if request.nodes:
             raise InvalidArgument(
-                f"stream {stream_id} is removed as a whole: leave out nodes and part; `loom stream "
+                f"stream {stream_id} is removed as a whole: leave out nodes; `loom stream "
                 f"unregister {stream_id} --node NODE` takes a replica away"
             )
         await self._streams.retire(stream_id)
