@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_rig import Up, loom_up
+from poll import until
 
 from loomlog import connect
 from loomlog.types import Gap
@@ -76,9 +77,24 @@ async def read(address: str, last: int) -> tuple[dict[int, bytes], set[int]]:
 
 
 async def until_problem(address: str, text: str) -> None:
-    async with await connect(address) as cluster, asyncio.timeout(40):
-        while not any(text in each.text for each in (await cluster.status()).conditions):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    async with await connect(address) as cluster:
+        await until(
+            cluster.status, lambda status: any(text in each.text for each in status.conditions)
+        )
+
+
+async def end_loss(address: str) -> None:
+    """Do what the condition says, which ends it."""
+    async with await connect(address) as cluster:
+
+        async def helps() -> list[str]:
+            found = (await cluster.status()).conditions
+            return [each.help for each in found if each.kind == "data-lost"]
+
+        assert all("`loom log trim events POSITION`" in text for text in await until(helps))
+        log = cluster.log("events")
+        await log.trim(await log.tail())
+        await until(helps, lambda found: not found)
 
 
 async def append(address: str) -> int:
@@ -127,6 +143,7 @@ def test_stores_of_stopped_nodes_are_gone(
     with loom_up(tmp_path) as up:
         assert asyncio.run(read(up.mr, last)) == ({}, lost)
         assert asyncio.run(append(up.mr)) > last
+        asyncio.run(end_loss(up.mr))
 
 
 @STORES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from loomlog.core.conditions import Condition, Kind, in_order
 from loomlog.metadata.catalog.catalog import Catalog
@@ -56,6 +57,7 @@ class ClusterConditions:
 
     def of_log(self, log: LogRecord) -> list[Condition]:
         found = [each for keeper in self._keepers.values() for each in keeper.conditions(log)]
+        found = [_with_remedy(each) for each in found]
         of_retention = [*self._of_retention(log)]
         if of_retention and not self._clocks.why_unknown():  # which is a separate condition
             found += of_retention
@@ -71,7 +73,7 @@ class ClusterConditions:
             for each in keeper.conditions(staging):
                 if each.kind is Kind.DATA_LOST:
                     text = f"published rows may be lost with log {staging.name!r}: {each.sentence}"
-                    yield Condition(Kind.DATA_LOST, text, log=log.name)
+                    yield _with_remedy(Condition(Kind.DATA_LOST, text, log=log.name))
 
     def _of_metadata(self, members: Sequence[pb.MetadataMember]) -> Iterator[Condition]:
         gate = self._gate
@@ -150,3 +152,11 @@ class ClusterConditions:
                 f"start its vsn; or, since all that it had is elsewhere: `loom node remove {node}`"
             )
         return Condition(Kind.NODE_AWAY, "is away", helps, node=node)
+
+
+def _with_remedy(condition: Condition) -> Condition:
+    """Say how a loss ends that nothing can undo."""
+    if condition.kind is not Kind.DATA_LOST or condition.help:
+        return condition
+    trim = f"`loom log trim {condition.log} POSITION`"
+    return replace(condition, help=f"readers get DataLoss until a trim has passed it: {trim}")
