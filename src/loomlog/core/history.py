@@ -91,6 +91,13 @@ class History(NamedTuple):
         is_listed = any(past.run == known.run for past in self.runs)
         return not is_listed or not self.contradiction(other)
 
+    def ended_at(self, revision: int) -> History:
+        """Return the history after its newest run ended with this revision, which no node knows."""
+        if not self.runs:
+            return self
+        *older, newest = self.settled().runs
+        return self._replace(runs=(*older, newest._replace(until=revision)))
+
     def settled(self) -> History:
         """Return the history with `until` filled in for the second last run."""
         if len(self.runs) < 2 or self.runs[-2].until:

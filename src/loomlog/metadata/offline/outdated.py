@@ -23,7 +23,10 @@ class Past:
     def __init__(self, items: Mapping[str, StoredItem]) -> None:
         item = items.get(HISTORY)
         self.record = decode(HistoryRecord, HISTORY, item.value) if item else HistoryRecord()
-        self.history = history_of(self.record).stored_at(item.version if item else 0)
+        version = item.version if item else 0
+        self.history = history_of(self.record).stored_at(version)
+        if self.record.rolled_back:  # under a running leader, perhaps: nodes knew more before that
+            self.history = self.history.ended_at(version)
         stored = ((key, item.value) for key, item in items.items() if key.startswith("node/"))
         records = (decode(NodeRecord, key, value) for key, value in stored)
         self.nodes = {record.node_id: record for record in records}
