@@ -99,6 +99,8 @@ async def test_appends_are_refused_before_the_limit_and_continue_after_a_trim(
         full = re.compile("node 1.*: volume .* takes no appends, ")
         info = await until(log.describe, lambda info: full.search(info.streams[0].condition))
         assert info.streams[0].state == "running"
+        [waits] = [c for c in (await cluster.status()).conditions if c.severity == "problem"]
+        assert (waits.kind, waits.log) == ("appends-wait", "events")
         assert await read_all(log, 1, positions[-1]) == list(range(len(positions)))
         await log.trim(positions[-1])
         async with asyncio.timeout(60):

@@ -36,6 +36,7 @@ class ChainsView:
     action: Action
     filled: Mapping[Replica, int]  # newcomers, and the percentage that they have copied
     trouble: str
+    full: str = ""  # why chains whose nodes have no room take no appends
     not_compared: str = ""  # why unheard replicas were not compared yet
 
     def counting(self, chain: Chain) -> list[Replica]:
@@ -72,7 +73,7 @@ def _shortages(view: ChainsView) -> Iterator[Shortage]:
 
 def _waits(view: ChainsView) -> Iterator[Condition]:
     record, stream = view.standing.record, view.standing.record.stream_id
-    waiting = why_appends_wait(record, view.nodes)
+    waiting = why_appends_wait(record, view.nodes) or view.full
     reason = _reason(view.action)
     if waiting or not view.takes_appends:
         text = waiting or reason or "begins a new epoch"

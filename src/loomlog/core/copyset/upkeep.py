@@ -244,7 +244,7 @@ def why_appends_wait(
     if not there.intersection(refusing):
         away = sorted(set(shards).difference(there))
         return f"appends wait for {least} of them: {_what_helps(away, {}, there)}"
-    return f"appends wait for {least} nodes that do"
+    return f"appends wait for {least} nodes that take copies"
 
 
 def short_of_copies(state: LogState) -> str:

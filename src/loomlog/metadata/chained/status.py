@@ -115,6 +115,7 @@ class ChainedStatus:
             action=self._upkeep.decide(record),
             filled=self._filled(record),
             trouble=self._upkeep.trouble(record.loglet),
+            full=self._nodes.why_full(self._upkeep.full(record)),
             not_compared=self._upkeep.comparer.trouble.get(record.loglet, ""),
         )
         return conditions(view)

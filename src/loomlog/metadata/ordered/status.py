@@ -128,7 +128,11 @@ class StreamStatus:
         unwell = [stream for stream in streams if not self._is_well(stream)]
         shortages = filter(None, map(self._shortage, unwell))
         found = [condition for stream in unwell for condition in self._conditions(log, stream)]
-        return [*under_replicated(log.name, list(shortages)), *self._stopped(log, streams), *found]
+        return [
+            *under_replicated(log.name, list(shortages)),
+            *self._stopped(log, streams, unwell),
+            *found,
+        ]
 
     def _is_well(self, stream: StreamRounds) -> bool:
         """Return whether a stream runs undisturbed, so that it has no conditions. It stays in the
@@ -164,10 +168,13 @@ class StreamStatus:
         end = stream.committed_llsn_end if lost is None else lost.first
         return shortage(stream, end, self._nodes.reachable, stored_bytes)
 
-    def _stopped(self, log: LogRecord, streams: Sequence[StreamRounds]) -> list[Condition]:
+    def _stopped(
+        self, log: LogRecord, streams: Sequence[StreamRounds], unwell: Sequence[StreamRounds]
+    ) -> list[Condition]:
         """Return the streams that should take appends and do not."""
         in_use = [stream for stream in streams if stream.wanted_running]
-        stopped = [stream for stream in in_use if stream.sealed]
+        space = {s.stream_id: reason for s in unwell if (reason := lacks_space(s, self._nodes))}
+        stopped = [s for s in unwell if s.wanted_running and (s.sealed or s.stream_id in space)]
         if not stopped:
             return []
         advice, runs = self._advice(log), len(stopped) < len(in_use)
@@ -175,7 +182,7 @@ class StreamStatus:
         return [
             Condition(kind, text, "" if runs else advice, log=log.name, stream=stream.stream_id)
             for stream in stopped
-            if (text := self._sealed(stream, self._reconciler.condition(stream)))
+            if (text := space.get(stream.stream_id) or self._why_sealed(stream))
         ]
 
     def _conditions(self, log: LogRecord, stream: StreamRounds) -> list[Condition]:
@@ -202,6 +209,9 @@ class StreamStatus:
 
     def _is_readable(self, stream: StreamRounds) -> bool:
         return is_readable(stream, self._nodes.reachable)
+
+    def _why_sealed(self, stream: StreamRounds) -> str:
+        return self._sealed(stream, self._reconciler.condition(stream))
 
     def _sealed(self, stream: StreamRounds, *words: str) -> str:
         """Return why a stream that should run does not."""
