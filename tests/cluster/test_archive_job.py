@@ -74,6 +74,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.timeout(300)  # it starts twenty interpreters
 def test_killed_at_every_kind_of_step_and_run_again(rig: ArchiveRig) -> None:
     rig.fill(400)
     killed = 0

@@ -66,4 +66,4 @@ def test_nodes_that_take_entries_from_anybody_are_found(monkeypatch: pytest.Monk
 
 def test_copies_that_anybody_may_store_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Grants, "may", lambda self, connection, request, epoch: True)
-    assert is_found(first=24)
+    assert is_found(first=118)

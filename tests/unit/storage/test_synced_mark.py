@@ -213,7 +213,9 @@ def test_other_software_may_have_used_it_since(tmp_path: Path) -> None:
 def live(program: str, *words: str) -> int:
     """Run a process that kills itself; return the number that it printed before."""
     command = (sys.executable, "-c", program, *words)
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, timeout=60)
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
     assert done.stdout, done.stderr.decode()
     return int(done.stdout)
 
