@@ -38,7 +38,11 @@ LEGAL: Final = (
     SwapUnknown,
     RolledBack,
 )
-LEGAL_WORDS: Final = ("may or may not have been carried out", "the disk failed")
+LEGAL_WORDS: Final = (
+    "appends wait until its switch is finished",
+    "may or may not have been carried out",
+    "the disk failed",
+)
 ACTIONS: Final = (
     *("add stream", "move", "move", "move", "seal", "unseal", "flip", "flip", "flip"),
     *("add replica", "add replica", "unregister", "unregister", "remove stream"),
