@@ -23,23 +23,20 @@ class ForgetfulReplicas:
 
     def __init__(self, register_again: Callable[[], None]) -> None:
         self._register_again = register_again
-        self._replicas: set[Replica] = set()
+        self.replicas: set[Replica] = set()
         self._known_s = 0.0  # when the node registered
 
-    def __bool__(self) -> bool:
-        return bool(self._replicas)
-
     def __contains__(self, replica: Replica) -> bool:
-        return replica in self._replicas
+        return replica in self.replicas
 
     def registered(self, replicas: Iterable[Replica]) -> None:
         """Called with the answer to a registration."""
-        self._replicas = set(replicas)
+        self.replicas = set(replicas)
         self._known_s = asyncio.get_running_loop().time()
 
     def sealed(self, replica: Replica) -> None:
         """Called when a replica was sealed."""
-        self._replicas.discard(replica)
+        self.replicas.discard(replica)
 
     def refused(self, replica: Replica, request: Request, standing: Standing | None) -> None:
         """Called when a request was refused because the replica may have forgotten blocks."""

@@ -330,7 +330,7 @@ class ChainedService(NodeProtocol):
 
     def _ask(self, replica: Replica, request: Request, done: Answered) -> None:
         volume = self._volumes.holding(replica)
-        if volume is None or self._void or self._forgetful or volume.needs_care:
+        if volume is None or self._void or self._forgetful.replicas or volume.needs_care:
             self._ask_carefully(volume, replica, request, done)
         else:
             volume.ask(replica, request, partial(self._answered, volume, replica, request, done))

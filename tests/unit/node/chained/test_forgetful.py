@@ -61,4 +61,4 @@ async def test_only_requests_of_the_epoch_of_a_replica_are_a_reason_to_ask(
     forgetful.refused(replica(chain=1), request, standing)
     assert bool(asked) == asks
     forgetful.sealed(replica())
-    assert not forgetful
+    assert not forgetful.replicas
